@@ -1,0 +1,65 @@
+# Every target does its own set-up: on a fresh machine with Python 3.11 or newer, `make demo` or `make test` is enough.
+# ARGS is handed on: make test ARGS="tests/core -x"
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+ARGS ?=
+BENCH ?= $(filter-out __init__ common streaming_common soak,$(basename $(notdir $(wildcard benchmarks/*.py))))
+RUN := scripts/run
+
+.PHONY: help setup demo dev test lint types format wheel ci bench soak clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: ## Create .venv and install the project with everything it can use
+	@scripts/bootstrap python
+
+demo: ## Run the reference deployment through a failure, a savepoint and a restore, and compare with the truth
+	@scripts/bootstrap python java
+	@$(RUN) python -m assets.demo $(ARGS)
+
+dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
+	@scripts/bootstrap python java
+	@mkdir -p .demo/dagster_home && touch .demo/dagster_home/dagster.yaml
+	@DAGSTER_HOME="$$PWD/.demo/dagster_home" $(RUN) dagster dev -w workspace.yaml $(ARGS)
+
+test: ## Run the tests
+	@scripts/bootstrap python java postgres chromium
+	@$(RUN) python -m pytest $(ARGS)
+
+lint: ## Check style and formatting
+	@scripts/bootstrap python
+	@$(RUN) ruff check .
+	@$(RUN) ruff format --check .
+
+types: ## Check types
+	@scripts/bootstrap python
+	@$(RUN) mypy
+
+format: ## Repair style and formatting
+	@scripts/bootstrap python
+	@$(RUN) ruff check --fix .
+	@$(RUN) ruff format .
+
+wheel: ## Build the wheel, list what it installs, import it in a clean interpreter
+	@scripts/bootstrap python
+	@$(RUN) python -m scripts.wheel dist
+
+ci: lint types test wheel ## Everything that must hold before a change is merged
+
+bench: ## Run the benchmarks, or one: make bench BENCH=capture
+	@scripts/bootstrap python java postgres
+	@for name in $(BENCH); do $(RUN) python -m "benchmarks.$$name" $(ARGS); done
+
+soak: ## Stream for ten minutes under random kills and storage faults, then compare with the truth
+	@scripts/bootstrap python java
+	@$(RUN) python -m benchmarks.soak $(ARGS)
+
+clean: ## Remove what the other targets made, except .venv
+	@rm -rf .demo dist build artifacts .pytest_cache .hypothesis .mypy_cache .ruff_cache spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""The reference deployment's pipelines. What builds assets lives in ``dagster_ckpt/assets.py``."""
+
+from assets.flights import flights_fork, flights_pipeline
+
+ALL_PIPELINES = (flights_pipeline, flights_fork)

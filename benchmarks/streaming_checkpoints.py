@@ -1,0 +1,168 @@
+"""Checkpoints of a running stream: duration by state size, alignment, and a restore to its first batch.
+
+    python -m benchmarks.streaming_checkpoints [--keys 10000 100000 1000000] [--checkpoints 10]
+
+A keyed count behind a channel; before every checkpoint one percent of the keys changes. ``restore`` is from the end of
+the killed run to the first batch of the restored one, beside a bare Spark query restarted from its checkpointLocation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.common import median, scratch, show, spark_session
+from benchmarks.streaming_common import Stream, service, streaming, wait
+from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dagster_ckpt import CheckpointedPipeline
+
+
+class Keys:
+    """Files of keys that arrive."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.files = 0
+
+    def put(self, first: int, count: int) -> None:
+        table = pa.table({"key": pa.array(range(first, first + count), pa.int64())})
+        temporary = self.folder.parent / f".{self.files}.parquet"
+        pq.write_table(table, temporary)
+        temporary.rename(self.folder / f"{self.files:06d}.parquet")
+        self.files += 1
+
+
+def source_of(spark: SparkSession, folder: Path) -> DataFrame:
+    reader = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1)
+    return reader.option("maxFileAge", "9999d").parquet(str(folder))
+
+
+def counting(folder: Path) -> CheckpointedPipeline:
+    @spark_source
+    def keys(spark):  # type: ignore[no-untyped-def]
+        return source_of(spark, folder)
+
+    @spark_sink(key=["key"])
+    def totals(keys):  # type: ignore[no-untyped-def]
+        return keys.groupBy("key").count()
+
+    @checkpointed_pipeline(name="counting")
+    def pipeline() -> None:
+        totals(keys())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def caught_up(stream: Stream, files: int) -> None:
+    wait(lambda: (stream.batch("keys") or 0) >= files - 1, stream)
+    assert stream.run is not None
+    stages = stream.run.stages
+    wait(lambda: all(stage.is_quiet() for stage in stages.values()), stream)
+
+
+def measure(folder: Path, spark: SparkSession, keys: int, checkpoints: int) -> dict[str, float]:
+    arriving = Keys(folder / "keys")
+    pipeline = counting(arriving.folder)
+    arriving.put(0, keys)
+    durations, alignment, sync, new = [], [], [], []
+    with streaming(folder / "run", pipeline, spark) as stream:
+        caught_up(stream, arriving.files)
+        stream.checkpoint()
+        for number in range(checkpoints):
+            arriving.put(number * keys // 100 % keys, keys // 100)
+            caught_up(stream, arriving.files)
+            metadata = stream.checkpoint().metadata
+            durations.append((metadata.completed_at - metadata.triggered_at) * 1e3)
+            totals = metadata.stage("totals")
+            assert totals is not None
+            alignment.append(totals.metrics.alignment_ms + totals.metrics.start_delay_ms)
+            sync.append(totals.metrics.sync_ms)
+            new.append(sum(stage.metrics.bytes_new for stage in metadata.stages))
+    restore = restore_to_first_batch(folder, spark, pipeline, arriving)
+    bare = bare_restart(folder, spark, arriving)
+    return {
+        "keys": keys,
+        "duration_ms": median(durations),
+        "barrier_to_sink_ms": median(alignment),
+        "pin_ms": median(sync),
+        "bytes_new": int(median(new)),
+        "restore_s": restore,
+        "bare_restart_s": bare,
+    }
+
+
+def restore_to_first_batch(
+    folder: Path, spark: SparkSession, pipeline: CheckpointedPipeline, arriving: Keys
+) -> float:
+    """Seconds from opening the coordinator to a committed batch of the stage with the state, restored from storage."""
+    from dagster_ckpt.core.config import RestoreOptions
+
+    stream = service(folder / "run", pipeline, spark, owner="restored")
+    newest = stream.service.store.load(pipeline.name)
+    assert newest is not None
+    from dagster_ckpt.core.record import parse_record
+
+    number = parse_record(newest.body).completed[-1].checkpoint_id
+    stream.service.restore = RestoreOptions(restore_from=f"chk-{number}")
+    arriving.put(0, 10)
+    began = time.perf_counter()
+    stream.start()
+    first = stream.batch("totals") or 0
+    wait(lambda: (stream.batch("totals") or 0) > first or _has_run(stream), stream)
+    seconds = time.perf_counter() - began
+    stream.stop()
+    return seconds
+
+
+def _has_run(stream: Stream) -> bool:
+    assert stream.run is not None
+    stage = stream.run.stages["totals"]  # type: ignore[index]
+    return any(progress["numInputRows"] for progress in stage.recent_progress())
+
+
+def bare_restart(folder: Path, spark: SparkSession, arriving: Keys) -> float:
+    """Seconds from start() of the same count, without us, to its first batch after a restart."""
+    place = folder / "bare"
+
+    def start() -> object:
+        frame = source_of(spark, arriving.folder).groupBy("key").count()
+        writer = frame.writeStream.outputMode("update").option("checkpointLocation", str(place))
+        return writer.foreachBatch(
+            lambda batch, _: batch.write.format("noop").mode("overwrite").save()
+        ).start()
+
+    query = start()
+    wait((place / "commits" / str(arriving.files - 1)).exists)
+    query.stop()  # type: ignore[attr-defined]
+    arriving.put(0, 10)
+    began = time.perf_counter()
+    query = start()
+    wait((place / "commits" / str(arriving.files - 1)).exists)
+    seconds = time.perf_counter() - began
+    query.stop()  # type: ignore[attr-defined]
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--keys", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--checkpoints", type=int, default=10)
+    given = parser.parse_args()
+    with scratch() as folder, spark_session(folder) as spark:
+        measure(folder / "warm-up", spark, 1000, 2)
+        rows = [measure(folder / str(keys), spark, keys, given.checkpoints) for keys in given.keys]
+    show("checkpoints of a running stream", rows)
+
+
+if __name__ == "__main__":
+    main()

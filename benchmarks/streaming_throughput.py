@@ -1,0 +1,159 @@
+"""What checkpoints every second cost a stream, and what the channels cost against one fused query.
+
+    python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--rounds 3]
+
+The same work three ways: one fused Spark query; stages with channels and no checkpoints; stages with channels and a
+checkpoint every second. Time from the first batch of the source to the commit of the last stage's last row, the ways
+taking turns, medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.common import median, scratch, show, spark_session
+from benchmarks.streaming_common import Stream, streaming, wait
+from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source, spark_stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dagster_ckpt import CheckpointedPipeline
+
+SCHEMA = "id LONG, value LONG"
+
+
+def write_input(folder: Path, rows: int, files: int) -> None:
+    folder.mkdir(parents=True)
+    each = rows // files
+    for number in range(files):
+        ids = pa.array(range(number * each, (number + 1) * each), pa.int64())
+        pq.write_table(pa.table({"id": ids, "value": ids}), folder / f"{number:05d}.parquet")
+
+
+def source_of(spark: SparkSession, folder: Path, per_batch: int) -> DataFrame:
+    return (
+        spark.readStream.schema(SCHEMA)
+        .option("maxFilesPerTrigger", per_batch)
+        .option("maxFileAge", "9999d")
+        .parquet(str(folder))
+    )
+
+
+def transform(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("id", "value * 2 AS value", "id % 1000 AS key")
+
+
+def count(frame: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return frame.groupBy("key").agg(f.count("*").alias("times"), f.sum("value").alias("total"))
+
+
+def staged(folder: Path, per_batch: int) -> CheckpointedPipeline:
+    @spark_source
+    def numbers(spark):  # type: ignore[no-untyped-def]
+        return source_of(spark, folder, per_batch)
+
+    @spark_stage
+    def doubled(numbers):  # type: ignore[no-untyped-def]
+        return transform(numbers)
+
+    @spark_sink(key=["key"])
+    def totals(doubled):  # type: ignore[no-untyped-def]
+        return count(doubled)
+
+    @checkpointed_pipeline(name="throughput")
+    def pipeline() -> None:
+        totals(doubled(numbers()))
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def run_fused(spark: SparkSession, data: Path, folder: Path, batches: int, per_batch: int) -> float:
+    began = time.perf_counter()
+    query = (
+        count(transform(source_of(spark, data, per_batch)))
+        .writeStream.outputMode("update")
+        .option("checkpointLocation", str(folder / "fused"))
+        .foreachBatch(lambda frame, n: frame.write.mode("overwrite").parquet(str(folder / "out" / str(n))))
+        .start()
+    )
+    wait((folder / "fused" / "commits" / str(batches - 1)).exists)
+    seconds = time.perf_counter() - began
+    query.stop()
+    return seconds
+
+
+def run_staged(
+    spark: SparkSession, data: Path, folder: Path, rows: int, per_batch: int, **settings: Any
+) -> tuple[float, Stream]:
+    empty = folder / "arriving"
+    empty.mkdir(parents=True)
+    with streaming(folder / "run", staged(empty, per_batch), spark, **settings) as stream:
+        began = time.perf_counter()
+        for path in sorted(data.iterdir()):
+            (empty / path.name).hardlink_to(path)
+        wait(lambda: is_through(stream, len(list(data.iterdir())), per_batch), stream)
+        seconds = time.perf_counter() - began
+    return seconds, stream
+
+
+def is_through(stream: Stream, files: int, per_batch: int) -> bool:
+    """Every file is read, and every stage has committed what its input wrote."""
+    assert stream.run is not None
+    stages = stream.run.stages
+    if (stream.batch("numbers") or 0) < -(-files // per_batch) - 1:
+        return False
+    return all(stage.is_quiet() for stage in stages.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=6_000_000)
+    parser.add_argument("--files", type=int, default=60)
+    parser.add_argument("--per-batch", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    seconds: dict[str, list[float]] = {"fused": [], "channels": [], "channels, 1 s checkpoints": []}
+    checkpoints: list[int] = []
+    batches = -(-given.files // given.per_batch)
+    with scratch() as folder, spark_session(folder) as spark:
+        data = folder / "data"
+        write_input(data, given.rows, given.files)
+        for number in range(given.rounds + 1):
+            here = folder / f"round-{number}"
+            fused = run_fused(spark, data, here, batches, given.per_batch)
+            bare, _ = run_staged(spark, data, here / "bare", given.rows, given.per_batch)
+            checked, stream = run_staged(
+                spark, data, here / "checked", given.rows, given.per_batch, interval=1.0
+            )
+            if number == 0:
+                continue  # class loading, code generation
+            for name, value in zip(seconds, (fused, bare, checked), strict=True):
+                seconds[name].append(value)
+            checkpoints.append(len(stream.completions()))
+    base = median(seconds["channels"])
+    show(
+        "streaming throughput",
+        [
+            {
+                "run": name,
+                "seconds": median(values),
+                "rows_per_second": int(given.rows / median(values)),
+                "of_channels_bare": base / median(values),
+                "checkpoints": int(median(checkpoints)) if "checkpoints" in name else 0,
+            }
+            for name, values in seconds.items()
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

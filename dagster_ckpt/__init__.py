@@ -1,0 +1,140 @@
+"""Coordinated checkpoints and savepoints for PySpark pipelines, operated from Dagster.
+
+This module is the public surface: everything in ``__all__`` may be relied on. It is light, because it also
+runs on Spark executors and in every sensor tick: a name is imported from its module when it is first used.
+
+| file | what it owns |
+|---|---|
+| ``errors`` | the exception tree, by what the caller does next |
+| ``core/`` | every decision, pure |
+| ``ports`` | what the runtime needs from outside, as Protocols |
+| ``digests`` | size and checksum of content |
+| ``runtime/`` | the coordinator: load, decide, compare-and-set, run effects |
+| ``adapters/`` | the ports on SQL databases and fsspec storages |
+| ``spark/`` | everything that touches Spark's files or PySpark |
+| ``testing/`` | fakes, faults and the harness for tests, yours included |
+| ``stages``, ``pipeline`` | what authors write: stages and how they are connected |
+| ``definitions`` | the one call that turns pipelines into Dagster definitions |
+| ``options`` | how a pipeline shows in Dagster and is looked after |
+| ``resources``, ``assets``, ``jobs`` | what those consist of |
+| ``savepoint_job``, ``restore_job``, ``preview_job``, ``dispose_job`` | jobs around the pipeline's own |
+| ``schedules``, ``savepoint_retention`` | savepoints by the clock, and which of them are kept |
+| ``checks/`` | asset checks: succeeded, age, verified, restorable |
+| ``sensors/`` | safety net, run-status mirror, failure alarm, restart, savepoints on a condition |
+| ``components/`` | a pipeline in YAML |
+| ``asset_events`` | a checkpoint as asset events, whoever reports it |
+| ``streaming_job``, ``streaming_events``, ``leases`` | runs that go on until stopped, and whether one is alive |
+| ``operations/``, ``cli/`` | what people do to snapshots, as functions and as the program ``dagster-ckpt`` |
+| ``attempt`` | one attempt of a pipeline inside a Dagster run |
+| ``dagster_events`` | what the coordinator tells, as Dagster events |
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors; a test holds the two together
+    from dagster_ckpt.assets import checkpoints_asset_key as checkpoints_asset_key
+    from dagster_ckpt.components.checkpointed_pipeline import (
+        CheckpointedPipelineComponent as CheckpointedPipelineComponent,
+    )
+    from dagster_ckpt.core.alarms import AlarmPolicy as AlarmPolicy
+    from dagster_ckpt.core.config import CheckpointConfig as CheckpointConfig
+    from dagster_ckpt.core.config import CheckpointingMode as CheckpointingMode
+    from dagster_ckpt.core.config import ClaimMode as ClaimMode
+    from dagster_ckpt.core.config import ExternalizedCheckpointRetention as ExternalizedCheckpointRetention
+    from dagster_ckpt.core.model import CheckpointKind as CheckpointKind
+    from dagster_ckpt.core.model import CheckpointMetadata as CheckpointMetadata
+    from dagster_ckpt.core.reasons import CheckpointFailureReason as CheckpointFailureReason
+    from dagster_ckpt.core.restarts import RestartPolicy as RestartPolicy
+    from dagster_ckpt.definitions import build_pipeline_definitions as build_pipeline_definitions
+    from dagster_ckpt.errors import CheckpointError as CheckpointError
+    from dagster_ckpt.errors import Corrupt as Corrupt
+    from dagster_ckpt.errors import Declined as Declined
+    from dagster_ckpt.errors import Fenced as Fenced
+    from dagster_ckpt.errors import InvalidRequest as InvalidRequest
+    from dagster_ckpt.errors import NotFound as NotFound
+    from dagster_ckpt.errors import OutcomeUnknown as OutcomeUnknown
+    from dagster_ckpt.errors import Unavailable as Unavailable
+    from dagster_ckpt.options import PipelineOptions as PipelineOptions
+    from dagster_ckpt.options import SavepointSchedule as SavepointSchedule
+    from dagster_ckpt.pipeline import CheckpointedPipeline as CheckpointedPipeline
+    from dagster_ckpt.pipeline import checkpointed_pipeline as checkpointed_pipeline
+    from dagster_ckpt.resources import CheckpointCoordinatorResource as CheckpointCoordinatorResource
+    from dagster_ckpt.resources import SparkSessionResource as SparkSessionResource
+    from dagster_ckpt.schedules import build_savepoint_schedule as build_savepoint_schedule
+    from dagster_ckpt.sensors.failure_alarm import AlarmMessage as AlarmMessage
+    from dagster_ckpt.sensors.savepoint import SavepointWanted as SavepointWanted
+    from dagster_ckpt.sensors.savepoint import after_checkpoints as after_checkpoints
+    from dagster_ckpt.sensors.savepoint import build_savepoint_sensor as build_savepoint_sensor
+    from dagster_ckpt.stages import StageContext as StageContext
+    from dagster_ckpt.stages import spark_sink as spark_sink
+    from dagster_ckpt.stages import spark_source as spark_source
+    from dagster_ckpt.stages import spark_stage as spark_stage
+
+__version__ = "0.1.0"
+
+_HOMES: dict[str, str] = {
+    # what authors write
+    "checkpointed_pipeline": "pipeline",
+    "CheckpointedPipeline": "pipeline",
+    "spark_source": "stages",
+    "spark_stage": "stages",
+    "spark_sink": "stages",
+    "StageContext": "stages",
+    # what a code location needs
+    "build_pipeline_definitions": "definitions",
+    "CheckpointCoordinatorResource": "resources",
+    "SparkSessionResource": "resources",
+    "checkpoints_asset_key": "assets",
+    "CheckpointedPipelineComponent": "components.checkpointed_pipeline",
+    "PipelineOptions": "options",
+    "SavepointSchedule": "options",
+    "RestartPolicy": "core.restarts",
+    "AlarmPolicy": "core.alarms",
+    "AlarmMessage": "sensors.failure_alarm",
+    "build_savepoint_schedule": "schedules",
+    "build_savepoint_sensor": "sensors.savepoint",
+    "SavepointWanted": "sensors.savepoint",
+    "after_checkpoints": "sensors.savepoint",
+    # settings and records
+    "CheckpointConfig": "core.config",
+    "CheckpointingMode": "core.config",
+    "ClaimMode": "core.config",
+    "ExternalizedCheckpointRetention": "core.config",
+    "CheckpointKind": "core.model",
+    "CheckpointMetadata": "core.model",
+    "CheckpointFailureReason": "core.reasons",
+    # errors
+    "CheckpointError": "errors",
+    "Corrupt": "errors",
+    "Declined": "errors",
+    "Fenced": "errors",
+    "InvalidRequest": "errors",
+    "NotFound": "errors",
+    "OutcomeUnknown": "errors",
+    "Unavailable": "errors",
+}
+"""Public name -> the module that owns it. To publish a name: one line here and one import above."""
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - every key of the table is a name this module answers to
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, and keep it. Raises AttributeError for all others."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = import_module(f"{__name__}.{home}")
+    except AttributeError as error:  # "from … import" would hide it behind "cannot import name"
+        raise ImportError(f"importing {__name__}.{home} failed: {error}") from error
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Public names, whether imported yet or not."""
+    return sorted({*globals(), *__all__})

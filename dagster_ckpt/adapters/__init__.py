@@ -1,0 +1,14 @@
+"""The ports on real databases and storages. They store and classify failures; they decide nothing.
+
+| file | what it owns |
+|---|---|
+| ``sql_store`` | ``CoordinatorStore`` on SQLite and PostgreSQL |
+| ``sql_engine`` | connections, and what driver errors mean |
+| ``sql_schema`` | the tables |
+| ``sql_migrate`` | bringing a database to this version's schema |
+| ``migrations`` | the steps of that, for alembic |
+| ``fsspec_storage`` | ``CheckpointStorage`` at any fsspec URI |
+| ``local_keys`` | keys below a local folder |
+| ``local_sync`` | when their content reaches the disk |
+| ``remote_keys`` | keys on object stores and remote folders |
+"""

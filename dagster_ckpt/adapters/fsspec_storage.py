@@ -1,0 +1,170 @@
+"""Checkpoint storage at any fsspec URI: checks keys, chooses how to store, and says what failures mean."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, Durability, LocalKeys
+from dagster_ckpt.adapters.remote_keys import RemoteKeys
+from dagster_ckpt.core.paths import checked_relative
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.ports import AlreadyExists, Digest, StoredObject
+
+__all__ = ["Durability", "FsspecCheckpointStorage", "open_storage"]
+
+_LOCAL = "file://"
+
+
+class FsspecCheckpointStorage:
+    """A CheckpointStorage below ``uri``: a local path, or any URI that fsspec and its installed clients know.
+
+    ``options`` (credentials, ``endpoint_url``, …) go to the fsspec client and are stored nowhere; what is not
+    given, the client reads from the environment. Local folders take their own, faster way, with hard links;
+    there ``durability`` says whether content is synced to disk before it becomes visible. Constructing one does
+    no I/O.
+    """
+
+    def __init__(self, uri: str, *, durability: Durability = Durability.POWER_LOSS, **options: Any) -> None:
+        self.base_uri = _normalised(uri)
+        self._keys: LocalKeys | RemoteKeys = (
+            LocalKeys(Path(self.base_uri.removeprefix(_LOCAL) or "/"), durability)
+            if self.base_uri.startswith(_LOCAL)
+            else RemoteKeys(self.base_uri, options)
+        )
+
+    def __repr__(self) -> str:
+        return f"FsspecCheckpointStorage({self.base_uri!r})"
+
+    def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
+        """Store bytes, or a local file's content, under a new key.
+
+        Raises FileNotFoundError where the local file itself is gone: that is the caller's to judge.
+        """
+        _checked(key)
+        try:
+            with self._classifying("store", key):
+                return self._keys.create(key, source)
+        except (NotFound, Unavailable) as error:
+            if isinstance(source, Path) and not source.exists():
+                raise FileNotFoundError(errno.ENOENT, "the file to store is gone", str(source)) from error
+            if isinstance(error, NotFound):
+                raise Unavailable(f"{error}; does the bucket or the base folder exist?") from error
+            raise
+
+    def read(self, key: str) -> bytes:
+        """Return the whole content. Raises NotFound, Unavailable."""
+        with self._classifying("read", _checked(key)):
+            return self._keys.read(key)
+
+    def fetch(self, key: str, target: Path, expected: Digest) -> None:
+        """Bring the content to a local file, verified; a hard link where that is the same file system.
+
+        Raises NotFound, Unavailable, or Corrupt when size or checksum differ; then ``target`` is not written.
+        """
+        with self._classifying("fetch", _checked(key)):
+            found = self._keys.fetch(key, target, expected)
+        if found != expected:
+            raise Corrupt(
+                f"{key!r} in checkpoint storage {self.base_uri} is damaged: {expected.size} bytes with "
+                f"{expected.checksum} were stored, {found.size} bytes with {found.checksum} are there; "
+                "restore from another checkpoint or savepoint"
+            )
+
+    def list(self, prefix: str) -> Iterable[StoredObject]:
+        """Yield every object below ``prefix`` (``""``: every object), in no particular order."""
+        return self._listed(_checked(prefix) if prefix else "")
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove exactly these keys and the folders they leave empty; missing keys are no error."""
+        checked = [_checked(key) for key in keys]
+        if checked:
+            with self._classifying("delete", checked[0]):
+                self._keys.delete(checked)
+
+    def check_writable(self) -> None:
+        """Store, read back and remove a small object; raises Unavailable, one sentence, where that fails."""
+        key = f"dagster-ckpt-check-{uuid.uuid4().hex}"
+        content = key.encode()
+        try:
+            self.create(key, content)
+            found = self.read(key)
+            self.delete([key])
+        except CheckpointError as error:
+            raise Unavailable(f"checkpoint storage {self.base_uri} cannot be used: {error}") from error
+        if found != content:
+            raise Unavailable(f"checkpoint storage {self.base_uri} does not return what was written to it")
+
+    def _listed(self, prefix: str) -> Iterator[StoredObject]:
+        with self._classifying("list", prefix):
+            found: builtins.list[StoredObject] = [*self._keys.list(prefix)]
+        yield from found
+
+    @contextmanager
+    def _classifying(self, verb: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise _classified(error, verb, key, self.base_uri) from error
+
+
+def open_storage(uri: str, **options: Any) -> FsspecCheckpointStorage:
+    """Return the checkpoint storage at ``uri``; options as in FsspecCheckpointStorage. Does no I/O."""
+    return FsspecCheckpointStorage(uri, **options)
+
+
+def _normalised(uri: str) -> str:
+    """Return the URI without a trailing slash, a local path as an absolute ``file://`` URI."""
+    if "::" in uri:
+        raise InvalidRequest(f"chained URIs such as {uri!r} cannot hold checkpoints: name the storage itself")
+    protocol, separator, rest = uri.partition("://")
+    if not separator:
+        protocol, rest = "file", uri.removeprefix("file:")
+    if protocol in ("file", "local"):
+        if not rest:
+            raise InvalidRequest("the storage URI is empty: name a folder or a bucket")
+        return f"{_LOCAL}{Path(rest).expanduser().absolute()}".rstrip("/")
+    if not rest.strip("/"):
+        raise InvalidRequest(f"{uri!r} names no bucket or folder to hold checkpoints")
+    if "@" in rest and urlsplit(uri).password:
+        raise InvalidRequest(
+            f"the {protocol}:// URI contains a password, and URIs are recorded with checkpoints: "
+            "pass it as an option or through the environment"
+        )
+    return uri.rstrip("/")
+
+
+def _checked(key: str) -> str:
+    if key.rpartition("/")[2].startswith(PARTIAL_PREFIX):
+        raise InvalidRequest(
+            f"{key!r}: names that begin with {PARTIAL_PREFIX!r} are kept for unfinished files"
+        )
+    return checked_relative(key)
+
+
+def _classified(error: Exception, verb: str, key: str, base_uri: str) -> CheckpointError:
+    """Return what a client's failure means: NotFound, or Unavailable with what to do about it."""
+    what = f"could not {verb} {key!r} in checkpoint storage {base_uri}"
+    cause = f"{type(error).__name__}: {error}".replace("\n", " ")
+    match error:
+        case FileNotFoundError() | IsADirectoryError():
+            return NotFound(f"{key!r} does not exist in checkpoint storage {base_uri}")
+        case NotADirectoryError():
+            return InvalidRequest(f"{what}: a part of that key is itself an object")
+        case PermissionError():
+            advice = "check the permissions or credentials"
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            advice = "free some space"
+        case _ if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
+            advice = "give credentials as options or through the environment"
+        case _:
+            advice = "retry, and check that the storage is reachable"
+    return Unavailable(f"{what} ({cause}); {advice}")

@@ -1,0 +1,205 @@
+"""Keys on any other fsspec file system: object stores (S3, GCS, ABFS, …) and remote folders (SFTP, HDFS, …).
+
+An object store shows an object only when its upload is complete, so a put is atomic. A remote folder is not:
+there the content goes to a temporary name, which is then moved. Listings are never cached.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from threading import Lock
+from typing import Any
+
+import fsspec
+
+from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, partial_name
+from dagster_ckpt.digests import digest_bytes, digest_file
+from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.ports import AlreadyExists, Digest, StoredObject
+
+_FLAT = frozenset(
+    {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2", "tos", "memory"}
+)
+"""Protocols without folders, whose put shows all bytes or none."""
+
+_FOLDER_TRIES = 5
+_PARALLEL_DELETIONS = 16
+
+
+class RemoteKeys:
+    """Raw operations below ``uri``; failures are the fsspec client's own."""
+
+    def __init__(self, uri: str, options: dict[str, Any]) -> None:
+        self._uri = uri
+        self._protocol = uri.partition("://")[0]
+        self._options = options
+        self._is_flat = self._protocol in _FLAT
+        self._root = ""
+        self._lock = Lock()
+        self._pid = 0
+        self._fs: Any = None
+
+    @property
+    def fs(self) -> Any:
+        """The fsspec client, made at first use in each process: clients do not survive a fork."""
+        with self._lock:
+            if self._fs is None or self._pid != os.getpid():
+                self._fs, self._root = self._connect()
+                self._pid = os.getpid()
+            return self._fs
+
+    def _connect(self) -> tuple[Any, str]:
+        try:
+            fs, root = fsspec.core.url_to_fs(
+                self._uri, skip_instance_cache=True, use_listings_cache=False, **self._options
+            )
+        except ImportError as error:
+            extra = ' (pip install "dagster-ckpt[s3]")' if self._protocol in ("s3", "s3a") else ""
+            raise InvalidRequest(f"{self._protocol}:// needs another package{extra}: {error}") from error
+        except ValueError as error:
+            raise InvalidRequest(f"{self._uri!r} is not a URI that fsspec knows: {error}") from error
+        return fs, str(root).rstrip("/")
+
+    def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
+        """Store the content; a missing source raises FileNotFoundError with the source's name."""
+        digest = digest_file(source) if isinstance(source, Path) else digest_bytes(source)
+        fs = self.fs
+        if fs.exists(self._path(key)):
+            return AlreadyExists(key)
+        try:
+            self._put(key, source)
+            size = self._size(key)
+        except PermissionError:
+            raise
+        except Exception as error:
+            return self._read_back(key, digest, error)
+        if size != digest.size:
+            with suppress(Exception):
+                self.fs.rm_file(self._path(key))
+            raise Unavailable(
+                f"{size} of {digest.size} bytes of {key!r} arrived; it was removed again: retry"
+            )
+        return digest
+
+    def read(self, key: str) -> bytes:
+        """Return the whole content."""
+        content: bytes = self.fs.cat_file(self._path(key))
+        return content
+
+    def fetch(self, key: str, target: Path, expected: Digest) -> Digest:
+        """Bring the content to ``target`` if it is as expected; return the digest of what was found."""
+        beside = target.with_name(partial_name())
+        try:
+            self.fs.get_file(self._path(key), str(beside))
+            digest = digest_file(beside)
+            if digest == expected:
+                os.replace(beside, target)
+        finally:
+            beside.unlink(missing_ok=True)
+        return digest
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Yield every key below ``prefix``."""
+        fs = self.fs
+        folder = self._path(prefix) if prefix else self._root
+        try:
+            found = fs.find(folder, detail=True, withdirs=False)
+        except FileNotFoundError:
+            return
+        for path, info in found.items():
+            key = path.removeprefix(f"{self._root}/")
+            # An object store may report an object whose name is the prefix itself.
+            is_below = not prefix or key.startswith(f"{prefix}/")
+            if is_below and not PurePosixPath(key).name.startswith(PARTIAL_PREFIX):
+                yield StoredObject(key, info["size"])
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove these objects one by one (a bulk call would expand '*' in a key), then empty folders."""
+        with ThreadPoolExecutor(min(_PARALLEL_DELETIONS, max(1, len(keys)))) as pool:
+            list(pool.map(self._remove, keys))
+        if not self._is_flat:
+            for folder in {str(PurePosixPath(key).parent) for key in keys}:
+                self._prune(folder)
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _size(self, key: str) -> int:
+        return int(self.fs.info(self._path(key))["size"])
+
+    def _put(self, key: str, source: bytes | Path) -> None:
+        path = self._path(key)
+        if self._is_flat:
+            self._upload(source, path)
+            return
+        for remaining in reversed(range(_FOLDER_TRIES)):
+            try:
+                self._put_aside(source, path)
+            except FileNotFoundError:
+                if not remaining:
+                    raise
+                continue  # a deletion beside it took the folder away, because it was empty at that moment
+            return
+
+    def _put_aside(self, source: bytes | Path, path: str) -> None:
+        folder = str(PurePosixPath(path).parent)
+        self.fs.makedirs(folder, exist_ok=True)
+        partial = f"{folder}/{partial_name()}"
+        try:
+            self._upload(source, partial)
+            self.fs.mv(partial, path)
+        finally:
+            with suppress(Exception):
+                self.fs.rm_file(partial)
+
+    def _upload(self, source: bytes | Path, path: str) -> None:
+        if isinstance(source, Path):
+            self.fs.put_file(str(source), path)
+        else:
+            self.fs.pipe_file(path, source)
+
+    def _read_back(self, key: str, expected: Digest, error: Exception) -> Digest | AlreadyExists:
+        """Tell what became of a put that failed: its answer may have been lost on the way."""
+        try:
+            if not self.fs.exists(self._path(key)):
+                raise FileNotFoundError(key)
+            with tempfile.TemporaryDirectory() as folder:
+                found = self.fetch(key, Path(folder) / "found", expected)
+        except FileNotFoundError:
+            raise Unavailable(
+                f"{key!r} was not stored in checkpoint storage {self._uri} ({_said(error)}): retry, and check that "
+                "the bucket or folder exists"
+            ) from error
+        except Exception as second:
+            raise OutcomeUnknown(
+                f"whether {key!r} was stored in checkpoint storage {self._uri} could not be found out "
+                f"({_said(error)}; then {_said(second)})"
+            ) from error
+        return expected if found == expected else AlreadyExists(key)
+
+    def _remove(self, key: str) -> None:
+        with suppress(FileNotFoundError):
+            self.fs.rm_file(self._path(key))
+
+    def _prune(self, folder: str) -> None:
+        while folder not in (".", ""):
+            try:
+                if self.fs.ls(self._path(folder), detail=False):
+                    return
+                self.fs.rmdir(self._path(folder))
+            except FileNotFoundError:
+                pass
+            except OSError:
+                return
+            folder = str(PurePosixPath(folder).parent)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip().replace("\n", " ")[:300]

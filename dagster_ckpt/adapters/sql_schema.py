@@ -1,0 +1,38 @@
+"""Tables of the coordinator store. A change takes a new file in ``migrations/versions`` and a new HEAD."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Float, MetaData, String, Table, Text
+
+HEAD_REVISION = "0001"
+"""Newest schema this version of the library knows."""
+
+VERSION_TABLE = "dagster_ckpt_alembic_version"
+"""Its own name, so that the store may share a database with Dagster, which uses alembic too."""
+
+metadata = MetaData()
+
+coordinator_record = Table(
+    "coordinator_record",
+    metadata,
+    Column("pipeline", String(100), primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    Column("write_id", String(32), nullable=False),
+    Column("body", Text, nullable=False),
+)
+"""The coordinator's record of each pipeline; ``write_id`` tells whose write the current version was."""
+
+checkpoint_history = Table(
+    "checkpoint_history",
+    metadata,
+    # The primary key is the index that "newest first" reads backwards.
+    Column("pipeline", String(100), primary_key=True),
+    Column("checkpoint_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("status", String(40), nullable=False),
+    Column("triggered_at", Float(53), nullable=False),
+    Column("ended_at", Float(53)),
+    Column("body", Text, nullable=False),
+)
+"""One row per checkpoint and savepoint ever triggered."""

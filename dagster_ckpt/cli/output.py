@@ -1,0 +1,81 @@
+"""What people see: tables, JSON on request, progress bars on long work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from dagster_ckpt.cli.shapes import plain
+from dagster_ckpt.operations.deployment import Progress, ProgressCallback, silent
+
+__all__ = ["Output", "moment", "size"]
+
+_PIPE_WIDTH = 220
+"""Columns where nobody has a terminal: a table that is piped on must not be cut."""
+
+
+def size(count: int) -> str:
+    """Return bytes as people write them."""
+    return decimal(count)
+
+
+def moment(seconds: float | None) -> str:
+    """Return a time as UTC."""
+    return "-" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+class Output:
+    """Writes a command's result: for people, or as one JSON document."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        width = None if sys.stdout.isatty() else _PIPE_WIDTH
+        self._console = Console(width=width, highlight=False, soft_wrap=False)
+
+    def result(self, value: Any) -> None:
+        """Write the JSON document, where it is wanted; else nothing."""
+        if self.as_json:
+            click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+    def say(self, text: str) -> None:
+        """Write a line for people."""
+        if not self.as_json:
+            self._console.print(text, markup=False, soft_wrap=True)
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Write a table for people; columns whose name ends in ``>`` are numbers."""
+        if self.as_json:
+            return
+        table = Table(title=title or None, title_justify="left", title_style="bold")
+        for name in columns:
+            justify: Any = "right" if name.endswith(">") else "left"
+            table.add_column(name.removesuffix(">"), justify=justify, overflow="fold")
+        for row in rows:
+            table.add_row(*("-" if cell is None else str(cell) for cell in row))
+        self._console.print(table, markup=False)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[ProgressCallback]:
+        """Yield a callback that moves a bar on standard error; without a terminal nothing is shown."""
+        if self.as_json or not sys.stderr.isatty():
+            yield silent
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=None)
+
+            def move(progress: Progress) -> None:
+                bar.update(task, completed=progress.done, total=progress.total)
+
+            yield move

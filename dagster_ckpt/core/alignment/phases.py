@@ -1,0 +1,185 @@
+"""The two ways one checkpoint can be under way at a stage's inputs, and the switch from one to the other.
+
+Aligned: arrived channels are held until all have arrived, then the snapshot is taken. Unaligned: the
+snapshot is taken at the first barrier and nothing is held. Sources: flink-runtime
+AbstractAlternatingAlignedBarrierHandlerState and its siblings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from dagster_ckpt.core.alignment.events import (
+    Announcement,
+    Barrier,
+    Block,
+    Channel,
+    Effect,
+    InFlightComplete,
+    PullForward,
+    TriggerSnapshot,
+    Unblock,
+)
+from dagster_ckpt.core.alignment.options import as_unaligned, is_unaligned
+from dagster_ckpt.core.alignment.progress import Progress, deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Phase to go on with, what to do, and whether the checkpoint is done here."""
+
+    phase: Phase
+    effects: tuple[Effect, ...] = ()
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignedPhase:
+    """Nothing under way, or channels being held until the last barrier."""
+
+    blocked: frozenset[Channel] = frozenset()
+    announced: frozenset[Channel] = frozenset()
+    """Channels whose barrier has been seen ahead and is not reached yet."""
+
+    def barrier(self, barrier: Barrier, progress: Progress, now: float) -> Outcome:
+        """``progress`` counts the barrier already."""
+        mine = replace(self, announced=self.announced - {barrier.channel})
+        if is_unaligned(barrier.options):
+            return _then(mine.switch(progress, now), barrier, progress, now)
+        standing = replace(mine, blocked=mine.blocked | {barrier.channel})
+        if progress.is_complete:
+            return standing.complete(progress, now)
+        if _is_late(barrier, now):
+            return _then(standing.switch(progress, now), barrier, progress, now)
+        return Outcome(standing, (Block(barrier.channel),))
+
+    def announcement(self, announcement: Announcement, progress: Progress, now: float) -> Outcome:
+        """Remember it, or switch when its time is over already."""
+        mine = replace(self, announced=self.announced | {announcement.channel})
+        if is_unaligned(announcement.options) or _is_late(announcement, now):
+            return mine.switch(progress, now)
+        return Outcome(mine)
+
+    def end(self, channel: Channel, progress: Progress, now: float) -> Outcome:
+        """``progress`` counts the ended channel already."""
+        mine = AlignedPhase(blocked=self.blocked - {channel}, announced=self.announced - {channel})
+        return mine.complete(progress, now) if progress.is_complete else Outcome(mine)
+
+    def complete(self, progress: Progress, now: float) -> Outcome:
+        """Snapshot first, release after: what follows the barriers must not be in the snapshot."""
+        pending = _pending(progress)
+        trigger = TriggerSnapshot(
+            checkpoint_id=pending.checkpoint_id,
+            timestamp=pending.timestamp,
+            options=pending.options,
+            recording=frozenset(),
+            start_delay=max(0.0, progress.first_arrival - pending.timestamp),
+            alignment=now - progress.first_arrival,
+        )
+        return Outcome(AlignedPhase(), (trigger, *_release(self.blocked)), finished=True)
+
+    def switch(self, progress: Progress, now: float) -> Outcome:
+        """Go unaligned: pull announced barriers forward, and snapshot at once if a barrier is here
+        already."""
+        pulled = tuple(PullForward(channel) for channel in _ordered(self.announced))
+        if not self.blocked:
+            return Outcome(UnalignedPhase(pulled=self.announced), pulled)
+        trigger = _trigger_unaligned(progress, standing=self.blocked)
+        phase = UnalignedPhase(triggered=True, pulled=self.announced)
+        return Outcome(phase, (trigger, *_release(self.blocked), *pulled))
+
+    def abort(self) -> tuple[Effect, ...]:
+        """Release what was held."""
+        return _release(self.blocked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnalignedPhase:
+    """The snapshot is taken at the first barrier; the rest is waited for, and nothing is held."""
+
+    triggered: bool = False
+    pulled: frozenset[Channel] = frozenset()
+    """Channels whose barrier was asked for ahead of the data before it."""
+
+    def barrier(self, barrier: Barrier, progress: Progress, now: float) -> Outcome:
+        """``progress`` counts the barrier already."""
+        effects: list[Effect] = []
+        if not self.triggered:
+            ahead = is_unaligned(barrier.options) or barrier.channel in self.pulled
+            standing: frozenset[Channel] = frozenset() if ahead else frozenset({barrier.channel})
+            effects.append(_trigger_unaligned(progress, standing=standing))
+        effects.append(Unblock(barrier.channel))
+        return self._completed(effects, progress, now)
+
+    def announcement(self, announcement: Announcement, progress: Progress, now: float) -> Outcome:
+        """It need not be waited for."""
+        mine = replace(self, pulled=self.pulled | {announcement.channel})
+        return Outcome(mine, (PullForward(announcement.channel),))
+
+    def end(self, channel: Channel, progress: Progress, now: float) -> Outcome:
+        """``progress`` counts the ended channel already."""
+        if not progress.is_complete:
+            return Outcome(self)
+        missed = () if self.triggered else (_trigger_unaligned(progress, standing=frozenset()),)
+        return self._completed([*missed], progress, now)
+
+    def switch(self, progress: Progress, now: float) -> Outcome:
+        """It is unaligned already."""
+        return Outcome(self)
+
+    def abort(self) -> tuple[Effect, ...]:
+        """Nothing was held."""
+        return ()
+
+    def _completed(self, effects: list[Effect], progress: Progress, now: float) -> Outcome:
+        if not progress.is_complete:
+            return Outcome(replace(self, triggered=True), tuple(effects))
+        done = InFlightComplete(
+            checkpoint_id=_pending(progress).checkpoint_id, alignment=now - progress.first_arrival
+        )
+        return Outcome(AlignedPhase(), (*effects, done), finished=True)
+
+
+Phase: TypeAlias = AlignedPhase | UnalignedPhase
+
+
+def _then(switched: Outcome, barrier: Barrier, progress: Progress, now: float) -> Outcome:
+    """Let the phase switched to see the barrier that caused the switch, unless it was released with the
+    rest."""
+    released = {effect.channel for effect in switched.effects if isinstance(effect, Unblock)}
+    after = switched.phase.barrier(barrier, progress, now)
+    effects = tuple(e for e in after.effects if not (isinstance(e, Unblock) and e.channel in released))
+    return Outcome(after.phase, (*switched.effects, *effects), after.finished)
+
+
+def _trigger_unaligned(progress: Progress, *, standing: frozenset[Channel]) -> TriggerSnapshot:
+    """``standing``: channels read up to their barrier, which have nothing in flight."""
+    pending = _pending(progress)
+    return TriggerSnapshot(
+        checkpoint_id=pending.checkpoint_id,
+        timestamp=pending.timestamp,
+        options=as_unaligned(pending.options),
+        recording=(progress.awaited & progress.open_channels) - standing,
+        start_delay=max(0.0, progress.first_arrival - pending.timestamp),
+        alignment=None,
+    )
+
+
+def _pending(progress: Progress) -> Barrier | Announcement:
+    if progress.barrier is None:
+        raise AssertionError("no checkpoint is pending")
+    return progress.barrier
+
+
+def _is_late(barrier: Barrier | Announcement, now: float) -> bool:
+    due = deadline(barrier)
+    return due is not None and due <= now
+
+
+def _release(channels: frozenset[Channel]) -> tuple[Effect, ...]:
+    return tuple(Unblock(channel) for channel in _ordered(channels))
+
+
+def _ordered(channels: frozenset[Channel]) -> list[Channel]:
+    return sorted(channels, key=repr)

@@ -1,0 +1,110 @@
+"""Flink's options and where each is found here; ``docs/reference/configuration.md`` is made from this table.
+
+A test holds the table against the settings and the page against the table. Source: Flink 2.3, CheckpointingOptions,
+StateRecoveryOptions, WebOptions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_CHECKPOINTING = "execution.checkpointing."
+_RECOVERY = "execution.state-recovery."
+
+
+@dataclass(frozen=True, slots=True)
+class FlinkOption:
+    """One of Flink's options."""
+
+    name: str
+    default: str
+    """Flink's, as its documentation writes it."""
+    here: str | None
+    """Field of ``CheckpointConfig`` or ``RestoreOptions``, a setting of the coordinator resource, or None."""
+    note: str = ""
+
+
+def _c(name: str, default: str, here: str | None, note: str = "") -> FlinkOption:
+    return FlinkOption(_CHECKPOINTING + name, default, here, note)
+
+
+def _r(name: str, default: str, here: str | None, note: str = "") -> FlinkOption:
+    return FlinkOption(_RECOVERY + name, default, here, note)
+
+
+FLINK_OPTIONS = (
+    _c("interval", "none", "interval"),
+    _c("interval-during-backlog", "none", "interval_during_backlog"),
+    _c("mode", "EXACTLY_ONCE", "mode"),
+    _c("timeout", "10 min", "timeout"),
+    _c("min-pause", "0", "min_pause"),
+    _c("max-concurrent-checkpoints", "1", "max_concurrent_checkpoints"),
+    _c("tolerable-failed-checkpoints", "0", "tolerable_failed_checkpoints", "the resource's default is 3"),
+    _c(
+        "externalized-checkpoint-retention",
+        "NO_EXTERNALIZED_CHECKPOINTS",
+        "externalized_checkpoint_retention",
+        "the resource's default is retain_on_cancellation: terminating a run is how Dagster stops one",
+    ),
+    _c("num-retained", "1", "num_retained", "the resource's default is 3"),
+    _c("storage", "none", "checkpoint_dir", "chosen by the scheme of the URI"),
+    _c("dir", "none", "checkpoint_dir"),
+    _c("savepoint-dir", "none", "savepoint_dir"),
+    _c("create-subdir", "true", None, "every pipeline has a folder of its own"),
+    _c("data-inline-threshold", "20 kb", "data_inline_threshold", "kept in the stage's manifest"),
+    _c("write-buffer-size", "4096", None, "files are uploaded whole"),
+    _c("incremental", "false", "incremental", "the resource's default is true"),
+    _c("cleaner.parallel-mode", "true", "cleaner_parallel_mode"),
+    _c("checkpoints-after-tasks-finish", "true", "checkpoints_after_tasks_finish"),
+    _c("aligned-checkpoint-timeout", "0", "aligned_checkpoint_timeout"),
+    _c("unaligned.enabled", "false", "unaligned"),
+    _c("unaligned.forced", "false", "unaligned_forced"),
+    _c("unaligned.interruptible-timers.enabled", "false", None, "a barrier falls between two micro-batches"),
+    _c("unaligned.max-subtasks-per-channel-state-file", "5", None, "in-flight data is a list of log entries"),
+    _c(
+        "unaligned.recover-output-on-downstream.enabled",
+        "false",
+        None,
+        "channels are logs, read from either end",
+    ),
+    _c("unaligned.during-recovery.enabled", "false", None, "a restore ends before the first batch"),
+    _c("file-merging.enabled", "false", None, "small files are inlined in the manifest instead"),
+    _c("file-merging.across-checkpoint-boundary", "false", None, "as above"),
+    _c("file-merging.max-file-size", "32 MB", None, "as above"),
+    _c("file-merging.max-space-amplification", "2.0", None, "as above"),
+    _c("file-merging.pool-blocking", "false", None, "as above"),
+    _c("local-backup.enabled", "false", "local_backup"),
+    _c("local-backup.dirs", "none", None, "copies lie below work_dir, where hard links cost no space"),
+    FlinkOption(
+        "pipeline.sources.pause-until-first-checkpoint", "false", "pause_sources_until_first_checkpoint"
+    ),
+    _r("path", "none", "restore_from", "default here: latest, the pipeline's own newest checkpoint"),
+    _r("claim-mode", "NO_CLAIM", "claim_mode"),
+    _r("ignore-unclaimed-state", "false", "allow_non_restored_state"),
+    _r("from-local", "false", "local_backup", "an intact local copy is preferred wherever there is one"),
+    _r("without-channel-state.checkpoint-id", "-1", "without_channel_state_of"),
+    FlinkOption("web.checkpoints.history", "10", "history_size"),
+    FlinkOption(
+        "state.backend.type", "hashmap", None, "Spark's stateStore.providerClass; RocksDB by default"
+    ),
+    FlinkOption(
+        "state.changelog.enabled", "false", None, "Spark's rocksdb.changelogCheckpointing, on by default"
+    ),
+)
+"""Every option of Flink's checkpointing and recovery, in the order of its documentation."""
+
+OURS = {
+    "roll_back_tables": "sets aside rows that tables received after the restore point",
+    "fork": "the snapshot may be another pipeline's: a branch with its own ids and tables",
+}
+"""Settings Flink has no name for."""
+
+
+def rendered() -> str:
+    """Return the table of the configuration page."""
+    lines = ["| Flink | Flink's default | here | remark |", "|---|---|---|---|"]
+    for option in FLINK_OPTIONS:
+        here = f"`{option.here}`" if option.here else "-"
+        lines.append(f"| `{option.name}` | {option.default} | {here} | {option.note} |")
+    lines += [f"| - | - | `{name}` | {note} |" for name, note in OURS.items()]
+    return "\n".join(lines)

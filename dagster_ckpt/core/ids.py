@@ -1,0 +1,70 @@
+"""Newtypes for every identifier, and the checks that make one from outside text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from dagster_ckpt.errors import InvalidRequest
+
+PipelineId = NewType("PipelineId", str)
+"""Name of a checkpointed pipeline (Flink's job)."""
+
+StageUid = NewType("StageUid", str)
+"""Stable identity of a stage (Flink's operator uid): state is matched to stages by it."""
+
+CheckpointId = NewType("CheckpointId", int)
+"""Number of a checkpoint or savepoint: starts at 1, never reused, gaps are normal."""
+
+CoordinatorEpoch = NewType("CoordinatorEpoch", int)
+"""Which attempt (Dagster run) is entitled to write: starts at 1; a smaller one is fenced."""
+
+BatchId = NewType("BatchId", int)
+"""Spark's micro-batch number within one streaming query: starts at 0."""
+
+LogPosition = NewType("LogPosition", int)
+"""Index of an entry in a channel log: starts at 0, or at the base of a restored log."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def _checked(kind: str, text: str) -> str:
+    if not _NAME.fullmatch(text) or text.endswith("."):
+        raise InvalidRequest(
+            f"{text!r} is not a valid {kind}: use 1 to 100 letters, digits, '_', '-' or '.', "
+            "beginning with a letter or a digit and not ending with '.'"
+        )
+    return text
+
+
+def pipeline_id(text: str) -> PipelineId:
+    """Return ``text`` as a PipelineId. Raises InvalidRequest where it could not name a folder."""
+    return PipelineId(_checked("pipeline name", text))
+
+
+def stage_uid(text: str) -> StageUid:
+    """Return ``text`` as a StageUid. Raises InvalidRequest where it could not name a folder."""
+    if text == "shared":
+        raise InvalidRequest("'shared' is reserved in the storage layout: give the stage another uid")
+    return StageUid(_checked("stage uid", text))
+
+
+def checkpoint_id(number: int) -> CheckpointId:
+    """Return ``number`` as a CheckpointId. Raises InvalidRequest below 1."""
+    if number < 1:
+        raise InvalidRequest(f"checkpoint ids start at 1, got {number}")
+    return CheckpointId(number)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ExecutionAttempt:
+    """Identity of one try of one subtask: what an acknowledgement is matched against.
+
+    An acknowledgement by an older try of the same subtask is UNKNOWN (Flink: PendingCheckpoint).
+    """
+
+    stage: StageUid
+    subtask: int = 0
+    epoch: CoordinatorEpoch = CoordinatorEpoch(1)
+    number: int = 0

@@ -1,0 +1,375 @@
+"""The coordinator through the attempt's life: stages come and go, the timer runs, the run stops or ends.
+
+Source: flink-runtime ExecutionTrackingCheckpointCoordinatorDeActivator, CheckpointCoordinator's start/stop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dagster_ckpt.core.collecting import finalize_if_complete, writer_ended
+from dagster_ckpt.core.effects import SendComplete
+from dagster_ckpt.core.events import CheckpointDiscarded
+from dagster_ckpt.core.finishing import abort, abort_all
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.inputs import (
+    BacklogReported,
+    CleaningEnded,
+    Closing,
+    EndOfDataReported,
+    FailingOver,
+    RequestCheckpoint,
+    SavepointDisposed,
+    SchedulerStarted,
+    StageReported,
+    Started,
+    StopRequested,
+    TimeoutRearmed,
+)
+from dagster_ckpt.core.pending import Phase
+from dagster_ckpt.core.plan import blocking_edge
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.record import CleanupRecord, CompletedRecord
+from dagster_ckpt.core.reporting import status_changed
+from dagster_ckpt.core.requesting import begin_stop, known_operation, reject, request
+from dagster_ckpt.core.requests import CheckpointRequest, RequestOrigin
+from dagster_ckpt.core.restore_facts import shape_of
+from dagster_ckpt.core.retention import CompletedStore
+from dagster_ckpt.core.state import CoordinatorState, Decision, Now
+from dagster_ckpt.core.statistics import CheckpointStatus
+from dagster_ckpt.core.stopping import with_stages_ended
+from dagster_ckpt.core.tasks import StageStatus
+from dagster_ckpt.errors import InvalidRequest
+
+PERIODIC = CheckpointRequest(origin=RequestOrigin.PERIODIC)
+"""What the timer requests."""
+
+# --- activation ---------------------------------------------------------------------------------------------
+
+
+def started(state: CoordinatorState, event: Started, now: Now, draw: float) -> Decision:
+    """Note that the run is RUNNING in its working directory, and make up for a lost "complete"."""
+    record = state.record
+    after = state.with_record(
+        status=RunStatus.RUNNING,
+        status_epoch=record.epoch,
+        working_directory=event.working_directory,
+        clean=False,
+        shape=shape_of(state.graph),
+    )
+    decision = sync_activation(replace(after, is_started=True), now, draw)
+    return decision.doing(*renotified(decision.state))
+
+
+def renotified(state: CoordinatorState) -> tuple[SendComplete, ...]:
+    """Return the notice of the latest completion again: it may have been lost with a process."""
+    record = state.record
+    latest = record.latest_completed
+    if latest is None:
+        return ()
+    everyone = {uid: tasks.everyone for uid, tasks in state.tasks.stages.items()}
+    attempts = state.tasks.attempts(everyone)
+    timestamp = record.last_completed_at or 0.0
+    return (SendComplete(CheckpointId(latest), timestamp, None, attempts),)
+
+
+def stage_reported(state: CoordinatorState, event: StageReported, now: Now, draw: float) -> Decision:
+    """Take a status: it may switch the timer, end a checkpoint that waits for the stage, or end a stop."""
+    tasks = state.tasks.reported(event.uid, event.status, subtask=event.subtask, number=event.number)
+    decision = sync_activation(replace(state, tasks=tasks), now, draw)
+    if event.status.is_over:
+        decision = decision.then(lambda s: _ended(s, event, now))
+    decision = decision.then(lambda s: with_stages_ended(s, now))
+    return decision.then(lambda s: _final_checkpoint(s, now))
+
+
+def _ended(state: CoordinatorState, event: StageReported, now: Now) -> Decision:
+    """End what waits for a try that is over, and cross it off the writers."""
+    decision = Decision(state=state)
+    reason = (
+        CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
+        if event.status is StageStatus.FINISHED
+        else CheckpointFailureReason.TASK_FAILURE
+    )
+    for pending in state.record.pending:
+        number = CheckpointId(pending.checkpoint_id)
+        if _waits_for(state, number, event):
+            message = f"Stage {event.uid!r} is {event.status} before it acknowledged."
+            decision = decision.then(
+                lambda s, n=number, m=message: abort(s, n, reason, m, now, ended=frozenset({event.uid}))  # type: ignore[misc]
+            )
+    for cleanup in state.record.cleanup:
+        number = CheckpointId(cleanup.checkpoint_id)
+        decision = decision.then(lambda s, n=number: writer_ended(s, n, event.uid))  # type: ignore[misc]
+    return decision.with_answer(None)
+
+
+def _waits_for(state: CoordinatorState, number: CheckpointId, event: StageReported) -> bool:
+    progress = state.progress.get(number)
+    stage = None if progress is None else progress.stages.get(event.uid)
+    if stage is None:
+        return False
+    whose = stage.everyone if event.subtask is None else 1 << event.subtask
+    return bool(stage.waiting & ~stage.acked & whose)
+
+
+def end_of_data(state: CoordinatorState, event: EndOfDataReported, now: Now) -> Decision:
+    """Note the end of bounded input; when all have reached it the final checkpoint is triggered at once."""
+    tasks = state.tasks.at_end_of_data(event.uid, subtask=event.subtask)
+    return _final_checkpoint(replace(state, tasks=tasks), now)
+
+
+def _final_checkpoint(state: CoordinatorState, now: Now) -> Decision:
+    wanted = state.is_periodic_configured and state.config.checkpoints_after_tasks_finish
+    everyone_waits = state.tasks.is_at_end and any(
+        t.end_of_data & ~t.finished for t in state.tasks.stages.values()
+    )
+    if not wanted or not everyone_waits or state.final_triggered or not state.is_started:
+        return Decision(state=state)
+    after = replace(state, final_triggered=True)
+    return request(after, RequestCheckpoint(CheckpointRequest(note="final checkpoint")), now)
+
+
+def sync_activation(state: CoordinatorState, now: Now, draw: float) -> Decision:
+    """Switch the timer on when the run and all its subtasks run, off (once) when that ceases to be so."""
+    wanted = state.is_started and not state.tasks.has_unready and state.is_periodic_configured
+    if wanted == state.is_activated:
+        return Decision(state=state)
+    flipped = replace(state, is_activated=wanted)
+    return (
+        scheduler_started(flipped, SchedulerStarted(draw), now) if wanted else scheduler_stopped(flipped, now)
+    )
+
+
+# --- the timer ----------------------------------------------------------------------------------------------
+
+
+def scheduler_started(state: CoordinatorState, event: SchedulerStarted, now: Now) -> Decision:
+    """Switch the timer on; one that is on is stopped first. Raises InvalidRequest where it cannot be."""
+    if state.is_shut_down:
+        raise InvalidRequest("the coordinator is shut down: its periodic scheduler cannot be started")
+    if not state.is_periodic_configured:
+        raise InvalidRequest("periodic checkpoints are not configured: set interval (and no blocking edges)")
+    decision = scheduler_stopped(state, now) if state.scheduler.is_on else Decision(state=state)
+    running = decision.state.scheduler.started(state.config, now=now.monotonic, draw=event.draw)
+    return decision.with_state(replace(decision.state, scheduler=running))
+
+
+def scheduler_stopped(state: CoordinatorState, now: Now) -> Decision:
+    """Switch the timer off, and abort everything pending and queued, savepoints included."""
+    reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
+    off = replace(state, scheduler=state.scheduler.stopped())
+    return _drop_everything(off, reason, reason.text, now)
+
+
+def _drop_everything(
+    state: CoordinatorState, reason: CheckpointFailureReason, message: str, now: Now
+) -> Decision:
+    decision = Decision(state=replace(state, queue=type(state.queue)()))
+    for queued in state.queue.waiting:
+        decision = decision.then(lambda s, q=queued: reject(s, q, reason, message, now))  # type: ignore[misc]
+    return decision.then(lambda s: abort_all(s, reason, message, now))
+
+
+def backlog_reported(state: CoordinatorState, event: BacklogReported, now: Now) -> Decision:
+    """Note which stages work off a backlog; finished ones never do."""
+    busy = frozenset(uid for uid in event.stages if state.tasks.stage(uid).running)
+    scheduler = state.scheduler.with_backlog(busy, state.config, now=now.monotonic)
+    return Decision(state=replace(state, scheduler=scheduler))
+
+
+def timers_fired(state: CoordinatorState, now: Now) -> Decision:
+    """Expire what is over its timeout, fire the periodic timer once, finish what another process left complete."""
+    decision = Decision(state=state)
+    for progress in state.progress.values():
+        number = progress.checkpoint_id
+        if progress.deadline <= now.monotonic:
+            decision = decision.then(lambda s, n=number: _expired(s, n, now))  # type: ignore[misc]
+        elif progress.phase is Phase.COLLECTING:
+            decision = decision.then(lambda s, n=number: finalize_if_complete(s, n, now))  # type: ignore[misc]
+    return decision.with_answer(None).then(lambda s: _fire(s, now))
+
+
+def _expired(state: CoordinatorState, number: CheckpointId, now: Now) -> Decision:
+    pending, progress = state.record.pending_of(number), state.progress[number]
+    missing = ", ".join(progress.outstanding(pending)) if pending is not None else ""
+    seconds = state.config.timeout
+    message = f"The checkpoint did not complete within {seconds:g} s; outstanding: {missing or 'nothing'}."
+    return abort(state, number, CheckpointFailureReason.CHECKPOINT_EXPIRED, message, now)
+
+
+def _fire(state: CoordinatorState, now: Now) -> Decision:
+    busy = frozenset(uid for uid in state.scheduler.backlog if state.tasks.stage(uid).running)
+    if busy != state.scheduler.backlog:
+        state = replace(state, scheduler=state.scheduler.with_backlog(busy, state.config, now=now.monotonic))
+    if not state.scheduler.is_due(now.monotonic):
+        return Decision(state=state)
+    parked = state.scheduler.interval(state.config) is None
+    fired = replace(state, scheduler=state.scheduler.fired(state.config))
+    return Decision(state=fired, answer=not parked)
+
+
+def next_timer(state: CoordinatorState) -> float | None:
+    """Return the monotonic time of the next timer, or None."""
+    times = [p.deadline for p in state.progress.values()]
+    if state.scheduler.is_on and state.scheduler.next_at is not None:
+        times.append(state.scheduler.next_at)
+    return min(times, default=None)
+
+
+def timeout_rearmed(state: CoordinatorState, event: TimeoutRearmed, now: Now) -> Decision:
+    """Let a pending checkpoint's timeout begin anew."""
+    pending = state.record.pending_of(event.checkpoint_id)
+    progress = state.progress.get(event.checkpoint_id)
+    if pending is None or progress is None:
+        return Decision(state=state)
+    deadline_at = now.wall + state.config.timeout
+    changed = replace(progress, deadline=now.monotonic + state.config.timeout, deadline_at=deadline_at)
+    after = state.with_pending(pending.model_copy(update={"deadline_at": deadline_at}))
+    return Decision(state=after.with_progress(changed))
+
+
+# --- the ends -----------------------------------------------------------------------------------------------
+
+
+def failing_over(state: CoordinatorState, event: FailingOver, now: Now) -> Decision:
+    """Abort everything pending: the stages that would acknowledge are about to be restarted."""
+    reason = CheckpointFailureReason.JOB_FAILOVER_REGION
+    decision = abort_all(state, reason, event.message or reason.text, now)
+    after = decision.state.with_record(job_failure="")
+    return decision.with_state(replace(after, final_triggered=False))
+
+
+def stop_requested(state: CoordinatorState, event: StopRequested, now: Now) -> Decision:
+    """Stop the timer, abort what is pending, request the savepoint that ends the run.
+
+    Raises InvalidRequest where the kind is not synchronous, there is no target, or a stop is underway.
+    """
+    wanted = event.request
+    known = known_operation(state, wanted.request_id)
+    if known is not None:
+        return Decision(state=state, answer=known)
+    if not wanted.kind.is_synchronous:
+        raise InvalidRequest(f"stop-with-savepoint takes a synchronous savepoint, not a {wanted.kind}")
+    if not (wanted.target or state.config.savepoint_dir):
+        raise InvalidRequest(
+            "stop-with-savepoint needs a target: give one with the request, or set savepoint_dir for the pipeline"
+        )
+    if state.stop is not None and state.stop.outcome is None:
+        raise InvalidRequest("a stop-with-savepoint is underway: wait for its outcome")
+    if blocking_edge(state.graph) is not None:
+        return begin_stop(state, wanted, now)
+    decision = scheduler_stopped(state, now)
+    return decision.then(lambda s: begin_stop(s, wanted, now))
+
+
+def closing(state: CoordinatorState, event: Closing, now: Now) -> Decision:
+    """End the attempt: abort what is pending, keep or delete what is retained, as the status says.
+
+    What the status does not delete stays known, so that ``latest`` finds it in the next run.
+    """
+    reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+    off = replace(state, is_shut_down=True, scheduler=state.scheduler.stopped(), is_activated=False)
+    decision = _drop_everything(off, reason, reason.text, now)
+    decision = decision.then(lambda s: _retained_after(s, event.status))
+    after = decision.state
+    released = tuple(c.model_copy(update={"writers": ()}) for c in after.record.cleanup)
+    return decision.with_state(
+        after.with_record(
+            status=event.status,
+            status_epoch=after.record.epoch,
+            clean=event.clean and bool(after.record.working_directory),
+            cleanup=released,
+            lease_until=None,
+            mailbox=(),
+        )
+    ).with_answer(None)
+
+
+def _retained_after(state: CoordinatorState, status: RunStatus) -> Decision:
+    record = state.record
+    store = CompletedStore(num_retained=state.config.num_retained, entries=record.completed)
+    discarded = store.shut_down(status).discarded
+    gone = {c.checkpoint_id for c in discarded}
+    kept = tuple(c for c in record.completed if c.checkpoint_id not in gone)
+    doomed = tuple(_doomed(c) for c in discarded)
+    return Decision(state=state.with_record(completed=kept, cleanup=(*record.cleanup, *doomed)))
+
+
+def _doomed(entry: CompletedRecord) -> CleanupRecord:
+    return CleanupRecord(
+        checkpoint_id=entry.checkpoint_id,
+        location=entry.location,
+        complete=True,
+        savepoint=entry.kind.is_savepoint,
+    )
+
+
+def savepoint_disposed(state: CoordinatorState, event: SavepointDisposed) -> Decision:
+    """Forget a savepoint and have its files deleted; answer whether there was one."""
+    record = state.record
+    found = next((s for s in record.savepoints if s.checkpoint_id == event.checkpoint_id), None)
+    if found is None:
+        return Decision(state=state, answer=False)
+    kept = tuple(s for s in record.savepoints if s.checkpoint_id != event.checkpoint_id)
+    after = state.with_record(savepoints=kept, cleanup=(*record.cleanup, _doomed(found)))
+    return Decision(state=after, answer=True)
+
+
+# --- deletion of files --------------------------------------------------------------------------------------
+
+
+def cleaning_ended(state: CoordinatorState, event: CleaningEnded) -> Decision:
+    """Note that the deletion of a checkpoint's files ended; those that failed are tried by the next attempt."""
+    number = event.checkpoint_id
+    after = replace(state, cleaning=state.cleaning - {number})
+    if not event.gone:
+        return Decision(state=after)
+    done = next((c for c in state.record.cleanup if c.checkpoint_id == number), None)
+    if done is not None and not (done.complete or done.folder_gone or done.savepoint):
+        rest = done.model_copy(update={"folder_gone": True})
+        changed = tuple(rest if c is done else c for c in state.record.cleanup)
+        return Decision(state=after.with_record(cleanup=changed))
+    after = after.with_record(cleanup=tuple(c for c in state.record.cleanup if c is not done))
+    if done is None or not done.complete:
+        return Decision(state=after)
+    decision = status_changed(after, number, CheckpointStatus.DISCARDED)
+    return decision.telling(CheckpointDiscarded(checkpoint_id=number))
+
+
+def due_for_cleaning(state: CoordinatorState) -> tuple[CleanupRecord, ...]:
+    """Return what may be deleted now: nobody writes there, nobody builds on it, its outcome is known."""
+    lowest = lowest_in_use(state)
+    return tuple(
+        c
+        for c in state.record.cleanup
+        if not c.writers
+        and not c.keep_files
+        and c.checkpoint_id not in state.cleaning
+        and _is_past(c, lowest, state)
+    )
+
+
+def _is_past(cleanup: CleanupRecord, lowest: CheckpointId | None, state: CoordinatorState) -> bool:
+    """True where nothing can need the shared files of this checkpoint any more.
+
+    What an aborted one uploaded may still be taken up until a newer checkpoint is the oldest that is retained.
+    """
+    if cleanup.savepoint or not (cleanup.complete or cleanup.folder_gone):
+        return True
+    if lowest is None:
+        return cleanup.complete or state.is_shut_down
+    return cleanup.checkpoint_id < lowest
+
+
+def lowest_in_use(state: CoordinatorState) -> CheckpointId | None:
+    """Return the oldest checkpoint whose shared files may be needed: retained, or built on by a pending one.
+
+    None: there is none, so no shared file is needed.
+    """
+    store = CompletedStore(num_retained=state.config.num_retained, entries=state.record.completed)
+    pending = [p.builds_on for p in state.record.pending if p.builds_on is not None]
+    retained = store.lowest_retained
+    both = [*pending, *([retained] if retained is not None else [])]
+    return CheckpointId(min(both)) if both else None

@@ -1,0 +1,199 @@
+"""Records that are persisted: ``_metadata`` (JSON) and the rows of a stage's manifest (Parquet).
+
+Frozen pydantic, versioned, ``extra="forbid"``: what this version does not understand is refused, never
+guessed. Rows of a manifest are plain slotted dataclasses, because there may be a hundred thousand of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+METADATA_FORMAT_VERSION = 1
+
+
+class Record(BaseModel):
+    """Base of every persisted record."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class FileKind(StrEnum):
+    """What a captured file is; only the kinds marked *content-named* may be reused without comparing
+    checksums."""
+
+    QUERY = "query"
+    """Spark's ``metadata``, offsets, commits: small, one checkpoint each."""
+    SOURCE_LOG = "source_log"
+    """Spark's ``sources/<i>/…``."""
+    STATE_SNAPSHOT = "state_snapshot"
+    """``.snapshot`` or ``.zip`` of a state store partition."""
+    STATE_DELTA = "state_delta"
+    """``.delta`` or ``.changelog`` of a state store partition."""
+    STATE_SST = "state_sst"
+    """RocksDB's immutable files: content-named."""
+    STATE_SCHEMA = "state_schema"
+    """``state/<op>/_metadata`` and schema files."""
+    COMMITTABLE = "committable"
+    """What a two-phase sink has prepared and not yet published."""
+    CHANNEL = "channel"
+    """In-flight entries of a channel log (unaligned checkpoints)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One row of a manifest: a file that restoring the stage needs."""
+
+    path: str
+    """Relative to the stage's working directory, '/'-separated: ``query/state/0/3/12.zip``."""
+    size: int
+    """Bytes."""
+    checksum: str
+    """``xxh3_128:<hex>``."""
+    kind: FileKind
+    operator: str | None = None
+    """Stateful operator id as in ``state/<operator>``; None for other files."""
+    partition: int | None = None
+    """State partition (subtask); None for files of no partition."""
+    first_checkpoint: int
+    """Id of the checkpoint that uploaded it."""
+    key: str | None
+    """Storage key relative to the storage's base; in a savepoint relative to the savepoint's folder.
+    None: inlined."""
+    inline: bytes | None = None
+    """The content itself, up to ``data_inline_threshold``."""
+
+
+class CheckpointKind(StrEnum):
+    """What was taken."""
+
+    CHECKPOINT = "checkpoint"
+    """Incremental where possible; owned and deleted by the coordinator."""
+    FULL_CHECKPOINT = "full_checkpoint"
+    """A checkpoint that builds on none (Flink: CheckpointType FULL)."""
+    SAVEPOINT = "savepoint"
+    """Owned by the user: self-contained, relocatable, never subsumed."""
+    SYNC_SAVEPOINT_SUSPEND = "sync_savepoint_suspend"
+    """The savepoint of stop-with-savepoint."""
+    SYNC_SAVEPOINT_TERMINATE = "sync_savepoint_terminate"
+    """The savepoint of stop-with-savepoint --drain: end of input is processed first."""
+
+    @property
+    def is_savepoint(self) -> bool:
+        """True for the three kinds the user owns."""
+        return self not in (CheckpointKind.CHECKPOINT, CheckpointKind.FULL_CHECKPOINT)
+
+    @property
+    def is_synchronous(self) -> bool:
+        """True for the two kinds that end the run."""
+        return self in (CheckpointKind.SYNC_SAVEPOINT_SUSPEND, CheckpointKind.SYNC_SAVEPOINT_TERMINATE)
+
+
+class ObjectRef(Record):
+    """A stored object and how to check it."""
+
+    key: str
+    size: int
+    checksum: str
+
+
+class SnapshotMetrics(Record):
+    """What a stage's part of a checkpoint cost; times in milliseconds, sizes in bytes."""
+
+    sync_ms: float = 0.0
+    """Pinning the batch and listing its files."""
+    async_ms: float = 0.0
+    """Copying and verifying."""
+    alignment_ms: float = 0.0
+    """First to last barrier of the inputs."""
+    start_delay_ms: float = 0.0
+    """Trigger of the checkpoint to first barrier."""
+    bytes_full: int = 0
+    """All files a restore reads."""
+    bytes_new: int = 0
+    """Those this checkpoint wrote."""
+    files_full: int = 0
+    files_new: int = 0
+    processed_in_flight: int = 0
+    persisted_in_flight: int = 0
+    unaligned: bool = False
+
+
+class TableSnapshot(Record):
+    """Where a two-phase table stood at the cut."""
+
+    uri: str
+    """The table's folder."""
+    head: int | None = None
+    """Checkpoint id of the last publish this cut contains; None: nothing was published yet."""
+    prepared: tuple[int, ...] = ()
+    """Batch ids prepared and not published at the cut; their committables are in the manifest."""
+
+
+class StageSnapshot(Record):
+    """One stage's part of a checkpoint. A stateless stage has one too (its offsets)."""
+
+    uid: str
+    parallelism: int = Field(ge=1)
+    max_parallelism: int | None = None
+    manifest: ObjectRef | None = None
+    """The stage's file list; key relative to the storage base, in a savepoint to its folder. None: no
+    files."""
+    batch_id: int | None = None
+    """Last committed micro-batch in the cut; None: the query had run none."""
+    query_id: str | None = None
+    """Spark's query id (an in-place restore keeps it, a fork gets a new one)."""
+    offsets: dict[str, str] = Field(default_factory=dict)
+    """Spark's end offset per source (name or index) at the cut, as JSON text."""
+    watermark_ms: int | None = None
+    input_positions: dict[str, int] = Field(default_factory=dict)
+    """Per upstream stage: index of this checkpoint's barrier in its channel log."""
+    output_position: int | None = None
+    """Index of this checkpoint's barrier in the stage's own channel log; None for a sink."""
+    state_formats: dict[str, str] = Field(default_factory=dict)
+    """For people and checks: provider, checkpoint format version, changelog, shuffle partitions."""
+    table: TableSnapshot | None = None
+    finished: bool = False
+    """The stage had reached the end of bounded input."""
+    stateless: bool = False
+    """The query keeps no operator state: without its position in its inputs nothing of it is lost."""
+    finished_subtasks: tuple[int, ...] = ()
+    """Subtasks that had finished while others of the stage still ran."""
+    subtask_handles: ObjectRef | None = None
+    """File list of a stage that acknowledged per subtask (JSON), key as ``manifest``; None: see
+    ``manifest``."""
+    coordinator_state: str | None = None
+    """Driver-side state acknowledged apart from the subtasks (text the stage understands)."""
+    metrics: SnapshotMetrics = SnapshotMetrics()
+
+
+class CheckpointMetadata(Record):
+    """The content of ``_metadata``: everything a restore needs besides the files it names."""
+
+    format_version: Literal[1] = 1
+    pipeline: str
+    checkpoint_id: int = Field(ge=1)
+    kind: CheckpointKind
+    epoch: int = Field(ge=1)
+    """Attempt that took it."""
+    triggered_at: float
+    """Seconds since the Unix epoch."""
+    completed_at: float
+    stages: tuple[StageSnapshot, ...]
+    edges: tuple[tuple[str, str], ...] = ()
+    """(upstream uid, downstream uid)."""
+    master_states: dict[str, str] = Field(default_factory=dict)
+    """State of master hooks by hook id (text the hook understands)."""
+    run_id: str = ""
+    """Dagster run that took it."""
+    name: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    note: str = ""
+    library_version: str = ""
+
+    def stage(self, uid: str) -> StageSnapshot | None:
+        """Return the part of one stage, or None."""
+        return next((s for s in self.stages if s.uid == uid), None)

@@ -1,0 +1,95 @@
+"""The only file that spells a storage key.
+
+::
+
+    <base>/<pipeline>/chk-<N>/{_metadata, <uid>/manifest.parquet, <uid>/<file>…}   exclusive files of
+    checkpoint N <base>/<pipeline>/shared/<uid>/<N>/<file>…                 files first uploaded by N,
+    reusable by later ones <target>/savepoint-<pipeline>-<6 random>/…                 one savepoint:
+    self-contained, relocatable
+
+A key is relative to the base of its storage and uses '/'. ``<file>`` is the path relative to the stage's
+working directory (``query/offsets/7``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
+from dagster_ckpt.errors import InvalidRequest
+
+METADATA_FILE = "_metadata"
+MANIFEST_FILE = "manifest.parquet"
+
+
+def checked_relative(path: str) -> str:
+    """Return ``path`` when it stays below its root; raises InvalidRequest for absolute paths and '..'."""
+    parts = path.split("/")
+    if path.startswith("/") or any(part in ("", ".", "..") for part in parts) or "\\" in path:
+        raise InvalidRequest(f"{path!r} is not a relative path below its root")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPaths:
+    """Storage keys of one pipeline."""
+
+    pipeline: PipelineId
+
+    def checkpoint(self, number: CheckpointId) -> str:
+        """Folder of the exclusive files of a checkpoint."""
+        return f"{self.pipeline}/chk-{number}"
+
+    def shared(self) -> str:
+        """Folder of all files that several checkpoints may use."""
+        return f"{self.pipeline}/shared"
+
+    def shared_of(self, uid: StageUid, number: CheckpointId) -> str:
+        """Folder of the shared files of a stage that checkpoint ``number`` uploaded first."""
+        return f"{self.shared()}/{uid}/{number}"
+
+    def shared_file(self, uid: StageUid, number: CheckpointId, relative: str) -> str:
+        """Key of one such file; ``relative`` is relative to the stage's working directory."""
+        return f"{self.shared_of(uid, number)}/{checked_relative(relative)}"
+
+    def number_of(self, key: str) -> CheckpointId | None:
+        """Checkpoint that wrote ``key``, read off the key; None for a key that is not one of these."""
+        found = re.match(rf"{re.escape(self.pipeline)}/(?:chk-|shared/[^/]+/)([1-9][0-9]*)/.", key)
+        return CheckpointId(int(found[1])) if found else None
+
+    def shared_creator(self, key: str) -> CheckpointId | None:
+        """Checkpoint that uploaded the shared file ``key``; None for a key that is no shared file."""
+        parts = key.split("/", 4)
+        is_shared = len(parts) == 5 and parts[0] == self.pipeline and parts[1] == "shared"
+        return CheckpointId(int(parts[3])) if is_shared and parts[3].isdigit() else None
+
+    def savepoint(self, suffix: str) -> str:
+        """Folder of a savepoint below its target; ``suffix`` is six random characters."""
+        return f"savepoint-{self.pipeline}-{suffix}"
+
+
+def metadata(location: str) -> str:
+    """Key of ``_metadata`` in a checkpoint's or savepoint's folder; its existence makes the folder
+    complete."""
+    return f"{location}/{METADATA_FILE}"
+
+
+def manifest(location: str, uid: StageUid) -> str:
+    """Key of a stage's file list in a checkpoint's or savepoint's folder."""
+    return f"{location}/{uid}/{MANIFEST_FILE}"
+
+
+def exclusive_file(location: str, uid: StageUid, relative: str) -> str:
+    """Key of a file that belongs to one checkpoint or savepoint alone."""
+    return f"{location}/{uid}/{checked_relative(relative)}"
+
+
+def checkpoint_key(number: CheckpointId) -> str:
+    """Partition key of a checkpoint in Dagster: zero-padded, so that lists sort."""
+    return f"chk-{number:06d}"
+
+
+def savepoint_key(number: CheckpointId) -> str:
+    """Partition key of a savepoint in Dagster: zero-padded, so that lists sort."""
+    return f"savepoint-{number:06d}"

@@ -1,0 +1,129 @@
+"""The numbers of a checkpoint, drawn from what is known of it when it starts, ends, or is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.model import SnapshotMetrics
+from dagster_ckpt.core.pending import Progress, StageProgress
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.record import PendingRecord, PendingStageRecord
+from dagster_ckpt.core.state import CoordinatorState, Decision, Now
+from dagster_ckpt.core.statistics import (
+    CheckpointStatistics,
+    CheckpointStatus,
+    StageStatistics,
+    SubtaskStatistics,
+    combined,
+)
+
+REMEMBERED = 200
+"""Numbers of so many checkpoints are at hand; older ones are in the store."""
+
+
+def pending_statistics(
+    state: CoordinatorState, pending: PendingRecord, progress: Progress
+) -> CheckpointStatistics:
+    """Return the numbers of a checkpoint underway."""
+    stages = tuple(_stage(part, progress) for part in pending.stages)
+    location = pending.location
+    return CheckpointStatistics(
+        checkpoint_id=pending.checkpoint_id,
+        kind=pending.properties.kind,
+        status=CheckpointStatus.IN_PROGRESS,
+        trigger=pending.trigger,
+        triggered_at=pending.triggered_at,
+        latest_ack_at=max((s.latest_ack_at for s in stages if s.latest_ack_at is not None), default=None),
+        stages=stages,
+        path="" if location is None else location.uri,
+        run_id=state.record.owner,
+    )
+
+
+def ended_statistics(
+    state: CoordinatorState,
+    pending: PendingRecord,
+    progress: Progress,
+    now: Now,
+    *,
+    status: CheckpointStatus,
+    reason: CheckpointFailureReason | None = None,
+    message: str = "",
+    completed_at: float | None = None,
+    metadata_size: int = 0,
+) -> CheckpointStatistics:
+    """Return the numbers of a checkpoint that ends now."""
+    return pending_statistics(state, pending, progress).model_copy(
+        update={
+            "status": status,
+            "ended_at": now.wall if completed_at is None else completed_at,
+            "failure_reason": "" if reason is None else reason.name,
+            "failure_message": message or ("" if reason is None else reason.text),
+            "metadata_size": metadata_size,
+        }
+    )
+
+
+def status_changed(
+    state: CoordinatorState, checkpoint_id: CheckpointId, status: CheckpointStatus
+) -> Decision:
+    """Note that a completed checkpoint was subsumed or discarded, where its numbers are known."""
+    known = state.statistics.get(checkpoint_id)
+    if known is None:
+        return Decision(state=state)
+    changed = known.model_copy(update={"status": status})
+    return Decision(state=remembered(state, changed), history=(changed,))
+
+
+def remembered(state: CoordinatorState, statistics: CheckpointStatistics) -> CoordinatorState:
+    """Return the state that knows the numbers of one more checkpoint; the oldest are left to the store."""
+    kept = {**state.statistics, CheckpointId(statistics.checkpoint_id): statistics}
+    for number in sorted(kept)[:-REMEMBERED]:
+        del kept[number]
+    return replace(state, statistics=kept)
+
+
+def _stage(part: PendingStageRecord, progress: Progress) -> StageStatistics:
+    stage = progress.stages.get(StageUid(part.uid))
+    if stage is None:
+        finished = progress.plan.finished.get(StageUid(part.uid), 0)
+        return StageStatistics(uid=part.uid, subtasks=finished.bit_count(), acknowledged=finished.bit_count())
+    if part.snapshot is not None:
+        return StageStatistics(
+            uid=part.uid,
+            subtasks=stage.parallelism,
+            acknowledged=stage.parallelism,
+            latest_ack_at=part.acknowledged_at,
+            metrics=part.snapshot.metrics,
+            details=_details_of(part, progress),
+        )
+    return _per_subtask(stage, progress)
+
+
+def _details_of(part: PendingStageRecord, progress: Progress) -> tuple[SubtaskStatistics, ...]:
+    metrics = progress.subtask_metrics.get(StageUid(part.uid), {})
+    at = part.acknowledged_at or 0.0
+    return tuple(
+        SubtaskStatistics(index=i, acknowledged_at=at, metrics=m) for i, m in sorted(metrics.items())
+    )
+
+
+def _per_subtask(stage: StageProgress, progress: Progress) -> StageStatistics:
+    """Return the numbers of a stage that acknowledges per subtask; finished ones count as acknowledged."""
+    before = progress.plan.finished.get(stage.uid, 0).bit_count()
+    acks = [*stage.acks()]
+    details = tuple(
+        SubtaskStatistics(
+            index=a.subtask, acknowledged_at=a.acknowledged_at, metrics=a.metrics or SnapshotMetrics()
+        )
+        for a in reversed(acks)
+    )
+    return StageStatistics(
+        uid=stage.uid,
+        subtasks=before + stage.waiting.bit_count(),
+        acknowledged=before + len(acks),
+        latest_ack_at=max((a.acknowledged_at for a in acks), default=None),
+        metrics=combined(d.metrics for d in details),
+        details=details,
+    )

@@ -1,0 +1,272 @@
+"""From the queue to a triggered checkpoint: plan, id, location, driver-side states, hooks, stages.
+
+Source: flink-runtime CheckpointCoordinator#startTriggeringCheckpoint (CheckpointCoordinatorTriggeringTest).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dagster_ckpt.core.config import CheckpointingMode
+from dagster_ckpt.core.effects import AskCoordinators, CallHooks, MakeLocation, SendTrigger
+from dagster_ckpt.core.events import CheckpointTriggered
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.inputs import (
+    HooksCalled,
+    LocationMade,
+    TasksTriggered,
+)
+from dagster_ckpt.core.messages import Alignment, BarrierOptions, TriggerStages
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.paths import CheckpointPaths
+from dagster_ckpt.core.pending import Phase, Progress, begin_progress
+from dagster_ckpt.core.plan import CheckpointPlan, NotPossible, calculate_plan
+from dagster_ckpt.core.properties import CheckpointProperties, SharingStrategy
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.record import (
+    OperationRecord,
+    PendingRecord,
+    PendingStageRecord,
+    TriggerRecord,
+)
+from dagster_ckpt.core.reporting import pending_statistics
+from dagster_ckpt.core.requesting import failed_before_id, pre_check, reject, with_operation
+from dagster_ckpt.core.requests import (
+    CheckpointRequest,
+    Chosen,
+    Load,
+    QueuedRequest,
+    SnapshotScope,
+    TooSoon,
+    Wait,
+)
+from dagster_ckpt.core.restore_point import SnapshotLocation
+from dagster_ckpt.core.state import CoordinatorState, Decision, Now
+
+# --- the next request ---------------------------------------------------------------------------------------
+
+
+def run_queue(state: CoordinatorState, now: Now) -> Decision:
+    """Trigger what may be triggered now; asked again after every event."""
+    decision = Decision(state=state)
+    while decision.state.queue.waiting:
+        choice = decision.state.queue.choose(_load(decision.state, now))
+        match choice:
+            case Wait():
+                return decision
+            case TooSoon(queued, retry_in):
+                return decision.then(lambda s, q=queued, t=retry_in: _too_soon(s, q, t, now))  # type: ignore[misc]
+            case Chosen(queued):
+                decision = decision.then(lambda s, q=queued: _start(s, q, now))  # type: ignore[misc]
+    return decision
+
+
+def is_due(state: CoordinatorState, now: Now) -> bool:
+    """True when the queue would do something now."""
+    return bool(state.queue.waiting) and not isinstance(state.queue.choose(_load(state, now)), Wait)
+
+
+def _load(state: CoordinatorState, now: Now) -> Load:
+    return Load(
+        is_triggering=state.triggering is not None,
+        pending=len(state.record.pending),
+        cleaning=len(state.cleaning),
+        max_concurrent=state.config.max_concurrent_checkpoints,
+        pause_left=state.pause_left(now),
+    )
+
+
+def _too_soon(state: CoordinatorState, queued: QueuedRequest, retry_in: float, now: Now) -> Decision:
+    scheduler = state.scheduler.retried(now=now.monotonic, retry_in=retry_in)
+    after = replace(state, queue=state.queue.without(queued), scheduler=scheduler)
+    reason = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
+    return reject(after, queued, reason, f"The minimum pause ends in {retry_in:.3f} s.", now)
+
+
+def _start(state: CoordinatorState, queued: QueuedRequest, now: Now) -> Decision:
+    """Give the request an id and a pending checkpoint, unless no plan is possible."""
+    state = replace(state, queue=state.queue.without(queued))
+    refusal = pre_check(state, queued.request)
+    if refusal is not None:
+        return failed_before_id(state, queued, *refusal, now)
+    plan = calculate_plan(
+        state.graph, state.tasks, after_tasks_finish=state.config.checkpoints_after_tasks_finish
+    )
+    if isinstance(plan, NotPossible):
+        reason = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
+        return failed_before_id(state, queued, reason, plan.why, now)
+    return _begun(state, queued, plan, now)
+
+
+def _begun(state: CoordinatorState, queued: QueuedRequest, plan: CheckpointPlan, now: Now) -> Decision:
+    number = CheckpointId(state.record.next_id)
+    wanted = queued.request
+    pending = _pending_record(state, queued, plan, number, now)
+    progress = begin_progress(
+        checkpoint_id=number,
+        plan=plan,
+        tasks=state.tasks,
+        hooks=state.setup.hooks,
+        deadline=now.monotonic + state.config.timeout,
+        deadline_at=pending.deadline_at,
+        request_number=queued.number,
+    )
+    counts = state.record.counts
+    after = state.with_record(
+        next_id=number + 1,
+        pending=(*state.record.pending, pending),
+        counts=counts.model_copy(update={"total": counts.total + 1}),
+    )
+    if wanted.request_id:
+        operation = OperationRecord(request_id=wanted.request_id, checkpoint_id=number)
+        after = with_operation(after, operation)
+    after = replace(after.with_progress(progress), triggering=number)
+    if wanted.kind.is_synchronous and after.stop is not None and after.stop.outcome is None:
+        after = replace(after, stop=replace(after.stop, checkpoint_id=number))
+    target = (wanted.target or state.config.savepoint_dir) if wanted.kind.is_savepoint else ""
+    told = CheckpointTriggered(
+        checkpoint_id=number,
+        kind=pending.properties.kind,
+        request=wanted,
+        request_number=queued.number,
+        triggered_at=now.wall,
+    )
+    history = (pending_statistics(after, pending, progress),)
+    return Decision(state=after, history=history).telling(told).doing(MakeLocation(number, target))
+
+
+def _pending_record(
+    state: CoordinatorState, queued: QueuedRequest, plan: CheckpointPlan, number: CheckpointId, now: Now
+) -> PendingRecord:
+    wanted = queued.request
+    properties = queued.properties.model_copy(update={"kind": _effective_kind(state, wanted)})
+    location = None
+    if not wanted.kind.is_savepoint:
+        folder = CheckpointPaths(state.setup.pipeline).checkpoint(number)
+        location = SnapshotLocation(base_uri=state.setup.storage_uri, folder=folder)
+    return PendingRecord(
+        checkpoint_id=number,
+        properties=properties,
+        trigger=TriggerRecord(
+            periodic=wanted.is_periodic,
+            name=wanted.name,
+            labels=dict(wanted.labels),
+            note=wanted.note,
+            request_id=wanted.request_id,
+        ),
+        triggered_at=now.wall,
+        deadline_at=now.wall + state.config.timeout,
+        location=location,
+        stages=tuple(
+            PendingStageRecord(
+                uid=stage.uid,
+                number=state.tasks.stage(stage.uid).number_of(0),
+                finished=stage.uid in plan.fully_finished,
+            )
+            for stage in state.graph.topological
+        ),
+        builds_on=_builds_on(state, properties, wanted),
+    )
+
+
+def _effective_kind(state: CoordinatorState, wanted: CheckpointRequest) -> CheckpointKind:
+    """A forced full checkpoint (after NO_CLAIM), or a full one asked for, is of the full kind."""
+    if wanted.kind is not CheckpointKind.CHECKPOINT:
+        return wanted.kind
+    if wanted.scope is SnapshotScope.FULL or state.record.force_full:
+        return CheckpointKind.FULL_CHECKPOINT
+    return CheckpointKind.CHECKPOINT
+
+
+def _builds_on(
+    state: CoordinatorState, properties: CheckpointProperties, wanted: CheckpointRequest
+) -> int | None:
+    """Return the completed checkpoint whose shared files may be named again, or None."""
+    if properties.sharing is not SharingStrategy.FORWARD_BACKWARD:
+        return None
+    if wanted.scope is SnapshotScope.CONFIGURED and not state.config.incremental:
+        return None
+    mine = (
+        c
+        for c in reversed(state.record.completed)
+        if c.properties.sharing is not SharingStrategy.NO_SHARING
+        and not c.properties.unclaimed
+        and not (c.taken_as and c.taken_as.is_savepoint)
+        and c.location.base_uri == state.setup.storage_uri
+    )
+    return next((c.checkpoint_id for c in mine), None)
+
+
+# --- the steps ----------------------------------------------------------------------------------------------
+
+
+def location_made(state: CoordinatorState, event: LocationMade, now: Now) -> Decision:
+    """Go on with the driver-side states."""
+    progress = state.progress.get(event.checkpoint_id)
+    pending = state.record.pending_of(event.checkpoint_id)
+    if progress is None or pending is None or progress.phase is not Phase.LOCATION:
+        return Decision(state=state)
+    if pending.location != event.location:
+        state = state.with_pending(pending.model_copy(update={"location": event.location}))
+    if not state.setup.coordinators:
+        return to_hooks(state, progress, now)
+    after = state.with_progress(replace(progress, phase=Phase.COORDINATORS))
+    asked = tuple(sorted(state.setup.coordinators))
+    return Decision(state=after).doing(AskCoordinators(event.checkpoint_id, asked))
+
+
+def to_hooks(state: CoordinatorState, progress: Progress, now: Now) -> Decision:
+    """Call the master hooks, or go on to the stages where there is none."""
+    if not state.setup.hooks:
+        return to_stages(state, progress)
+    after = state.with_progress(replace(progress, phase=Phase.HOOKS))
+    return Decision(state=after).doing(CallHooks(progress.checkpoint_id, now.wall))
+
+
+def hooks_called(state: CoordinatorState, event: HooksCalled) -> Decision:
+    """Go on to the stages if every hook has given its result."""
+    progress = state.progress.get(event.checkpoint_id)
+    if progress is None or progress.phase is not Phase.HOOKS or progress.hooks_waiting:
+        return Decision(state=state)
+    return to_stages(state, progress)
+
+
+def to_stages(state: CoordinatorState, progress: Progress) -> Decision:
+    """Tell the roots of the plan to start."""
+    pending = state.record.pending_of(progress.checkpoint_id)
+    if pending is None:
+        return Decision(state=state)
+    after = state.with_progress(replace(progress, phase=Phase.TRIGGERING))
+    message = TriggerStages(
+        checkpoint_id=progress.checkpoint_id,
+        timestamp=pending.triggered_at,
+        options=_barrier_options(state, pending),
+        attempts=state.tasks.attempts(progress.plan.trigger),
+    )
+    return Decision(state=after).doing(SendTrigger(message))
+
+
+def tasks_triggered(state: CoordinatorState, event: TasksTriggered) -> Decision:
+    """The trigger is over: acknowledgements are awaited, the next request may be triggered."""
+    progress = state.progress.get(event.checkpoint_id)
+    if progress is None or progress.phase is not Phase.TRIGGERING:
+        return Decision(state=state)
+    triggering = None if state.triggering == event.checkpoint_id else state.triggering
+    after = state.with_progress(replace(progress, phase=Phase.COLLECTING))
+    return Decision(state=replace(after, triggering=triggering))
+
+
+def _barrier_options(state: CoordinatorState, pending: PendingRecord) -> BarrierOptions:
+    config = state.config
+    kind = pending.properties.kind
+    location = pending.location
+    target = "" if location is None else (location.uri if kind.is_savepoint else location.folder)
+    alignment, timeout_ms = Alignment.ALIGNED, None
+    if config.mode is CheckpointingMode.AT_LEAST_ONCE:
+        alignment = Alignment.AT_LEAST_ONCE
+    elif config.unaligned and not kind.is_savepoint:
+        if config.aligned_checkpoint_timeout > 0:
+            timeout_ms = config.aligned_checkpoint_timeout * 1e3
+        else:
+            alignment = Alignment.UNALIGNED
+    return BarrierOptions(kind=kind, alignment=alignment, aligned_timeout_ms=timeout_ms, target=target)

@@ -1,0 +1,75 @@
+"""Every exception the library raises, grouped by what the caller does next.
+
+    CheckpointError                    base; carries a stable, append-only ``kind``
+    ├── InvalidRequest (ValueError)    fix the call or the configuration, then repeat it
+    ├── NotFound (LookupError)         name something that exists
+    ├── Fenced                         stop: a newer attempt owns this pipeline
+    ├── Unavailable (OSError)          certainly did not happen: retry with back-off
+    ├── OutcomeUnknown (OSError)       may have happened: read back before acting, delete nothing
+    ├── Corrupt                        damaged data: restore from something else, as the message says
+    └── Declined                       a checkpoint failed for a ``CheckpointFailureReason``; the pipeline may go on
+
+Losing a race (a compare-and-set conflict, a late acknowledgement) is a return value, never an exception.
+Messages say what happened, to what, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CheckpointError",
+    "Corrupt",
+    "Declined",
+    "Fenced",
+    "InvalidRequest",
+    "NotFound",
+    "OutcomeUnknown",
+    "Unavailable",
+]
+
+
+class CheckpointError(Exception):
+    """Base of all errors of this library; ``kind`` is a stable name that programs may test."""
+
+    kind: str = "checkpoint_error"
+
+
+class InvalidRequest(CheckpointError, ValueError):
+    """The request or the configuration can never work as given: correct it and repeat."""
+
+    kind = "invalid_request"
+
+
+class NotFound(CheckpointError, LookupError):
+    """The named checkpoint, pipeline, stage or stored object does not exist."""
+
+    kind = "not_found"
+
+
+class Fenced(CheckpointError):
+    """A newer attempt has taken over the pipeline: this one must stop and write nothing more."""
+
+    kind = "fenced"
+
+
+class Unavailable(CheckpointError, OSError):
+    """The store or the storage could not be reached, and the operation certainly had no effect (determinate)."""
+
+    kind = "unavailable"
+
+
+class OutcomeUnknown(CheckpointError, OSError):
+    """The operation may or may not have taken effect (indeterminate): nothing may be deleted on its account."""
+
+    kind = "outcome_unknown"
+
+
+class Corrupt(CheckpointError):
+    """Stored data is missing, damaged or of an unknown format; the message names the file and the way out."""
+
+    kind = "corrupt"
+
+
+class Declined(CheckpointError):
+    """A stage could not take its part of a checkpoint; the failure manager decides what follows."""
+
+    kind = "declined"

@@ -1,0 +1,26 @@
+"""What people do with checkpoints and savepoints, as functions: values in, frozen dataclasses out.
+
+Neither Dagster nor click is known here; long work tells how far it is through a callback. Spark is needed to read
+keys of state, and for nothing else.
+
+| file | what it owns |
+|---|---|
+| ``deployment`` | where a deployment keeps its checkpoints, progress, errors of this package |
+| ``records`` | the coordinator's record as operations read and change it |
+| ``catalog`` | listing snapshots, and finding the one a person names |
+| ``contents`` | the files a snapshot consists of, and reading single ones |
+| ``verify`` | is every file of a snapshot there and intact |
+| ``inspect`` | a stage's state at a snapshot, as DataFrames |
+| ``diff`` | what two snapshots differ in |
+| ``diff_state`` | keys of state that were added, changed, removed between two |
+| ``offsets`` | how far two offsets are apart |
+| ``preview`` | what a restore would do, and why it is refused |
+| ``preview_tables`` | what it would do to the tables |
+| ``export`` | a snapshot copied to another storage, self-contained |
+| ``registration`` | how a savepoint from elsewhere enters the coordinator's record; import |
+| ``adopt`` | a Spark checkpoint directory becomes a savepoint |
+| ``dispose`` | removing a savepoint |
+| ``facts`` | what is known about every stored file of a pipeline |
+| ``clean`` | removing what checkpoints that are over have left |
+| ``doctor`` | the store held against the storage |
+"""

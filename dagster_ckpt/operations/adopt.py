@@ -1,0 +1,252 @@
+"""A checkpoint directory that Spark wrote on its own becomes a savepoint of a pipeline.
+
+The directory is only read. The pipeline's stage goes on after the last committed batch, with its state, its offsets and
+its query id, when the job is started from the savepoint.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.metadata_text import encode_metadata
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, FileKind, StageSnapshot
+from dagster_ckpt.core.restore_point import SnapshotLocation
+from dagster_ckpt.errors import CheckpointError, Declined, InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.operations.deployment import Deployment, Meter, ProgressCallback, silent
+from dagster_ckpt.operations.export import free_savepoint_folder, random_suffix
+from dagster_ckpt.operations.registration import Imported, register_or_remove, reserve_id
+from dagster_ckpt.ports import AlreadyExists, CheckpointStorage
+from dagster_ckpt.spark.capture import CapturePlan, latest_committed_batch, plan_capture
+from dagster_ckpt.spark.upload import StageUpload, UploadMode, upload_stage
+
+__all__ = ["AdoptedStage", "Adoption", "adopt_checkpoint"]
+
+ADOPTED_FROM = "dagster_ckpt/adopted_from"
+_REPLANS = 5
+"""How often a directory that its query is still changing is read again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedStage:
+    """One directory, as it was taken over."""
+
+    uid: StageUid
+    directory: str
+    batch_id: BatchId
+    query_id: str
+    formats: Mapping[str, str]
+    files: int
+    bytes: int
+    begun_batch: BatchId | None
+    """A batch that was begun and not committed: its input is read again, and a sink may have seen it already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """The savepoint that was made."""
+
+    savepoint: Imported
+    stages: tuple[AdoptedStage, ...]
+
+
+def adopt_checkpoint(
+    deployment: Deployment,
+    *,
+    pipeline: PipelineId,
+    directories: Mapping[StageUid, Path],
+    now: float,
+    target: str = "",
+    batch_id: BatchId | None = None,
+    name: str = "",
+    note: str = "",
+    labels: Mapping[str, str] | None = None,
+    suffix: Callable[[], str] = random_suffix,
+    progress: ProgressCallback = silent,
+) -> Adoption:
+    """Write a savepoint of ``pipeline`` from Spark's own checkpoint directories, one per stage.
+
+    ``batch_id`` chooses another committed batch than the newest (one stage only). Raises NotFound when a directory is
+    no checkpoint, InvalidRequest when nothing was committed in it, Declined when it cannot be read, Unavailable; then
+    nothing is left behind.
+    """
+    if not directories:
+        raise InvalidRequest("name at least one stage and its Spark checkpoint directory")
+    if batch_id is not None and len(directories) > 1:
+        raise InvalidRequest(
+            "a batch can be chosen for one directory only: adopt several at their newest batch"
+        )
+    plans = {uid: _plan(folder, batch_id) for uid, folder in directories.items()}
+    storage = deployment.savepoint_storage(target)
+    number = reserve_id(deployment, pipeline)
+    taking = _Taking(
+        storage=storage,
+        pipeline=pipeline,
+        number=number,
+        folder=free_savepoint_folder(storage, pipeline, suffix=suffix),
+        batch_id=batch_id,
+    )
+    origin = ", ".join(str(directory) for directory in directories.values())
+    said = {"name": name, "note": note, "labels": {**(labels or {}), ADOPTED_FROM: origin}}
+    try:
+        taken = taking.upload_all(directories, plans, progress)
+        metadata = taking.metadata(taken, now=now).model_copy(update=said)
+        taking.complete(metadata)
+    except BaseException:
+        with suppress(CheckpointError):
+            storage.delete(taking.written)
+        raise
+    location = SnapshotLocation(base_uri=storage.base_uri, folder=taking.folder)
+    size = sum(one.plan.bytes_full for one in taken)
+    register_or_remove(deployment, metadata, location, size, written=taking.written)
+    return Adoption(
+        savepoint=Imported(pipeline=pipeline, checkpoint_id=number, location=location, bytes=size),
+        stages=tuple(_adopted(one) for one in taken),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    uid: StageUid
+    directory: Path
+    plan: CapturePlan
+    upload: StageUpload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taking:
+    """A savepoint while it is being written; ``written`` is what to remove if it fails."""
+
+    storage: CheckpointStorage
+    pipeline: PipelineId
+    number: CheckpointId
+    folder: str
+    batch_id: BatchId | None
+    written: list[str] = field(default_factory=list)
+
+    def upload_all(
+        self,
+        directories: Mapping[StageUid, Path],
+        plans: Mapping[StageUid, CapturePlan],
+        progress: ProgressCallback,
+    ) -> list[_Taken]:
+        """Copy every stage's files."""
+        meter = Meter(sum(plan.bytes_full for plan in plans.values()), progress)
+        taken = []
+        for uid, directory in directories.items():
+            one = self._upload(uid, directory, plans[uid])
+            self.written.extend(one.upload.written)
+            meter.add(one.plan.bytes_full, uid)
+            taken.append(one)
+        return taken
+
+    def _upload(self, uid: StageUid, directory: Path, plan: CapturePlan) -> _Taken:
+        """Copy what the plan names; planned again when the query, still running, has removed a file meanwhile."""
+        with tempfile.TemporaryDirectory(prefix="dagster-ckpt-adopt-") as scratch:
+            root = _as_stage(directory, Path(scratch))
+            for remaining in reversed(range(_REPLANS)):
+                try:
+                    upload = upload_stage(
+                        files=plan.files,
+                        stage_dir=root,
+                        storage=self.storage,
+                        pipeline=self.pipeline,
+                        uid=uid,
+                        checkpoint_id=self.number,
+                        folder=self.folder,
+                        mode=UploadMode.SELF_CONTAINED,
+                    )
+                except Declined:
+                    if not remaining:
+                        raise
+                    plan = plan_capture(root / "query", self.batch_id)
+                    continue
+                return _Taken(uid, directory, plan, upload)
+        raise AssertionError("unreachable: the last try raises")
+
+    def metadata(self, taken: Sequence[_Taken], *, now: float) -> CheckpointMetadata:
+        """Return what the savepoint says of itself."""
+        return CheckpointMetadata(
+            pipeline=self.pipeline,
+            checkpoint_id=self.number,
+            kind=CheckpointKind.SAVEPOINT,
+            epoch=1,
+            triggered_at=now,
+            completed_at=now,
+            stages=tuple(_snapshot(one) for one in taken),
+        )
+
+    def complete(self, metadata: CheckpointMetadata) -> None:
+        """Write ``_metadata``: from here on it is a savepoint."""
+        key = paths.metadata(self.folder)
+        if isinstance(self.storage.create(key, encode_metadata(metadata)), AlreadyExists):
+            raise Unavailable(f"{self.folder} appeared in {self.storage.base_uri} meanwhile: try again")
+        self.written.append(key)
+
+
+# --- reading Spark's directory --------------------------------------------------------------------------------
+
+
+def _plan(directory: Path, batch_id: BatchId | None) -> CapturePlan:
+    if not (directory / "metadata").is_file() or not (directory / "offsets").is_dir():
+        raise NotFound(
+            f"{directory} is no checkpoint directory of a Spark streaming query (it needs a file 'metadata' and a "
+            "folder 'offsets'): give the query's checkpointLocation, as a local path"
+        )
+    if latest_committed_batch(directory) is None:
+        raise InvalidRequest(f"the query of {directory} has committed no batch: there is nothing to adopt")
+    with tempfile.TemporaryDirectory(prefix="dagster-ckpt-adopt-") as scratch:
+        return plan_capture(_as_stage(directory, Path(scratch)) / "query", batch_id)
+
+
+def _as_stage(directory: Path, scratch: Path) -> Path:
+    """Return a stage's working directory in which the checkpoint directory is called ``query``."""
+    link = scratch / "query"
+    if not link.is_symlink():
+        link.symlink_to(directory.absolute(), target_is_directory=True)
+    return scratch
+
+
+# --- what is said about it ------------------------------------------------------------------------------------
+
+_STATE = frozenset({FileKind.STATE_SNAPSHOT, FileKind.STATE_DELTA, FileKind.STATE_SST})
+
+
+def _snapshot(one: _Taken) -> StageSnapshot:
+    plan = one.plan
+    return StageSnapshot(
+        uid=one.uid,
+        parallelism=plan.subtasks,
+        manifest=one.upload.manifest,
+        batch_id=plan.batch_id,
+        query_id=plan.query_id,
+        offsets=plan.offsets,
+        watermark_ms=plan.watermark_ms,
+        state_formats=plan.state_formats,
+        metrics=one.upload.metrics,
+        stateless=not any(f.kind in _STATE for f in plan.files),
+    )
+
+
+def _adopted(one: _Taken) -> AdoptedStage:
+    plan = one.plan
+    if plan.batch_id is None or plan.query_id is None:
+        raise InvalidRequest(
+            f"the query of {one.directory} has committed no batch: there is nothing to adopt"
+        )
+    following = BatchId(plan.batch_id + 1)
+    return AdoptedStage(
+        uid=one.uid,
+        directory=str(one.directory),
+        batch_id=plan.batch_id,
+        query_id=plan.query_id,
+        formats=plan.state_formats,
+        files=len(one.upload.entries),
+        bytes=plan.bytes_full,
+        begun_batch=following if (one.directory / f"offsets/{following}").exists() else None,
+    )

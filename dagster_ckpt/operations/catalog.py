@@ -1,0 +1,363 @@
+"""Listing snapshots, from the store or from the storage alone, and finding the one a person names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import assert_never
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.ids import CheckpointId, PipelineId
+from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.record import CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.recovery import newest_on_line
+from dagster_ckpt.core.restore_point import (
+    ByFolderName,
+    ByKey,
+    ByUri,
+    Latest,
+    Nothing,
+    SnapshotLocation,
+    existing,
+    find_by_folder_name,
+    find_by_key,
+    folder_of,
+    location_of,
+    parse_restore_point,
+    same_place,
+)
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.records import facts_of, load_record, only_pipeline, statistics_of, whole_history
+from dagster_ckpt.ports import CheckpointStorage, HistoryRow
+from dagster_ckpt.spark.snapshots import StoredSnapshot, open_snapshot
+
+__all__ = [
+    "FoundSnapshot",
+    "PipelineSummary",
+    "SnapshotStatus",
+    "SnapshotSummary",
+    "StoredFolder",
+    "find_snapshot",
+    "list_history",
+    "list_pipelines",
+    "list_snapshots",
+    "list_storage",
+]
+
+
+class SnapshotStatus(StrEnum):
+    """Where a snapshot is in its life."""
+
+    RETAINED = "retained"
+    """Complete, restorable, and owned by the coordinator."""
+    SAVEPOINT = "savepoint"
+    """Complete, restorable, and owned by you."""
+    IN_PROGRESS = "in_progress"
+    FAILED = "failed"
+    SUBSUMED = "subsumed"
+    """A newer one took its place."""
+    DISCARDED = "discarded"
+    """Its files are gone."""
+    COMPLETED = "completed"
+    """It was completed, and the coordinator no longer knows it; its files may still be there."""
+
+    @property
+    def is_restorable(self) -> bool:
+        """True where ``restore`` accepts its key."""
+        return self in (SnapshotStatus.RETAINED, SnapshotStatus.SAVEPOINT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSummary:
+    """One line of a list. Times are seconds since the Unix epoch, sizes bytes."""
+
+    pipeline: PipelineId
+    key: str
+    checkpoint_id: CheckpointId
+    kind: str
+    status: SnapshotStatus
+    uri: str
+    triggered_at: float
+    completed_at: float | None = None
+    bytes_full: int = 0
+    bytes_new: int = 0
+    epoch: int = 0
+    run_id: str = ""
+    name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    message: str = ""
+    """Why it failed."""
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds from trigger to the end."""
+        return None if self.completed_at is None else self.completed_at - self.triggered_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSummary:
+    """One pipeline of the store."""
+
+    pipeline: PipelineId
+    status: RunStatus
+    epoch: int
+    owner: str
+    retained: int
+    savepoints: int
+    in_progress: int
+    latest: str
+    """Key of the newest restorable checkpoint; empty: none has completed."""
+    latest_completed_at: float | None
+
+
+def list_pipelines(deployment: Deployment) -> tuple[PipelineSummary, ...]:
+    """Return every pipeline of the store. Raises Corrupt, Unavailable."""
+    return tuple(_pipeline(load_record(deployment.store, name)) for name in deployment.store.pipelines())
+
+
+def _pipeline(record: CoordinatorRecord) -> PipelineSummary:
+    newest = max(record.completed, key=lambda c: c.checkpoint_id, default=None)
+    return PipelineSummary(
+        pipeline=PipelineId(record.pipeline),
+        status=record.status,
+        epoch=record.epoch,
+        owner=record.owner,
+        retained=len(record.completed),
+        savepoints=len(record.savepoints),
+        in_progress=len(record.pending),
+        latest=newest.known.key if newest else "",
+        latest_completed_at=newest.completed_at if newest else None,
+    )
+
+
+# --- snapshots of one pipeline --------------------------------------------------------------------------------
+
+
+def list_snapshots(deployment: Deployment, pipeline: PipelineId) -> tuple[SnapshotSummary, ...]:
+    """Return what the pipeline can be restored from, newest first. Raises NotFound, Corrupt, Unavailable."""
+    record = load_record(deployment.store, pipeline)
+    found = [
+        *(_summary(entry, pipeline, SnapshotStatus.RETAINED) for entry in record.completed),
+        *(_summary(entry, pipeline, SnapshotStatus.SAVEPOINT) for entry in record.savepoints),
+    ]
+    unique = {one.checkpoint_id: one for one in reversed(found)}
+    return tuple(sorted(unique.values(), key=lambda s: s.checkpoint_id, reverse=True))
+
+
+def list_history(
+    deployment: Deployment, pipeline: PipelineId, *, limit: int | None = None
+) -> tuple[SnapshotSummary, ...]:
+    """Return every checkpoint there ever was, failed and discarded ones too, newest first."""
+    known = {s.checkpoint_id: s for s in list_snapshots(deployment, pipeline)}
+    rows = {row.checkpoint_id: row for row in whole_history(deployment.store, pipeline)}
+    numbers = sorted({*known, *rows}, reverse=True)[:limit]
+    return tuple(known[n] if n in known else _from_history(rows[n]) for n in numbers)
+
+
+def _summary(entry: CompletedRecord, pipeline: PipelineId, status: SnapshotStatus) -> SnapshotSummary:
+    return SnapshotSummary(
+        pipeline=pipeline,
+        key=entry.known.key,
+        checkpoint_id=CheckpointId(entry.checkpoint_id),
+        kind=entry.known.kind.value,
+        status=status,
+        uri=entry.location.uri,
+        triggered_at=entry.triggered_at,
+        completed_at=entry.completed_at,
+        bytes_full=entry.bytes_full,
+        bytes_new=entry.bytes_new,
+        epoch=entry.epoch,
+        run_id=entry.run_id,
+        name=entry.trigger.name,
+        labels=entry.trigger.labels,
+        note=entry.trigger.note,
+    )
+
+
+def _from_history(row: HistoryRow) -> SnapshotSummary:
+    numbers = statistics_of(row)
+    is_savepoint = row.kind == "savepoint"
+    make = paths.savepoint_key if is_savepoint else paths.checkpoint_key
+    plain = SnapshotSummary(
+        pipeline=row.pipeline,
+        key=make(row.checkpoint_id),
+        checkpoint_id=row.checkpoint_id,
+        kind=row.kind,
+        status=SnapshotStatus(row.status),
+        uri="",
+        triggered_at=row.triggered_at,
+        completed_at=row.ended_at,
+        epoch=row.epoch,
+    )
+    if numbers is None:
+        return plain
+    return SnapshotSummary(
+        pipeline=row.pipeline,
+        key=plain.key,
+        checkpoint_id=row.checkpoint_id,
+        kind=numbers.kind.value,
+        status=plain.status,
+        uri=numbers.path,
+        triggered_at=row.triggered_at,
+        completed_at=row.ended_at,
+        bytes_full=numbers.bytes_full,
+        bytes_new=numbers.bytes_new,
+        epoch=row.epoch,
+        run_id=numbers.run_id,
+        name=numbers.trigger.name,
+        labels=numbers.trigger.labels,
+        note=numbers.trigger.note,
+        message=numbers.failure_message,
+    )
+
+
+# --- what the storage says by itself --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFolder:
+    """A folder with a ``_metadata`` file: a complete snapshot, whether the store knows it or not."""
+
+    uri: str
+    metadata: CheckpointMetadata | None
+    problem: str = ""
+    """Why its metadata cannot be read."""
+
+
+def list_storage(storage: CheckpointStorage) -> tuple[StoredFolder, ...]:
+    """Return every complete snapshot below a storage, read from the storage alone: for when the store is lost."""
+    folders = sorted(
+        stored.key.rpartition("/")[0]
+        for stored in storage.list("")
+        if stored.key.endswith(f"/{paths.METADATA_FILE}")
+    )
+    return tuple(_stored_folder(storage, folder) for folder in folders)
+
+
+def _stored_folder(storage: CheckpointStorage, folder: str) -> StoredFolder:
+    uri = f"{storage.base_uri}/{folder}"
+    try:
+        return StoredFolder(uri=uri, metadata=open_snapshot(storage, folder).metadata)
+    except (Corrupt, NotFound) as error:
+        return StoredFolder(uri=uri, metadata=None, problem=str(error))
+
+
+# --- finding one ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSnapshot:
+    """The snapshot a person named."""
+
+    stored: StoredSnapshot
+    location: SnapshotLocation
+    known: CompletedRecord | None
+    """The coordinator's note of it; None: it was named by its place and the store does not know it."""
+
+    @property
+    def pipeline(self) -> PipelineId:
+        """Pipeline that took it."""
+        return PipelineId(self.stored.metadata.pipeline)
+
+    @property
+    def key(self) -> str:
+        """Its key as people see it."""
+        number = CheckpointId(self.stored.metadata.checkpoint_id)
+        is_savepoint = self.stored.metadata.kind.is_savepoint
+        return paths.savepoint_key(number) if is_savepoint else paths.checkpoint_key(number)
+
+
+def find_snapshot(deployment: Deployment, text: str, pipeline: PipelineId | None = None) -> FoundSnapshot:
+    """Return the snapshot ``text`` names: ``latest``, a key, a savepoint's folder name, or a path or URI.
+
+    ``pipeline`` may be left out where the store has only one, and for a path or URI. Raises InvalidRequest for text
+    that names nothing, NotFound saying what exists, Corrupt when it cannot be read, Unavailable.
+    """
+    point = parse_restore_point(text)
+    match point:
+        case ByUri(uri):
+            return _find_by_uri(deployment, uri)
+        case Nothing():
+            raise InvalidRequest("'none' names no snapshot: give a key such as 'chk-31', or a path or URI")
+        case Latest() | ByKey() | ByFolderName():
+            record = load_record(deployment.store, pipeline or only_pipeline(deployment.store))
+            return _open(deployment, _find_in_record(deployment, record, point))
+    assert_never(point)
+
+
+def _find_in_record(
+    deployment: Deployment, record: CoordinatorRecord, point: Latest | ByKey | ByFolderName
+) -> CompletedRecord:
+    facts = facts_of(record)
+    known = (*facts.checkpoints, *facts.savepoints)
+    match point:
+        case Latest():
+            newest = newest_on_line(facts)
+            if newest is None:
+                raise NotFound(f"pipeline {record.pipeline!r} has nothing to restore. {existing(known)}")
+            return record.completed_of(newest.checkpoint_id) or _only_on_the_line(newest.location, record)
+        case ByKey():
+            try:
+                found = find_by_key(point, known)
+            except NotFound as error:
+                raise NotFound(f"{error}{_what_became_of(deployment, record, point)}") from error
+        case ByFolderName():
+            found = find_by_folder_name(point, known)
+        case _:
+            assert_never(point)
+    return next(c for c in (*record.completed, *record.savepoints) if c.known == found)
+
+
+def _only_on_the_line(location: SnapshotLocation, record: CoordinatorRecord) -> CompletedRecord:
+    raise NotFound(
+        f"the latest snapshot of pipeline {record.pipeline!r} is one it was restored from, at {location.uri}: "
+        "name it by that URI"
+    )
+
+
+def _what_became_of(deployment: Deployment, record: CoordinatorRecord, point: ByKey) -> str:
+    rows = deployment.store.history(
+        PipelineId(record.pipeline), limit=1, before=CheckpointId(point.checkpoint_id + 1)
+    )
+    if not rows or rows[0].checkpoint_id != point.checkpoint_id:
+        return ""
+    return f". {point.checkpoint_id} was a {rows[0].kind} that is {rows[0].status} now"
+
+
+def _open(deployment: Deployment, entry: CompletedRecord) -> FoundSnapshot:
+    storage = deployment.open_storage(entry.location.base_uri)
+    stored = open_snapshot(storage, entry.location.folder)
+    if stored.metadata.checkpoint_id != entry.checkpoint_id:
+        raise Corrupt(
+            f"{entry.location.uri} should hold {entry.known.key}, but its metadata is of snapshot "
+            f"{stored.metadata.checkpoint_id}: use another snapshot"
+        )
+    return FoundSnapshot(stored=stored, location=entry.location, known=entry)
+
+
+def _find_by_uri(deployment: Deployment, uri: str) -> FoundSnapshot:
+    given = folder_of(uri)
+    base = deployment.open_storage(given.base_uri).base_uri
+    full = f"{base}/{given.folder}"
+    for record in _records(deployment):
+        for entry in (*record.savepoints, *record.completed):
+            if same_place(entry.location.uri, full):
+                return _open(deployment, entry)
+    opened = open_snapshot(deployment.open_storage(base), given.folder)
+    location = location_of(full, opened.metadata)
+    storage = deployment.open_storage(location.base_uri)
+    stored = StoredSnapshot(storage=storage, folder=location.folder, metadata=opened.metadata)
+    return FoundSnapshot(stored=stored, location=location, known=None)
+
+
+def _records(deployment: Deployment) -> Iterable[CoordinatorRecord]:
+    """Yield the records that can be read: one that is damaged must not hide a snapshot given by its place."""
+    for pipeline in deployment.store.pipelines():
+        try:
+            yield load_record(deployment.store, pipeline)
+        except CheckpointError:
+            continue

@@ -1,0 +1,211 @@
+"""The files a snapshot consists of, and reading single ones of them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
+from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.errors import Corrupt, NotFound
+from dagster_ckpt.ports import Digest, StoredObject
+from dagster_ckpt.runtime.handles import handles_of
+from dagster_ckpt.spark.checkpoint_files import OffsetRecord, Unreadable, read_offset
+from dagster_ckpt.spark.snapshots import StoredSnapshot, read_entries
+from dagster_ckpt.spark.table_records import PreparedBatch
+
+__all__ = [
+    "Operator",
+    "SnapshotFiles",
+    "batch_conf",
+    "files_of",
+    "missing_files",
+    "operators_of",
+    "prepared_batches_of",
+    "read_entry",
+    "require_stage",
+]
+
+
+def require_stage(source: StoredSnapshot, uid: str) -> StageSnapshot:
+    """Return a stage's part. Raises NotFound, naming the stages there are."""
+    found = source.metadata.stage(uid)
+    if found is None:
+        there = ", ".join(s.uid for s in source.metadata.stages) or "none"
+        raise NotFound(f"{source.describe()} has no stage {uid!r}. Its stages: {there}")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFiles:
+    """Every stored object a snapshot needs, by full storage key."""
+
+    base_uri: str
+    objects: tuple[StoredObject, ...]
+    """Data and file lists; ``_metadata`` is named apart, its size is recorded nowhere."""
+    metadata_key: str
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """All keys."""
+        return frozenset((*(found.key for found in self.objects), self.metadata_key))
+
+
+def files_of(source: StoredSnapshot) -> SnapshotFiles:
+    """Return what a snapshot needs in storage. Raises Corrupt when a file list cannot be read, Unavailable."""
+    found: dict[str, int] = {}
+    for stage in source.metadata.stages:
+        if stage.manifest is not None:
+            found[source.key(stage.manifest.key)] = stage.manifest.size
+        for entry in read_entries(source, stage):
+            if entry.key is not None:
+                found[source.key(entry.key)] = entry.size
+        found |= _of_subtasks(source, stage)
+    return SnapshotFiles(
+        base_uri=source.storage.base_uri,
+        objects=tuple(StoredObject(key, size) for key, size in found.items()),
+        metadata_key=paths.metadata(source.folder),
+    )
+
+
+def missing_files(source: StoredSnapshot) -> tuple[str, ...]:
+    """Return one sentence per file that is not there, or not of its size; contents are not read (``verify`` does).
+
+    Raises Corrupt when a file list cannot be read, Unavailable.
+    """
+    prefix = source.folder if source.metadata.kind.is_savepoint else source.metadata.pipeline
+    there = {stored.key: stored.size for stored in source.storage.list(prefix)}
+    return tuple(
+        f"{needed.key} is missing"
+        if needed.key not in there
+        else f"{needed.key} has another size than was written"
+        for needed in files_of(source).objects
+        if there.get(needed.key) != needed.size
+    )
+
+
+def _of_subtasks(source: StoredSnapshot, stage: StageSnapshot) -> dict[str, int]:
+    """Return the files of a stage that acknowledged per subtask."""
+    if stage.subtask_handles is None:
+        return {}
+    alone = source.metadata.model_copy(update={"stages": (stage.model_copy(update={"manifest": None}),)})
+    try:
+        handles = handles_of(source.storage, alone, lambda *_: ())
+    except (NotFound, ValueError) as error:
+        raise Corrupt(
+            f"file list {stage.subtask_handles.key} of stage {stage.uid} is missing or damaged in "
+            f"{source.describe()} ({error}): use another checkpoint"
+        ) from error
+    own = {stage.subtask_handles.key: stage.subtask_handles.size}
+    return own | {handle.key: handle.size for handle in handles}
+
+
+def read_entry(source: StoredSnapshot, entry: FileEntry) -> bytes:
+    """Return the content of one file of a stage. Raises Corrupt, naming it, when it is missing or damaged."""
+    try:
+        content = (
+            entry.inline if entry.inline is not None else source.storage.read(source.key(entry.key or ""))
+        )
+    except NotFound as error:
+        raise Corrupt(f"{entry.path} is missing from {source.describe()}: use another snapshot") from error
+    if digest_bytes(content) != Digest(entry.size, entry.checksum):
+        raise Corrupt(f"{entry.path} is damaged in {source.describe()}: use another snapshot")
+    return content
+
+
+# --- what single files say ------------------------------------------------------------------------------------
+
+
+def batch_conf(source: StoredSnapshot, snapshot: StageSnapshot) -> dict[str, str]:
+    """Return the Spark settings the cut's batch ran with: a restored query keeps them. Raises Corrupt, Unavailable."""
+    wanted = f"query/offsets/{snapshot.batch_id}"
+    entry = next((e for e in read_entries(source, snapshot) if e.path == wanted), None)
+    return {} if entry is None else _parsed_offset(source, entry).conf
+
+
+def _parsed_offset(source: StoredSnapshot, entry: FileEntry) -> OffsetRecord:
+    with tempfile.TemporaryDirectory(prefix="dagster-ckpt-") as folder:
+        copy = Path(folder) / "offset"
+        copy.write_bytes(read_entry(source, entry))
+        try:
+            return read_offset(copy)
+        except Unreadable as error:
+            raise Corrupt(f"{entry.path} of {source.describe()} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One stateful operator of a stage's query, as Spark describes it in the checkpoint."""
+
+    operator: str
+    """Its number: ``state/<operator>``."""
+    name: str
+    """What Spark calls it: ``stateStoreSave``, ``symmetricHashJoin``, …"""
+    stores: tuple[str, ...]
+    partitions: int
+    properties: str = ""
+    """What the operator says of its state variables (JSON), where it has any."""
+
+
+def operators_of(source: StoredSnapshot, snapshot: StageSnapshot) -> tuple[Operator, ...]:
+    """Return the stateful operators of a stage: the part of its plan that its state depends on."""
+    newest: dict[str, FileEntry] = {}
+    for entry in read_entries(source, snapshot):
+        is_operator = f"query/state/{entry.operator}/_metadata/" in entry.path and entry.partition is None
+        if entry.kind is FileKind.STATE_SCHEMA and is_operator:
+            known = newest.get(entry.operator or "")
+            if known is None or _born(known) <= _born(entry):
+                newest[entry.operator or ""] = entry
+    found = (_operator(source, number, entry) for number, entry in sorted(newest.items(), key=_by_number))
+    return tuple(operator for operator in found if operator is not None)
+
+
+def _by_number(item: tuple[str, FileEntry]) -> int:
+    return int(item[0]) if item[0].isdigit() else 0
+
+
+def _born(entry: FileEntry) -> int:
+    """Return the batch a version 2 description is named after; version 1 has one for all."""
+    name = entry.path.rpartition("/")[2].partition("_")[0]
+    return int(name) if name.isdigit() else -1
+
+
+def _operator(source: StoredSnapshot, number: str, entry: FileEntry) -> Operator | None:
+    lines = read_entry(source, entry).decode("utf-8", "replace").split("\n", 1)
+    try:
+        document: dict[str, Any] = json.loads(lines[1])
+        stores: list[dict[str, Any]] = document.get("stateStoreInfo") or []
+        return Operator(
+            operator=number,
+            name=str(document.get("operatorInfo", {}).get("operatorName", "")),
+            stores=tuple(str(store.get("storeName", "default")) for store in stores),
+            partitions=max((int(store.get("numPartitions", 0)) for store in stores), default=0),
+            properties=str(document.get("operatorPropertiesJson", "")),
+        )
+    except (IndexError, ValueError, AttributeError):
+        return None  # a newer Spark describes operators in another way: the state itself is still readable
+
+
+def prepared_batches_of(source: StoredSnapshot, snapshot: StageSnapshot) -> tuple[PreparedBatch, ...]:
+    """Return the committables a sink's part holds: batches prepared and not published at the cut."""
+    wanted = set(snapshot.table.prepared) if snapshot.table is not None else set()
+    return _each(
+        source,
+        [e for e in read_entries(source, snapshot) if e.kind is FileKind.COMMITTABLE],
+        lambda batch: batch.batch_id in wanted,
+    )
+
+
+def _each(
+    source: StoredSnapshot, entries: list[FileEntry], chosen: Callable[[PreparedBatch], bool]
+) -> tuple[PreparedBatch, ...]:
+    try:
+        batches = [PreparedBatch.model_validate_json(read_entry(source, entry)) for entry in entries]
+    except ValueError as error:
+        raise Corrupt(f"a committable of {source.describe()} cannot be read: {error}") from error
+    return tuple(batch for batch in batches if chosen(batch))

@@ -1,0 +1,210 @@
+"""A snapshot copied to another place as a savepoint: self-contained, verified while it is copied, relocatable.
+
+``_metadata`` is written last, so a copy that was interrupted never looks complete.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.metadata_text import encode_metadata
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, FileEntry, ObjectRef, StageSnapshot
+from dagster_ckpt.core.restore_point import SnapshotLocation
+from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.operations.deployment import Meter, ProgressCallback, silent
+from dagster_ckpt.ports import AlreadyExists, CheckpointStorage, Digest
+from dagster_ckpt.spark.manifest import encode_manifest
+from dagster_ckpt.spark.parallel import run_in_parallel
+from dagster_ckpt.spark.snapshots import StoredSnapshot, read_entries
+
+__all__ = ["CopyChanges", "Exported", "export_snapshot", "free_savepoint_folder", "random_suffix"]
+
+EXPORTED_FROM = "dagster_ckpt/exported_from"
+"""Label of a copy: the URI it was copied from."""
+_TRIES = 10
+
+
+def random_suffix() -> str:
+    """Return six random characters."""
+    return secrets.token_hex(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyChanges:
+    """What the copy says differently about itself; None: as the original."""
+
+    checkpoint_id: CheckpointId | None = None
+    name: str | None = None
+    note: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Added to the original's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """The copy."""
+
+    location: SnapshotLocation
+    metadata: CheckpointMetadata
+    files: int
+    bytes: int
+    keys: tuple[str, ...] = field(repr=False)
+    """Every object that was written, ``_metadata`` last."""
+
+    @property
+    def uri(self) -> str:
+        """Its folder: what ``restore_from`` and ``import`` take."""
+        return self.location.uri
+
+
+def free_savepoint_folder(
+    storage: CheckpointStorage, pipeline: PipelineId, *, suffix: Callable[[], str] = random_suffix
+) -> str:
+    """Return a savepoint folder that does not exist yet. Raises Unavailable when ten names are taken."""
+    for _ in range(_TRIES):
+        folder = paths.CheckpointPaths(pipeline).savepoint(suffix())
+        if next(iter(storage.list(folder)), None) is None:
+            return folder
+    raise Unavailable(f"{_TRIES} names for a savepoint are taken in {storage.base_uri}: try again")
+
+
+def export_snapshot(
+    source: StoredSnapshot,
+    target: CheckpointStorage,
+    *,
+    changes: CopyChanges = CopyChanges(),
+    suffix: Callable[[], str] = random_suffix,
+    progress: ProgressCallback = silent,
+    parallelism: int = 8,
+) -> Exported:
+    """Copy a checkpoint or savepoint below ``target`` as a savepoint; the original is only read.
+
+    Every file is compared with its checksum on the way. Raises Corrupt naming a damaged file, InvalidRequest for a
+    snapshot no copy can be made of, Unavailable; what was copied is removed then. Tables are not copied: their rows
+    stay where the sinks wrote them.
+    """
+    _refuse_foreign_lists(source)
+    lists = {stage.uid: read_entries(source, stage) for stage in source.metadata.stages}
+    folder = free_savepoint_folder(target, PipelineId(source.metadata.pipeline), suffix=suffix)
+    copy = _Copy(source=source, target=target, folder=folder, parallelism=parallelism)
+    copy.meter = Meter(sum(e.size for entries in lists.values() for e in entries), progress)
+    try:
+        stages = tuple(copy.stage(stage, lists[stage.uid]) for stage in source.metadata.stages)
+        metadata = _metadata(source, stages, changes)
+        copy.create(paths.metadata(folder), encode_metadata(metadata))
+    except BaseException:
+        with suppress(CheckpointError):
+            target.delete(copy.written)
+        raise
+    return Exported(
+        location=SnapshotLocation(base_uri=target.base_uri, folder=folder),
+        metadata=metadata,
+        files=sum(len(entries) for entries in lists.values()),
+        bytes=sum(e.size for entries in lists.values() for e in entries),
+        keys=tuple(copy.written),
+    )
+
+
+def _refuse_foreign_lists(source: StoredSnapshot) -> None:
+    foreign = next((s.uid for s in source.metadata.stages if s.subtask_handles is not None), None)
+    if foreign is not None:
+        raise InvalidRequest(
+            f"stage {foreign!r} of {source.describe()} acknowledged subtask by subtask, with files whose meaning "
+            "only its own gateway knows: they cannot be copied. Take a savepoint with that gateway instead"
+        )
+
+
+def _metadata(
+    source: StoredSnapshot, stages: tuple[StageSnapshot, ...], changes: CopyChanges
+) -> CheckpointMetadata:
+    given = source.metadata
+    origin = {EXPORTED_FROM: f"{source.storage.base_uri}/{source.folder}"}
+    return given.model_copy(
+        update={
+            "checkpoint_id": given.checkpoint_id if changes.checkpoint_id is None else changes.checkpoint_id,
+            # A plain savepoint: 'latest' must not go back to the end of another deployment's run.
+            "kind": CheckpointKind.SAVEPOINT,
+            "stages": stages,
+            "name": given.name if changes.name is None else changes.name,
+            "note": given.note if changes.note is None else changes.note,
+            "labels": {**given.labels, **origin, **changes.labels},
+        }
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Copy:
+    """One copy in progress; ``written`` grows on several threads."""
+
+    source: StoredSnapshot
+    target: CheckpointStorage
+    folder: str
+    parallelism: int
+    written: list[str] = field(default_factory=list)
+    meter: Meter = field(default_factory=lambda: Meter(0, silent))
+
+    def stage(self, snapshot: StageSnapshot, entries: list[FileEntry]) -> StageSnapshot:
+        """Copy one stage's files, then its file list."""
+        if snapshot.manifest is None:
+            return snapshot
+        uid = StageUid(snapshot.uid)
+        copied: list[FileEntry | None] = [None] * len(entries)
+        with tempfile.TemporaryDirectory(prefix="dagster-ckpt-export-") as folder:
+
+            def bring(item: tuple[int, FileEntry]) -> None:
+                index, entry = item
+                copied[index] = self._entry(uid, entry, Path(folder) / str(index))
+                self.meter.add(entry.size, f"{uid}/{entry.path}")
+
+            run_in_parallel(bring, list(enumerate(entries)), parallelism=self.parallelism)
+        content = encode_manifest([entry for entry in copied if entry is not None])
+        key = paths.manifest(self.folder, uid)
+        digest = self.create(key, content)
+        manifest = ObjectRef(key=self._relative(key), size=digest.size, checksum=digest.checksum)
+        return snapshot.model_copy(update={"manifest": manifest})
+
+    def _entry(self, uid: StageUid, entry: FileEntry, scratch: Path) -> FileEntry:
+        expected = Digest(entry.size, entry.checksum)
+        if entry.inline is not None:
+            if digest_bytes(entry.inline) != expected:
+                raise self._damaged(uid, entry, "its checksum does not match")
+            return entry
+        if entry.key is None:
+            raise self._damaged(uid, entry, "its file list names no key")
+        try:
+            self.source.storage.fetch(self.source.key(entry.key), scratch, expected)
+        except NotFound as error:
+            raise self._damaged(uid, entry, "it is missing") from error
+        except Corrupt as error:
+            raise self._damaged(uid, entry, str(error)) from error
+        key = paths.exclusive_file(self.folder, uid, entry.path)
+        stored = self.create(key, scratch)
+        scratch.unlink()
+        if stored != expected:
+            raise Unavailable(f"{key} changed while it was copied to {self.target.base_uri}: try again")
+        return replace(entry, key=self._relative(key))
+
+    def create(self, key: str, content: bytes | Path) -> Digest:
+        """Store one object under a new key."""
+        made = self.target.create(key, content)
+        if isinstance(made, AlreadyExists):
+            raise Unavailable(f"{key} appeared in {self.target.base_uri} meanwhile: try again")
+        self.written.append(key)
+        return made
+
+    def _relative(self, key: str) -> str:
+        return key.removeprefix(f"{self.folder}/")
+
+    def _damaged(self, uid: StageUid, entry: FileEntry, what: str) -> Corrupt:
+        return Corrupt(
+            f"{entry.path} of stage {uid} cannot be copied from {self.source.describe()}: {what}. "
+            "Nothing was kept of the copy; use another snapshot"
+        )

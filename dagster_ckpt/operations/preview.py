@@ -1,0 +1,376 @@
+"""What a restore would do, before it is done: stages, replay, tables, sizes; and why it would be refused.
+
+Decided by the same functions as the restore itself. Nothing is changed, no Spark is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
+from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.matching import MatchedStages, NonRestoredState, StageMatch, match_stages
+from dagster_ckpt.core.model import CheckpointMetadata, FileKind, StageSnapshot
+from dagster_ckpt.core.record import CoordinatorRecord
+from dagster_ckpt.core.recovery import Load, Origin, RestorePurpose, materialise, newest_on_line
+from dagster_ckpt.core.restore_point import same_place
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
+from dagster_ckpt.operations.contents import missing_files, operators_of
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.offsets import OffsetStep, step_between
+from dagster_ckpt.operations.preview_tables import TableFate, TablePlan, TablePreview, preview_table
+from dagster_ckpt.operations.records import facts_of, load_record
+from dagster_ckpt.spark.capture import latest_committed_batch, read_offsets
+from dagster_ckpt.spark.snapshots import StoredSnapshot, open_snapshot, read_entries
+
+__all__ = ["Replay", "RestorePreview", "SchemaMismatch", "StageFate", "StagePreview", "preview_restore"]
+
+
+class StageFate(StrEnum):
+    """What a stage gets."""
+
+    RESTORED = "restored"
+    RENAMED = "renamed"
+    """Its state was saved under an earlier uid."""
+    RESCALED = "rescaled"
+    """Its state is spread over another number of partitions."""
+    NEW = "new"
+    """It begins without state."""
+    DROPPED = "dropped"
+    """Saved, and no longer in the pipeline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePreview:
+    """One stage; sizes in bytes."""
+
+    uid: str
+    fate: StageFate
+    saved_uid: str = ""
+    batch_id: int | None = None
+    partitions: tuple[int, int] | None = None
+    """State partitions as saved and as wanted, where they differ."""
+    bytes: int = 0
+    files: int = 0
+    formats: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a source stage reads again."""
+
+    stage: str
+    step: OffsetStep
+    """From the restore point to where the source is now."""
+    batches: int | None
+    """Micro-batches since; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaMismatch:
+    """State as it was saved, and as the pipeline kept it when it last ran."""
+
+    stage: str
+    what: str
+    saved: str
+    current: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePreview:
+    """The answer. ``refusals`` empty: the restore can be made right."""
+
+    pipeline: PipelineId
+    snapshot: str
+    uri: str
+    refusals: tuple[str, ...]
+    warnings: tuple[str, ...]
+    compared_with: str
+    """What "now" means in ``replay`` and ``schemas``."""
+    stages: tuple[StagePreview, ...]
+    replay: tuple[Replay, ...]
+    tables: tuple[TablePreview, ...]
+    schemas: tuple[SchemaMismatch, ...]
+
+    @property
+    def is_possible(self) -> bool:
+        """True where the restore would not be refused."""
+        return not self.refusals
+
+    @property
+    def bytes(self) -> int:
+        """Size of the state that is brought back."""
+        return sum(stage.bytes for stage in self.stages if stage.fate is not StageFate.DROPPED)
+
+
+def preview_restore(
+    deployment: Deployment,
+    options: RestoreOptions,
+    pipeline: PipelineId,
+    *,
+    graph: PipelineGraph | None = None,
+    snapshot_of: PipelineId | None = None,
+) -> RestorePreview:
+    """Say what starting ``pipeline`` with ``options`` would do.
+
+    ``graph`` is the pipeline as its code has it now; without it, as it last ran. ``snapshot_of`` is the pipeline a
+    key in ``restore_from`` belongs to (a fork; default: ``pipeline``). Raises NotFound, Corrupt and InvalidRequest for
+    a restore point that cannot be opened at all, Unavailable.
+    """
+    found = find_snapshot(deployment, options.restore_from, snapshot_of or pipeline)
+    record = _record_or_empty(deployment, pipeline)
+    now = _Now.of(deployment, record)
+    wanted = graph or _graph_of(pipeline, now.metadata or found.stored.metadata)
+    refusals = [*_missing(found.stored), *_refusal(record, found, options, wanted)]
+    stages = _matched(wanted, found.stored.metadata)
+    matches = stages.matches if stages is not None else ()
+    refusals += [reason for match in matches if (reason := _other_inputs(match))]
+    tables = [
+        preview
+        for match in matches
+        if (preview := preview_table(found.stored, match.snapshot, _table_plan(options))) is not None
+    ]
+    refusals += [
+        f"table {t.uri} of stage {t.stage!r}: {t.message}" for t in tables if t.fate is TableFate.IMPOSSIBLE
+    ]
+    return RestorePreview(
+        pipeline=pipeline,
+        snapshot=found.stored.describe(),
+        uri=found.location.uri,
+        refusals=tuple(dict.fromkeys(refusals)),
+        warnings=tuple(_warnings(found, tables, graph)),
+        compared_with=now.name,
+        stages=tuple(_stages(stages, found.stored.metadata)),
+        replay=tuple(_replay(wanted, matches, now)),
+        tables=tuple(tables),
+        schemas=tuple(_schemas(found.stored, matches, now)),
+    )
+
+
+def _record_or_empty(deployment: Deployment, pipeline: PipelineId) -> CoordinatorRecord:
+    try:
+        return load_record(deployment.store, pipeline)
+    except NotFound:
+        return CoordinatorRecord(pipeline=pipeline)  # a fork that has not run yet
+
+
+def _graph_of(pipeline: PipelineId, metadata: CheckpointMetadata) -> PipelineGraph:
+    """Return the graph a snapshot was taken of."""
+    return PipelineGraph(
+        pipeline=pipeline,
+        stages=tuple(
+            StageSpec(uid=StageUid(s.uid), parallelism=s.parallelism, max_parallelism=s.max_parallelism)
+            for s in metadata.stages
+        ),
+        edges=tuple(Edge(upstream=StageUid(a), downstream=StageUid(b)) for a, b in metadata.edges),
+    )
+
+
+# --- would it be refused? -------------------------------------------------------------------------------------
+
+
+def _missing(source: StoredSnapshot) -> Iterator[str]:
+    try:
+        missing = missing_files(source)
+    except Corrupt as error:
+        yield str(error)
+        return
+    yield from missing[:5]
+    if len(missing) > 5:
+        yield f"{len(missing) - 5} more files are missing"
+
+
+def _refusal(
+    record: CoordinatorRecord, found: FoundSnapshot, options: RestoreOptions, graph: PipelineGraph
+) -> Iterator[str]:
+    in_store = found.known is not None and any(c == found.known for c in record.completed)
+    load = Load(
+        location=found.location,
+        origin=Origin.STORE if in_store else Origin.OUTSIDE,
+        known=found.known.known if found.known is not None else None,
+        reason="previewed",
+    )
+    try:
+        materialise(
+            load,
+            found.stored.metadata,
+            options=options,
+            facts=facts_of(record),
+            graph=graph,
+            config=CheckpointConfig(),
+            purpose=RestorePurpose.FORK if options.fork else RestorePurpose.IN_PLACE,
+        )
+    except CheckpointError as error:
+        yield str(error)
+
+
+def _matched(graph: PipelineGraph, metadata: CheckpointMetadata) -> MatchedStages | None:
+    try:
+        return match_stages(graph, metadata, non_restored=NonRestoredState.SKIP)
+    except InvalidRequest:
+        return None  # it is among the refusals
+
+
+def _other_inputs(match: StageMatch) -> str:
+    """Return the refusal of a stage whose inputs changed: Spark numbers the inputs of a query by position."""
+    if not match.snapshot.offsets or not (match.lost_inputs or match.new_inputs):
+        return ""
+    return (
+        f"stage {match.uid!r} had other inputs when the snapshot was taken (no longer there: "
+        f"{', '.join(match.lost_inputs) or 'none'}; new: {', '.join(match.new_inputs) or 'none'})"
+    )
+
+
+def _table_plan(options: RestoreOptions) -> TablePlan:
+    if options.fork:
+        return TablePlan.FORK
+    return TablePlan.ROLL_BACK if options.roll_back_tables else TablePlan.KEEP_LATER_ROWS
+
+
+def _warnings(found: FoundSnapshot, tables: list[TablePreview], graph: PipelineGraph | None) -> Iterator[str]:
+    if graph is None:
+        yield "the pipeline's code was not looked at: stages are compared with those of its last snapshot"
+    if found.known is None:
+        yield "the coordinator store does not know this snapshot: nobody keeps it from being deleted"
+    for table in tables:
+        if table.fate is TableFate.KEEPS_ROWS:
+            yield f"table {table.uri} keeps rows past the restore point: what is read again is in it twice"
+
+
+# --- what it brings -------------------------------------------------------------------------------------------
+
+
+def _stages(matched: MatchedStages | None, metadata: CheckpointMetadata) -> Iterator[StagePreview]:
+    if matched is None:
+        yield from (_stage(s, s.uid, StageFate.RESTORED) for s in metadata.stages)
+        return
+    for match in matched.matches:
+        fate = StageFate.RENAMED if match.renamed else StageFate.RESTORED
+        rescaled = match.parallelism > 1 and match.rescaled
+        partitions = (match.snapshot.parallelism, match.parallelism) if rescaled else None
+        yield _stage(match.snapshot, match.uid, StageFate.RESCALED if rescaled else fate, partitions)
+    yield from (StagePreview(uid=uid, fate=StageFate.NEW) for uid in matched.new)
+    for uid in matched.skipped:
+        saved = metadata.stage(uid)
+        if saved is not None:
+            yield _stage(saved, uid, StageFate.DROPPED)
+
+
+def _stage(
+    saved: StageSnapshot, uid: str, fate: StageFate, partitions: tuple[int, int] | None = None
+) -> StagePreview:
+    return StagePreview(
+        uid=uid,
+        fate=fate,
+        saved_uid=saved.uid,
+        batch_id=saved.batch_id,
+        partitions=partitions,
+        bytes=saved.metrics.bytes_full,
+        files=saved.metrics.files_full,
+        formats=saved.state_formats,
+    )
+
+
+# --- where the pipeline is now --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Now:
+    """Where the pipeline stands: its working directory if it is on this machine, else its newest snapshot."""
+
+    name: str
+    metadata: CheckpointMetadata | None
+    newest: StoredSnapshot | None
+    directory: Path | None
+
+    @classmethod
+    def of(cls, deployment: Deployment, record: CoordinatorRecord) -> _Now:
+        """Look for both."""
+        entry = newest_on_line(facts_of(record))
+        newest: StoredSnapshot | None = None
+        if entry is not None:
+            try:
+                newest = open_snapshot(
+                    deployment.open_storage(entry.location.base_uri), entry.location.folder
+                )
+            except (NotFound, Corrupt):
+                newest = None
+        directory = Path(record.working_directory) if record.working_directory else None
+        there = directory if directory is not None and directory.is_dir() else None
+        name = "nothing: it has not run yet"
+        if there is not None:
+            name = f"its working directory {there}"
+        elif entry is not None and newest is not None:
+            name = f"its newest snapshot, {entry.key}"
+        return cls(name=name, metadata=newest.metadata if newest else None, newest=newest, directory=there)
+
+    def position(self, uid: str) -> tuple[int | None, Mapping[str, str]] | None:
+        """Return last committed batch and offsets of a stage; None: not known."""
+        if self.directory is not None:
+            query = self.directory / uid / "query"
+            batch = latest_committed_batch(query)
+            if batch is not None:
+                try:
+                    return batch, read_offsets(query, batch)
+                except CheckpointError:
+                    pass  # removed at this moment: the newest snapshot is the next best
+        saved = self.metadata.stage(uid) if self.metadata else None
+        return None if saved is None else (saved.batch_id, saved.offsets)
+
+
+def _replay(graph: PipelineGraph, matches: tuple[StageMatch, ...], now: _Now) -> Iterator[Replay]:
+    sources = {stage.uid for stage in graph.sources}
+    for match in matches:
+        if match.uid not in sources:
+            continue
+        current = now.position(match.uid) or now.position(match.snapshot.uid)
+        batch, offsets = current or (None, {})
+        saved = match.snapshot
+        batches = None if batch is None else batch - (-1 if saved.batch_id is None else saved.batch_id)
+        for source in dict.fromkeys([*saved.offsets, *offsets]):
+            step = step_between(source, saved.offsets.get(source), offsets.get(source))
+            yield Replay(stage=match.uid, step=step, batches=batches)
+
+
+def _schemas(source: StoredSnapshot, matches: tuple[StageMatch, ...], now: _Now) -> Iterator[SchemaMismatch]:
+    """Compare operators and state schemas with those of the newest snapshot: the last the code is known to have had."""
+    if now.newest is None or same_place(
+        f"{now.newest.storage.base_uri}/{now.newest.folder}", f"{source.storage.base_uri}/{source.folder}"
+    ):
+        return
+    for match in matches:
+        current = now.newest.metadata.stage(match.uid)
+        if current is None:
+            continue
+        try:
+            saved, latest = _shape(source, match.snapshot), _shape(now.newest, current)
+        except Corrupt:
+            continue  # it is among the refusals
+        for what in sorted(saved.keys() | latest.keys()):
+            if saved.get(what) != latest.get(what):
+                yield SchemaMismatch(
+                    stage=match.uid,
+                    what=what,
+                    saved=saved.get(what, "not there"),
+                    current=latest.get(what, "not there"),
+                )
+
+
+def _shape(source: StoredSnapshot, snapshot: StageSnapshot) -> dict[str, str]:
+    """Return operators, formats and state schemas of a stage as text that can be compared."""
+    operators = {
+        f"operator {o.operator}": f"{o.name} ({', '.join(o.stores)}) {o.properties}".strip()
+        for o in operators_of(source, snapshot)
+    }
+    schemas = {
+        e.path: e.checksum
+        for e in read_entries(source, snapshot)
+        if e.kind is FileKind.STATE_SCHEMA and e.partition == 0 and e.path.endswith("/_metadata/schema")
+    }
+    provider = snapshot.state_formats.get("provider")
+    return operators | schemas | ({"provider": provider} if provider else {})

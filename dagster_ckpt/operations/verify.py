@@ -1,0 +1,121 @@
+"""Is every file of a snapshot there, with the bytes that were written? Nothing is restored, nothing is changed."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from dagster_ckpt.core.model import FileEntry, StageSnapshot
+from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.errors import Corrupt, NotFound
+from dagster_ckpt.operations.deployment import Meter, ProgressCallback, silent
+from dagster_ckpt.ports import Digest
+from dagster_ckpt.spark.parallel import run_in_parallel
+from dagster_ckpt.spark.snapshots import StoredSnapshot, read_entries
+
+__all__ = ["FileProblem", "ProblemKind", "Verified", "verify_snapshot"]
+
+
+class ProblemKind(StrEnum):
+    """What is wrong with a file."""
+
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    """It is there, with other bytes than were written."""
+    UNREADABLE = "unreadable"
+    """A stage's file list: nothing can be said about the stage's files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileProblem:
+    """One file that a restore would stumble over."""
+
+    stage: str
+    path: str
+    """Relative to the stage's working directory; of a file list, its key."""
+    problem: ProblemKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What was found."""
+
+    snapshot: str
+    uri: str
+    stages: int
+    files: int
+    bytes: int
+    problems: tuple[FileProblem, ...]
+
+    @property
+    def is_intact(self) -> bool:
+        """True where every file was read and is as it was written."""
+        return not self.problems
+
+
+def verify_snapshot(
+    source: StoredSnapshot, *, progress: ProgressCallback = silent, parallelism: int = 8
+) -> Verified:
+    """Read every file of a snapshot and compare size and checksum; all problems are reported, not only the first.
+
+    Raises Unavailable when the storage cannot be reached: then nothing is known.
+    """
+    problems: list[FileProblem] = []
+    work: list[tuple[StageSnapshot, FileEntry]] = []
+    for stage in source.metadata.stages:
+        try:
+            work += [(stage, entry) for entry in read_entries(source, stage)]
+        except Corrupt as error:
+            path = stage.manifest.key if stage.manifest else stage.uid
+            problems.append(_problem(stage, path, ProblemKind.UNREADABLE, str(error)))
+    meter = Meter(sum(entry.size for _, entry in work), progress)
+    with tempfile.TemporaryDirectory(prefix="dagster-ckpt-verify-") as folder:
+
+        def check(item: tuple[int, tuple[StageSnapshot, FileEntry]]) -> None:
+            stage, entry = item[1]
+            found = _check(source, stage, entry, Path(folder) / str(item[0]))
+            if found is not None:
+                problems.append(found)
+            meter.add(entry.size, f"{stage.uid}/{entry.path}")
+
+        run_in_parallel(check, list(enumerate(work)), parallelism=parallelism)
+    return Verified(
+        snapshot=source.describe(),
+        uri=f"{source.storage.base_uri}/{source.folder}",
+        stages=len(source.metadata.stages),
+        files=len(work),
+        bytes=sum(entry.size for _, entry in work),
+        problems=tuple(sorted(problems, key=lambda p: (p.stage, p.path))),
+    )
+
+
+def _check(
+    source: StoredSnapshot, stage: StageSnapshot, entry: FileEntry, scratch: Path
+) -> FileProblem | None:
+    expected = Digest(entry.size, entry.checksum)
+    if entry.inline is not None:
+        if digest_bytes(entry.inline) == expected:
+            return None
+        return _problem(
+            stage, entry.path, ProblemKind.DAMAGED, "its content in the file list has another checksum"
+        )
+    if entry.key is None:
+        return _problem(
+            stage, entry.path, ProblemKind.DAMAGED, "the file list names neither content nor a key"
+        )
+    key = source.key(entry.key)
+    try:
+        source.storage.fetch(key, scratch, expected)
+    except NotFound:
+        return _problem(stage, entry.path, ProblemKind.MISSING, f"{key} is not in {source.storage.base_uri}")
+    except Corrupt as error:
+        return _problem(stage, entry.path, ProblemKind.DAMAGED, str(error))
+    scratch.unlink()
+    return None
+
+
+def _problem(stage: StageSnapshot, path: str, kind: ProblemKind, message: str) -> FileProblem:
+    return FileProblem(stage=stage.uid, path=path, problem=kind, message=message)

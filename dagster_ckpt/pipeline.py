@@ -1,0 +1,122 @@
+"""``@checkpointed_pipeline``: composes stages into a graph, as Dagster's ``@graph`` composes ops."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
+from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.stages import StageDefinition, StageRole, _composing
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointedPipeline:
+    """A pipeline: its stages, how they are connected, and how its checkpoints differ from the resource's defaults."""
+
+    name: PipelineId
+    stages: Mapping[StageUid, StageDefinition]
+    """In composition order."""
+    upstream: Mapping[StageUid, tuple[StageUid, ...]]
+    checkpointing: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of ``CheckpointConfig`` that override the resource's."""
+    table_dir: str = ""
+    """Overrides the resource's ``table_dir``."""
+    description: str = ""
+
+    @property
+    def graph(self) -> PipelineGraph:
+        """The pipeline as the coordinator sees it."""
+        return PipelineGraph(
+            pipeline=self.name,
+            stages=tuple(
+                StageSpec(uid=uid, name=uid, previous_uids=stage.previous_uids)
+                for uid, stage in self.stages.items()
+            ),
+            edges=tuple(
+                Edge(upstream=source, downstream=uid)
+                for uid, sources in self.upstream.items()
+                for source in dict.fromkeys(sources)
+            ),
+        )
+
+    def consumers(self, uid: StageUid) -> tuple[StageUid, ...]:
+        """Return the stages that read the channel log of ``uid``."""
+        return tuple(other for other, sources in self.upstream.items() if uid in sources)
+
+    def ancestors(self, uid: StageUid) -> tuple[StageUid, ...]:
+        """Return all stages ``uid`` depends on, each after its own inputs."""
+        wanted: set[StageUid] = set()
+        todo = list(self.upstream[uid])
+        while todo:
+            current = todo.pop()
+            if current not in wanted:
+                wanted.add(current)
+                todo.extend(self.upstream[current])
+        return tuple(stage.uid for stage in self.graph.topological if stage.uid in wanted)
+
+    def fork(self, name: str, *, table_dir: str) -> CheckpointedPipeline:
+        """Return the same stages under another pipeline name, with tables of their own in ``table_dir``."""
+        if name == self.name:
+            raise InvalidRequest(
+                f"a fork needs a name of its own; {name!r} is the name of the pipeline it forks"
+            )
+        return replace(self, name=pipeline_id(name), table_dir=table_dir)
+
+
+def checkpointed_pipeline(
+    fn: Callable[[], Any] | None = None,
+    /,
+    *,
+    name: str = "",
+    checkpointing: Mapping[str, Any] | None = None,
+    table_dir: str = "",
+) -> Any:
+    """Compose a pipeline by calling stages with the outputs of others.
+
+    Args:
+        fn: the composing function, when used without parentheses.
+        name: pipeline id, job name and asset prefix; default: the function's name.
+        checkpointing: settings of ``CheckpointConfig`` that override the coordinator resource's.
+        table_dir: overrides the resource's ``table_dir`` for this pipeline's sinks.
+
+    Raises:
+        InvalidRequest: at definition time, for impossible settings, a uid used twice, inputs that do not fit, or a
+            stage nobody reads.
+    """
+
+    def wrap(function: Callable[[], Any]) -> CheckpointedPipeline:
+        nodes: dict[StageUid, tuple[StageDefinition, tuple[StageUid, ...]]] = {}
+        token = _composing.set(nodes)
+        try:
+            function()
+        finally:
+            _composing.reset(token)
+        settings = dict(checkpointing or {})
+        CheckpointConfig.of(**settings)
+        pipeline = CheckpointedPipeline(
+            name=pipeline_id(name or function.__name__),
+            stages={uid: stage for uid, (stage, _) in nodes.items()},
+            upstream={uid: upstream for uid, (_, upstream) in nodes.items()},
+            checkpointing=settings,
+            table_dir=table_dir,
+            description=inspect.getdoc(function) or "",
+        )
+        _refuse_loose_ends(pipeline)
+        return pipeline
+
+    return wrap if fn is None else wrap(fn)
+
+
+def _refuse_loose_ends(pipeline: CheckpointedPipeline) -> None:
+    _ = pipeline.graph
+    for uid, stage in pipeline.stages.items():
+        if stage.role is not StageRole.SINK and not pipeline.consumers(uid):
+            raise InvalidRequest(
+                f"stage {uid!r} of pipeline {pipeline.name!r} has no reader: its channel log would grow for nothing. "
+                "Connect it to a stage or a sink, or leave it out"
+            )

@@ -1,0 +1,121 @@
+"""Removes the files of checkpoints that are over, in the background; deletes only what it can name.
+
+Order: shared files nobody uses, then the folder's data, its file lists and metadata last, so that a deletion
+that was interrupted can be taken up again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.graph import PipelineGraph
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.record import CleanupRecord, CoordinatorRecord
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.runtime.handles import SUBTASK_HANDLES_FILE
+from dagster_ckpt.runtime.shared_files import SharedFiles
+
+log = logging.getLogger("dagster_ckpt.coordinator")
+
+
+class Background(Protocol):
+    """Where deletions run."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run ``work`` soon, in another thread or later."""
+        ...
+
+    def drain(self) -> None:
+        """Return when everything submitted has ended, or has been given up."""
+        ...
+
+
+class ThreadBackground:
+    """Deletions in a few threads that exist only while there is work."""
+
+    def __init__(self, threads: int = 2) -> None:
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run ``work`` in a thread."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="checkpoint-cleaner")
+        self._pool.submit(work)
+
+    def drain(self) -> None:
+        """Wait for the threads and end them; the next submission starts new ones."""
+        while self._pool is not None:
+            pool, self._pool = self._pool, None
+            pool.shutdown(wait=True)
+
+
+class Cleaner:
+    """Deletes the files of one cleanup entry; doing it again does no harm."""
+
+    def __init__(
+        self,
+        *,
+        graph: PipelineGraph,
+        shared: SharedFiles,
+        storage_at: Callable[[str], CheckpointStorage],
+        storage: CheckpointStorage,
+    ) -> None:
+        self._graph = graph
+        self._shared = shared
+        self._storage_at = storage_at
+        self._storage = storage
+
+    def clean(self, cleanup: CleanupRecord, record: CoordinatorRecord, lowest: CheckpointId | None) -> bool:
+        """Return True when everything is gone; False when something failed or is still used."""
+        try:
+            if cleanup.complete:
+                self._delete(self._storage, self._shared.unused(record, cleanup, lowest))
+            if cleanup.folder_gone:
+                self._shared.load(record)
+                return self._sweep_shared(cleanup)
+            return self._folder(cleanup)
+        except (CheckpointError, OSError) as error:
+            log.warning("files of checkpoint %s were not deleted: %s", cleanup.checkpoint_id, error)
+            return False
+
+    def discard(self, base_uri: str, keys: Sequence[str]) -> None:
+        """Delete exactly these files; a failure is logged."""
+        try:
+            self._delete(self._storage_at(base_uri), keys)
+        except (CheckpointError, OSError) as error:
+            log.warning("late files %s were not deleted: %s", ", ".join(keys), error)
+
+    def _folder(self, cleanup: CleanupRecord) -> bool:
+        if cleanup.location is None:
+            return True
+        storage = self._storage_at(cleanup.location.base_uri)
+        folder = cleanup.location.folder
+        found = [o.key for o in storage.list(folder)]
+        used = [key for key in found if self._shared.uses(key)]
+        lists = {paths.MANIFEST_FILE, SUBTASK_HANDLES_FILE}
+        last = paths.metadata(folder)
+        doomed = [key for key in found if key not in used]
+        self._delete(storage, [k for k in doomed if k != last and k.rpartition("/")[2] not in lists])
+        self._delete(storage, [k for k in doomed if k != last and k.rpartition("/")[2] in lists])
+        self._delete(storage, [k for k in doomed if k == last])
+        return not used
+
+    def _sweep_shared(self, cleanup: CleanupRecord) -> bool:
+        """Remove what an aborted checkpoint uploaded for sharing and nobody took up."""
+        here = paths.CheckpointPaths(self._graph.pipeline)
+        for stage in self._graph.stages:
+            folder = here.shared_of(stage.uid, CheckpointId(cleanup.checkpoint_id))
+            keys = [o.key for o in self._storage.list(folder)]
+            self._delete(self._storage, [k for k in keys if self._shared.is_deletable(k)])
+        return True
+
+    @staticmethod
+    def _delete(storage: CheckpointStorage, keys: Sequence[str]) -> None:
+        if keys:
+            storage.delete(keys)

@@ -1,0 +1,123 @@
+"""What may take part in a checkpoint besides the stages: driver-side coordinators and master hooks.
+
+Source: flink-runtime OperatorCoordinator and MasterTriggerRestoreHook (CheckpointCoordinatorMasterHooksTest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPending:
+    """A hook's result will be given later, with ``CheckpointCoordinator.acknowledge_hook``."""
+
+
+class OperatorCoordinator(Protocol):
+    """Keeps driver-side state of one stage (a source's split enumerator, for instance)."""
+
+    uid: StageUid
+    """The stage."""
+
+    def checkpoint(self, checkpoint_id: CheckpointId) -> None:
+        """Begin a snapshot; answer with ``CheckpointCoordinator.acknowledge_coordinator``, now or later.
+
+        Raising fails the checkpoint.
+        """
+        ...
+
+    def checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
+        """Hear that a checkpoint is complete."""
+        ...
+
+    def checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        """Hear that a checkpoint is over without completing."""
+        ...
+
+    def restore(self, checkpoint_id: CheckpointId | None, state: str | None) -> None:
+        """Start from the state of a checkpoint; both None: start empty."""
+        ...
+
+
+class MasterHook(Protocol):
+    """Something outside the stages that has state in every checkpoint."""
+
+    identifier: str
+    """Stable name; a hook added under a name that is taken is ignored."""
+
+    def trigger(self, checkpoint_id: CheckpointId, timestamp: float) -> Any:
+        """Return the state (anything ``serialize`` takes, or None), or ResultPending. Raising fails the checkpoint."""
+        ...
+
+    def serialize(self, state: Any) -> str:
+        """Return the state as text. Raising fails the checkpoint."""
+        ...
+
+    def deserialize(self, text: str) -> Any:
+        """Return what ``serialize`` was given. Raising fails the restore, before any hook is called."""
+        ...
+
+    def restore(self, checkpoint_id: CheckpointId, state: Any) -> None:
+        """Start from the state of a checkpoint; None where it holds none for this hook."""
+        ...
+
+    def reset(self) -> None:
+        """Start empty: there is no checkpoint to restore."""
+        ...
+
+    def close(self) -> None:
+        """The coordinator is shut down."""
+        ...
+
+
+def distinct_hooks(hooks: Sequence[MasterHook]) -> dict[str, MasterHook]:
+    """Return hooks by identifier, the first of each wins. Raises InvalidRequest for a blank identifier."""
+    found: dict[str, MasterHook] = {}
+    for hook in hooks:
+        name = getattr(hook, "identifier", None)
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidRequest(f"a master hook needs a name that is not blank, got {name!r}")
+        found.setdefault(name, hook)
+    return found
+
+
+def restore_hooks(
+    hooks: Mapping[str, MasterHook],
+    checkpoint_id: CheckpointId,
+    states: Mapping[str, str],
+    *,
+    skip_unmatched: frozenset[str] = frozenset(),
+) -> None:
+    """Give every hook its state; all are read before the first is called.
+
+    ``skip_unmatched``: ids of states no hook wants and that may be dropped. Raises InvalidRequest for another.
+    A checkpoint without any master state calls no hook (Flink's quirk).
+    """
+    lost = sorted(set(states) - set(hooks) - skip_unmatched)
+    if lost:
+        raise InvalidRequest(
+            f"the checkpoint holds state of master hook {lost[0]!r}, which does not exist any more: "
+            "add it again, or set allow_non_restored_state"
+        )
+    if not states:
+        return
+    read = {name: hook.deserialize(states[name]) for name, hook in hooks.items() if name in states}
+    for name, hook in hooks.items():
+        hook.restore(checkpoint_id, read.get(name))
+
+
+def serialized(hook: MasterHook, state: object) -> str | None:
+    """Return a hook's state as text, None for none. Raises InvalidRequest when the hook makes something else."""
+    if state is None:
+        return None
+    text = hook.serialize(state)
+    if not isinstance(text, str):
+        raise InvalidRequest(
+            f"master hook {hook.identifier!r} must serialize its state to text, got {text!r}"
+        )
+    return text

@@ -1,0 +1,101 @@
+"""Asks a run that is alive, in whichever process, for a savepoint or for its end; and takes what others asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.mailbox import LEASE, RENEW_EVERY, Answer, answer_in, is_alive, request_of, with_mail
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.record import CoordinatorRecord, MailRecord, parse_record
+from dagster_ckpt.core.requests import CheckpointRequest
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.ports import Clock, Committed, CoordinatorStore
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+
+
+@dataclass(frozen=True, slots=True)
+class NobodyThere:
+    """No run that reads its mailbox owns the pipeline; the caller may take it over."""
+
+    owner: str
+    """Run that had it last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """The request is in the mailbox of this run."""
+
+    owner: str
+
+
+def post(
+    store: CoordinatorStore, pipeline: PipelineId, request: CheckpointRequest, *, clock: Clock
+) -> Posted | NobodyThere:
+    """Leave a request (with a ``request_id``) for the run that is alive.
+
+    Raises InvalidRequest without an id, Unavailable and OutcomeUnknown as the store does: repeat it then.
+    """
+    if not request.request_id:
+        raise InvalidRequest("a request to another process needs a request_id, by which its answer is found")
+    while True:
+        stored = store.load(pipeline)
+        record = None if stored is None else parse_record(stored.body)
+        if stored is None or record is None or not is_alive(record, clock.now()):
+            return NobodyThere("" if record is None else record.owner)
+        wanted = with_mail(record, request, clock.now())
+        if wanted is record:
+            return Posted(record.owner)
+        outcome = store.compare_and_set(pipeline, stored.version, wanted.model_dump_json())
+        if isinstance(outcome, Committed):
+            return Posted(record.owner)
+
+
+def look_up(
+    store: CoordinatorStore, pipeline: PipelineId, request_id: str
+) -> tuple[Answer, CoordinatorRecord]:
+    """Return what became of a request, and the record it was read from. Raises NotFound without a record."""
+    stored = store.load(pipeline)
+    if stored is None:
+        raise NotFound(f"pipeline {pipeline!r} has never run")
+    record = parse_record(stored.body)
+    return answer_in(record, request_id), record
+
+
+class Mailbox:
+    """The run's side: renews the lease and hands requests to the coordinator; called with every poll."""
+
+    def __init__(self, clock: Clock, *, tell: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._tell = tell
+        self._renew_at = 0.0
+
+    def serve(self, coordinator: CheckpointCoordinator) -> None:
+        """Do what is due. Raises Fenced; a store that cannot be reached is asked again later."""
+        now = self._clock.monotonic()
+        if now >= self._renew_at:
+            self._renew_at = now + RENEW_EVERY
+            coordinator.renew_lease(self._clock.now() + LEASE)
+        mails = coordinator.record.mailbox
+        if not mails:
+            return
+        refused = {m.request_id: why for m in mails if (why := self._take(coordinator, m))}
+        coordinator.mail_taken(frozenset(m.request_id for m in mails), refused)
+
+    def _take(self, coordinator: CheckpointCoordinator, mail: MailRecord) -> str:
+        """Return why it can never be done; empty when the coordinator has it."""
+        self._tell(f"another process asks for {_text(mail.kind)}")
+        try:
+            request = request_of(mail)
+            if mail.kind.is_synchronous:
+                coordinator.stop_with_savepoint(request)
+            else:
+                coordinator.trigger(request)
+        except InvalidRequest as error:
+            return str(error)
+        return ""
+
+
+def _text(kind: CheckpointKind) -> str:
+    return "the end of the run with a savepoint" if kind.is_synchronous else f"a {kind.value}"

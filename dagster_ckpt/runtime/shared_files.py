@@ -1,0 +1,121 @@
+"""The registry of shared files of one attempt, filled from acknowledgements and, where needed, from manifests."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.ids import CheckpointId, PipelineId
+from dagster_ckpt.core.messages import StateHandle, StateScope
+from dagster_ckpt.core.metadata_text import decode_metadata
+from dagster_ckpt.core.record import CleanupRecord, CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.restore_point import SnapshotLocation
+from dagster_ckpt.core.shared_state import SharedStateRegistry
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.runtime.handles import ReadHandles, handles_of
+
+log = logging.getLogger("dagster_ckpt.coordinator")
+
+
+class SharedFiles:
+    """Which checkpoint uses which shared file; thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: PipelineId,
+        highest_not_claimed: int | None,
+        storage_at: Callable[[str], CheckpointStorage],
+        read_manifest: ReadHandles,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._layout = paths.CheckpointPaths(pipeline)
+        self._storage_at = storage_at
+        self._read_manifest = read_manifest
+        self._known: set[int] = set()
+        limit = None if highest_not_claimed is None else CheckpointId(highest_not_claimed)
+        self._registry = SharedStateRegistry(highest_not_claimed=limit)
+
+    def register(self, checkpoint_id: CheckpointId, handles: Sequence[StateHandle]) -> None:
+        """Note that a checkpoint uses these files (those in the shared folder); late messages count as well."""
+        shared = [h for h in handles if h.scope is StateScope.SHARED]
+        if shared:
+            with self._lock:
+                self._register(checkpoint_id, shared)
+
+    def _register(self, checkpoint_id: CheckpointId, handles: Iterable[StateHandle]) -> None:
+        for handle in handles:
+            creator = None
+            if handle.key not in self._registry:
+                creator = self._layout.shared_creator(handle.key)
+            try:
+                self._registry.register(handle.key, handle, checkpoint_id, created_by=creator)
+            except InvalidRequest as error:
+                # The file stays registered with what was acknowledged first; a restore checks every size.
+                log.warning("checkpoint %s: %s", checkpoint_id, error)
+
+    def completed(self, checkpoint_id: CheckpointId) -> None:
+        """Note that every acknowledgement of a checkpoint was heard by this process, and it is complete."""
+        with self._lock:
+            self._known.add(checkpoint_id)
+            self._registry.checkpoint_completed(checkpoint_id)
+
+    def unused(
+        self, record: CoordinatorRecord, cleanup: CleanupRecord, lowest: CheckpointId | None
+    ) -> tuple[str, ...]:
+        """Return the shared files that no checkpoint from ``lowest`` on uses, and forget them.
+
+        Raises Unavailable, NotFound or Corrupt when the file list of a retained checkpoint cannot be read: then
+        nothing is known to be unused.
+        """
+        self.load(record)
+        with self._lock:
+            self._load_doomed(cleanup)
+            limit = lowest if lowest is not None else CheckpointId(record.next_id)
+            files = self._registry.unregister_unused(limit).files
+        return tuple(f.key for f in files if self._layout.shared_creator(f.key) is not None)
+
+    def load(self, record: CoordinatorRecord) -> None:
+        """Read the file lists of retained checkpoints this process did not see; raises as ``unused``."""
+        with self._lock:
+            for entry in record.completed:
+                self._load_retained(entry)
+
+    def uses(self, key: str) -> bool:
+        """True while some checkpoint uses the file."""
+        return key in self._registry
+
+    def is_deletable(self, key: str) -> bool:
+        """True for a file in this pipeline's shared folder that nobody uses and that is ours to delete."""
+        creator = self._layout.shared_creator(key)
+        limit = self._registry.highest_not_claimed or 0
+        return creator is not None and creator > limit and key not in self._registry
+
+    def _load_retained(self, entry: CompletedRecord) -> None:
+        if entry.checkpoint_id in self._known:
+            return
+        if not entry.properties.unclaimed:
+            self._register(CheckpointId(entry.checkpoint_id), self._handles(entry.location))
+        self._known.add(entry.checkpoint_id)
+
+    def _load_doomed(self, cleanup: CleanupRecord) -> None:
+        if cleanup.checkpoint_id in self._known or not cleanup.complete or cleanup.location is None:
+            return
+        try:
+            handles = self._handles(cleanup.location)
+        except NotFound:
+            handles = []  # an earlier try has removed its lists already
+        self._register(CheckpointId(cleanup.checkpoint_id), handles)
+        self._known.add(cleanup.checkpoint_id)
+
+    def _handles(self, location: SnapshotLocation) -> list[StateHandle]:
+        storage = self._storage_at(location.base_uri)
+        key = paths.metadata(location.folder)
+        metadata = decode_metadata(storage.read(key), name=f"{storage.base_uri}/{key}")
+        if metadata.kind.is_savepoint:
+            return []  # self-contained: all its files are in its folder
+        found = handles_of(storage, metadata, self._read_manifest)
+        return [h for h in found if h.scope is StateScope.SHARED]

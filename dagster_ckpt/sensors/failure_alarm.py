@@ -1,0 +1,192 @@
+"""The failure alarm: people are told once when checkpoints fail or grow old, and once when that is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.asset_events import succeeded_evaluation
+from dagster_ckpt.assets import AGE_CHECK, checkpoints_asset_key
+from dagster_ckpt.core.alarms import (
+    Alarm,
+    AlarmFacts,
+    AlarmKind,
+    AlarmPolicy,
+    AlarmState,
+    OpenEpisodes,
+    judge_alarms,
+)
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.record import CoordinatorRecord, parse_record
+from dagster_ckpt.core.streaks import FailureStreak, failure_streak
+from dagster_ckpt.errors import Unavailable
+from dagster_ckpt.pipeline import CheckpointedPipeline
+from dagster_ckpt.ports import CoordinatorStore
+from dagster_ckpt.resources import CheckpointCoordinatorResource
+from dagster_ckpt.runtime.opening import parse_row
+from dagster_ckpt.sensors.common import Cursor, StandingCoordinator, read_cursor, run_link
+
+ROWS = 25
+"""Newest rows of the history a tick looks at, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmMessage:
+    """What a ``notify`` hook gets."""
+
+    pipeline: str
+    alarm: Alarm
+    run_link: str
+    """Address of the run whose checkpoint failed last; empty where there is none. Relative without ``ui_base_url``."""
+    checks_link: str
+    """Address of the checkpoints asset's checks."""
+
+    @property
+    def text(self) -> str:
+        """The message in one line, for a chat or a mail's subject."""
+        return f"{self.pipeline}: {self.alarm.sentence}"
+
+
+class AlarmCursor(Cursor):
+    """What people have been told: kind of alarm → newest completed checkpoint when the episode began."""
+
+    failures: int | None = None
+    age: int | None = None
+
+
+def build_failure_alarm(
+    pipeline: CheckpointedPipeline,
+    *,
+    coordinator: CheckpointCoordinatorResource,
+    policy: AlarmPolicy,
+    notify: Callable[[AlarmMessage], Any] | None = None,
+    minimum_interval_seconds: int = 30,
+) -> dg.SensorDefinition:
+    """Return the sensor that tells people; it reports to the checkpoints asset and calls ``notify``.
+
+    A hook that raises is called again in the next tick: people are told at least once. A cursor that was reset tells
+    them again of what is still wrong.
+    """
+
+    standing = StandingCoordinator(coordinator)
+
+    @dg.sensor(
+        name=f"{pipeline.name}_failure_alarm",
+        description=f"Tells people, once per episode, when checkpoints of `{pipeline.name}` fail or grow old.",
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def failure_alarm(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        resource = standing.of(context)
+        cursor = read_cursor(context.cursor, AlarmCursor)
+        try:
+            facts = alarm_facts(resource.store(), pipeline.name, now=time.time())
+        except Unavailable as error:
+            return dg.SkipReason(f"nothing is known of the checkpoints: {error}")
+        if facts is None:
+            return dg.SkipReason("the pipeline has not run yet")
+        decision = judge_alarms(policy, facts, OpenEpisodes(failures=cursor.failures, age=cursor.age))
+        for alarm in decision.announce:
+            context.log.warning(alarm.sentence)
+            if notify is not None:
+                notify(_message(pipeline.name, alarm, resource.ui_base_url))
+        return _result(pipeline.name, decision.announce, decision.open, facts, resource.ui_base_url)
+
+    return failure_alarm
+
+
+def alarm_facts(store: CoordinatorStore, pipeline: PipelineId, *, now: float) -> AlarmFacts | None:
+    """Return what the history says; None for a pipeline that has not run. Its cost does not grow with the history."""
+    stored = store.load(pipeline)
+    if stored is None:
+        return None
+    record = parse_record(stored.body)
+    rows = store.history(pipeline, limit=ROWS)
+    streak = failure_streak(numbers for row in rows if (numbers := parse_row(row)) is not None)
+    return AlarmFacts(
+        streak=_completed_by_record(streak, record),
+        began_at=min((row.triggered_at for row in rows), default=None),
+        now=now,
+    )
+
+
+def _completed_by_record(streak: FailureStreak, record: CoordinatorRecord) -> FailureStreak:
+    """A streak longer than the rows looked at does not reach the completion before it: the record knows that one."""
+    if streak.completed_id:
+        return streak
+    newest = max((*record.completed, *record.savepoints), key=lambda c: c.checkpoint_id, default=None)
+    if newest is None:
+        return replace(streak, completed_id=record.latest_completed or 0)
+    return replace(streak, completed_id=newest.checkpoint_id, completed_at=newest.completed_at)
+
+
+def _message(pipeline: PipelineId, alarm: Alarm, ui_base_url: str) -> AlarmMessage:
+    base = ui_base_url.rstrip("/")
+    return AlarmMessage(
+        pipeline=pipeline,
+        alarm=alarm,
+        run_link=run_link(alarm.run_id, base) if alarm.run_id else "",
+        checks_link=f"{base}/assets/{pipeline}/checkpoints?view=checks",
+    )
+
+
+def _result(
+    pipeline: PipelineId,
+    announced: tuple[Alarm, ...],
+    told: OpenEpisodes,
+    facts: AlarmFacts,
+    ui_base_url: str,
+) -> dg.SensorResult:
+    events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
+    for alarm in announced:
+        message = _message(pipeline, alarm, ui_base_url)
+        events.append(_observation(pipeline, message))
+        events.append(_evaluation(pipeline, alarm))
+    standing = [kind for kind, open_ in (("failures", told.failures), ("age", told.age)) if open_ is not None]
+    quiet = (
+        f"people know ({', '.join(standing)})"
+        if standing
+        else f"{facts.streak.count} failed since the last success"
+    )
+    return dg.SensorResult(
+        asset_events=events,
+        skip_reason=None if events else dg.SkipReason(quiet),
+        cursor=AlarmCursor(failures=told.failures, age=told.age).model_dump_json(),
+    )
+
+
+def _observation(pipeline: PipelineId, message: AlarmMessage) -> dg.AssetObservation:
+    alarm = message.alarm
+    metadata: dict[str, Any] = {
+        "alarm": f"{alarm.kind.value} {alarm.state.value}",
+        "consecutive_failures": alarm.failures,
+        "reason": alarm.reason or "-",
+        "message": alarm.message or "-",
+        "stage": ", ".join(alarm.stages) or "-",
+    }
+    if alarm.age is not None:
+        metadata["age_s"] = round(alarm.age, 1)
+    if alarm.run_id:
+        metadata["run"] = dg.MetadataValue.dagster_run(alarm.run_id)
+    return dg.AssetObservation(checkpoints_asset_key(pipeline), description=alarm.sentence, metadata=metadata)
+
+
+def _evaluation(pipeline: PipelineId, alarm: Alarm) -> dg.AssetCheckEvaluation:
+    passed = alarm.state is AlarmState.CLEARED
+    metadata: dict[str, str | int | float] = {
+        "consecutive_failures": alarm.failures,
+        "message": alarm.sentence,
+    }
+    if alarm.kind is AlarmKind.FAILURES:
+        return succeeded_evaluation(pipeline, passed=passed, metadata=metadata)
+    return dg.AssetCheckEvaluation(
+        asset_key=checkpoints_asset_key(pipeline),
+        check_name=AGE_CHECK,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={**metadata, "age_s": round(alarm.age or 0.0, 1)},
+    )

@@ -1,0 +1,154 @@
+"""Prepares the working directory an attempt starts from: adopted, built from a snapshot, or empty.
+
+Everything is verified before anything is started; what cannot be restored leaves the earlier state untouched.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.matching import StageMatch
+from dagster_ckpt.core.model import FileEntry
+from dagster_ckpt.core.recovery import Adopt, DirectoryState, Fresh, Materialise, RestorePurpose
+from dagster_ckpt.errors import CheckpointError, InvalidRequest
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.capture import latest_committed_batch
+from dagster_ckpt.spark.channel_log import ChannelLog
+from dagster_ckpt.spark.channel_retention import sweep_staging
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.local_copy import LocalCopy
+from dagster_ckpt.spark.log_restore import restore_logs
+from dagster_ckpt.spark.pins import sweep_pins
+from dagster_ckpt.spark.reporting import Reporter
+from dagster_ckpt.spark.restore import materialise_stage
+from dagster_ckpt.spark.snapshots import StoredSnapshot
+from dagster_ckpt.spark.table_roll_back import LaterRows
+from dagster_ckpt.spark.tables import PipelineTables
+
+if TYPE_CHECKING:
+    from dagster_ckpt.pipeline import CheckpointedPipeline
+
+
+def state_of_directory(pipeline: CheckpointedPipeline, path: str) -> DirectoryState:
+    """Return whether an attempt's directory holds everything its stages would go on from."""
+    directory = AttemptDirectory(Path(path))
+    if not path or not directory.root.is_dir():
+        return DirectoryState.MISSING
+    for uid in pipeline.stages:
+        stage = directory.stage(uid)
+        try:
+            last = ChannelLog(stage.log).last_batch()
+        except CheckpointError:
+            return DirectoryState.DAMAGED
+        if last is not None and latest_committed_batch(stage.query) is None:
+            return DirectoryState.DAMAGED
+    return DirectoryState.INTACT
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRestorer:
+    """Carries out the coordinator's restore decision."""
+
+    pipeline: CheckpointedPipeline
+    coordinator: CheckpointCoordinator
+    work_dir: Path
+    open_storage: Callable[[str], CheckpointStorage]
+    tables: PipelineTables
+    reporter: Reporter
+    options: RestoreOptions
+
+    def restore(self) -> AttemptDirectory:
+        """Prepare every stage's directory and its table, and tell the coordinator that the attempt runs.
+
+        Raises Corrupt (naming the file), InvalidRequest, Unavailable; then no directory of this attempt is left.
+        """
+        decision = self.coordinator.restored
+        match decision:
+            case Adopt():
+                directory = AttemptDirectory(Path(decision.working_directory))
+                self._adopt(directory)
+            case Materialise():
+                directory = self._own()
+                self._build(directory, decision)
+            case Fresh():
+                directory = self._own()
+                self._begin(directory)
+            case _:
+                assert_never(decision)
+        self.reporter.info(f"attempt {self.coordinator.epoch} of {self.pipeline.name}: {decision.reason}")
+        self.coordinator.started(str(directory.root))
+        for removed in directory.remove_older_siblings():
+            self.reporter.info(f"removed the working directory of an earlier attempt: {removed.name}")
+        return directory
+
+    def _own(self) -> AttemptDirectory:
+        directory = AttemptDirectory.of(self.work_dir, self.pipeline.name, self.coordinator.epoch)
+        shutil.rmtree(directory.root, ignore_errors=True)  # a try of this very attempt that failed half-way
+        return directory
+
+    # --- the three beginnings ----------------------------------------------------------------------------------
+
+    def _adopt(self, directory: AttemptDirectory) -> None:
+        for uid in self.pipeline.stages:
+            stage = directory.stage(uid)
+            sweep_pins(stage.root)
+            sweep_staging(ChannelLog(stage.log))
+        self.tables.adopt()
+
+    def _begin(self, directory: AttemptDirectory) -> None:
+        for uid in self.pipeline.stages:
+            ChannelLog.create(directory.stage(uid).log)
+        if self.options.roll_back_tables:
+            self.tables.empty(directory, self.reporter)
+
+    def _build(self, directory: AttemptDirectory, decision: Materialise) -> None:
+        source = StoredSnapshot(
+            storage=self.open_storage(decision.location.base_uri),
+            folder=decision.location.folder,
+            metadata=decision.metadata,
+        )
+        fork = decision.purpose is RestorePurpose.FORK
+        restored: dict[StageUid, list[FileEntry]] = {}
+        try:
+            for match in decision.stages.matches:
+                self._refuse_other_inputs(match)
+                restored[match.uid] = materialise_stage(
+                    source,
+                    match.snapshot,
+                    target_dir=directory.stage(match.uid).root,
+                    new_query_id=str(uuid.uuid4()) if fork else None,
+                    local_copy=self._local_copy(directory, match, decision),
+                )
+            restore_logs(directory, decision)
+            for uid in decision.stages.new:
+                ChannelLog.create(directory.stage(uid).log)
+            later = LaterRows.SET_ASIDE if self.options.roll_back_tables else LaterRows.KEEP
+            self.tables.restore(directory, decision, later, self.reporter)
+        except BaseException:
+            shutil.rmtree(directory.root, ignore_errors=True)
+            raise
+
+    def _local_copy(
+        self, directory: AttemptDirectory, match: StageMatch, decision: Materialise
+    ) -> LocalCopy | None:
+        if not self.coordinator.config.local_backup or decision.purpose is RestorePurpose.FORK:
+            return None
+        return LocalCopy.of(directory.local_copies(match.uid), CheckpointId(decision.metadata.checkpoint_id))
+
+    def _refuse_other_inputs(self, match: StageMatch) -> None:
+        """Spark numbers the inputs of a query by position: other inputs cannot take over their offsets."""
+        if not match.snapshot.offsets or not (match.lost_inputs or match.new_inputs):
+            return
+        raise InvalidRequest(
+            f"stage {match.uid!r} had other inputs when the snapshot was taken (no longer there: "
+            f"{list(match.lost_inputs)}, new: {list(match.new_inputs)}): its saved state cannot be matched to them. "
+            "Give the changed stage a new uid and start with allow_non_restored_state, or restore the old graph"
+        )

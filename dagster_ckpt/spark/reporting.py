@@ -1,0 +1,53 @@
+"""What the stage runner tells its host while it works; Dagster's side turns it into log lines and events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
+from dagster_ckpt.core.model import SnapshotMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReport:
+    """What one stage did in an epoch run."""
+
+    uid: StageUid
+    checkpoint_id: CheckpointId | None
+    """None: the checkpoint could not be triggered, and the stage only worked off its input."""
+    batch_id: BatchId | None
+    """Last committed micro-batch in the cut."""
+    batches: int
+    """Micro-batches this run added."""
+    rows: int
+    """Rows read by them."""
+    drain_ms: float
+    subtasks: int = 1
+    metrics: SnapshotMetrics = SnapshotMetrics()
+    outcome: str = "acknowledged"
+    """``acknowledged``, or why the stage took no part."""
+
+    def line(self) -> str:
+        """Return the one line of the event log that speaks of this stage."""
+        work = f"{self.uid}: {self.rows:,} rows in {self.batches} batches ({self.drain_ms / 1000:.1f} s)"
+        if self.checkpoint_id is None:
+            return f"{work}; no checkpoint: {self.outcome}"
+        cut = "no batch yet" if self.batch_id is None else f"batch {self.batch_id}"
+        m = self.metrics
+        return (
+            f"{work}; checkpoint {self.checkpoint_id} {self.outcome} at {cut}: {self.subtasks} subtasks, "
+            f"{m.bytes_new:,} bytes new of {m.bytes_full:,}, sync {m.sync_ms:.1f} ms, async {m.async_ms:.1f} ms"
+        )
+
+
+class Reporter(Protocol):
+    """Where the runner's news go."""
+
+    def info(self, message: str) -> None:
+        """Say something an operator may want to read."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Say something an operator should read."""
+        ...

@@ -1,0 +1,142 @@
+"""Turns a stage into a running query: its inputs read channel logs, its batches go to its log or its table.
+
+The same in both kinds of run; only the trigger and who releases barriers differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster_ckpt.core.ids import BatchId, StageUid
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.channel_log import ChannelLog
+from dagster_ckpt.spark.channel_release import Release
+from dagster_ckpt.spark.channel_sink import ChannelSink
+from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
+from dagster_ckpt.stages import StageContext, StageDefinition, StageRole
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from dagster_ckpt.pipeline import CheckpointedPipeline
+
+BatchWriter = Callable[["DataFrame", int], None]
+TableWriterFactory = Callable[["StageDefinition", StageDirectory, "DataFrame"], BatchWriter]
+
+
+def _unguarded(write: BatchWriter) -> BatchWriter:
+    return write
+
+
+@dataclass(frozen=True, slots=True)
+class StageArguments:
+    """What Dagster hands to a stage function beside its inputs."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    resources: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageQuery:
+    """One stage of one attempt, ready to be started."""
+
+    pipeline: CheckpointedPipeline
+    uid: StageUid
+    attempt: AttemptDirectory
+    table_writer: TableWriterFactory
+    arguments: StageArguments = StageArguments()
+    guard: Callable[[BatchWriter], BatchWriter] = _unguarded
+    """Wrapped around what takes the batches: a streaming run holds and stops queries there."""
+
+    @property
+    def stage(self) -> StageDefinition:
+        """The stage as its author declared it."""
+        return self.pipeline.stages[self.uid]
+
+    @property
+    def directory(self) -> StageDirectory:
+        """The stage's working directory."""
+        return self.attempt.stage(self.uid)
+
+    @property
+    def log(self) -> ChannelLog:
+        """The stage's channel log; a sink's has no rows, but its batches and barriers."""
+        return ChannelLog(self.directory.log)
+
+    @property
+    def release(self) -> Release:
+        """What the stage lets the readers of its inputs pass."""
+        return Release(self.directory.root)
+
+    def input_logs(self) -> dict[StageUid, ChannelLog]:
+        """Return the channel logs the stage reads."""
+        return {uid: ChannelLog(self.attempt.stage(uid).log) for uid in self.pipeline.upstream[self.uid]}
+
+    def start(
+        self, spark: SparkSession, *, available_now: Literal[True] | None = None, interval: str = "0 seconds"
+    ) -> StreamingQuery:
+        """Start the query: until its input is worked off (``available_now``) or until it is stopped.
+
+        Raises InvalidRequest when the function does not return a streaming DataFrame or its rows cannot be carried.
+        """
+        stage = self.stage
+        if stage.partitions is not None:
+            spark.conf.set("spark.sql.shuffle.partitions", str(stage.partitions))
+        frame = self._output(spark)
+        writer = (
+            frame.writeStream.queryName(f"{self.pipeline.name}.{self.uid}")
+            .outputMode(stage.output_mode)
+            .option("checkpointLocation", str(self.directory.query))
+            .foreachBatch(self.guard(self._batch_writer(frame)))
+        )
+        trigger = (
+            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=interval)
+        )
+        return trigger.start()
+
+    def _output(self, spark: SparkSession) -> DataFrame:
+        stage = self.stage
+        given: dict[str, Any] = {
+            name: self._input(spark, upstream)
+            for name, upstream in zip(stage.inputs, self.pipeline.upstream[self.uid], strict=True)
+        }
+        if stage.takes_spark:
+            given["spark"] = spark
+        if stage.takes_context:
+            given["context"] = StageContext(
+                spark=spark, uid=self.uid, config=self.arguments.config, resources=self.arguments.resources
+            )
+        frame = stage.fn(**given)
+        if not getattr(frame, "isStreaming", False):
+            raise InvalidRequest(
+                f"stage {self.uid!r} returned {type(frame).__name__}, not a streaming DataFrame: "
+                "use spark.readStream in a source, and only streaming operators on inputs"
+            )
+        return frame
+
+    def _input(self, spark: SparkSession, upstream: StageUid) -> DataFrame:
+        from dagster_ckpt.spark.channel_source import (
+            read_channel,  # the only module that needs pyspark to load
+        )
+
+        return read_channel(
+            spark,
+            str(self.attempt.stage(upstream).log),
+            channel=upstream,
+            release_file=str(self.release.path),
+            max_entries=self.stage.max_entries_per_trigger or None,
+        )
+
+    def _batch_writer(self, frame: DataFrame) -> BatchWriter:
+        if self.stage.role is not StageRole.SINK:
+            return ChannelSink(self.log, frame.schema)
+        log, write = self.log, self.table_writer(self.stage, self.directory, frame)
+
+        def write_and_note(batch: DataFrame, batch_id: int) -> None:
+            write(batch, batch_id)
+            log.append_data(BatchId(batch_id), ())  # so that a barrier in a sink's log knows its last batch
+
+        return write_and_note

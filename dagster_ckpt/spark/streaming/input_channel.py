@@ -1,0 +1,101 @@
+"""One input of a stage as its barriers see it: what lies in the log ahead of the reader, and what it has reached."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+from dagster_ckpt.core.ids import CheckpointId, LogPosition, StageUid
+from dagster_ckpt.spark.channel_entries import Barrier, Cancel, Data, End
+from dagster_ckpt.spark.channel_log import ChannelLog
+
+Mark: TypeAlias = Barrier | Cancel | End
+
+
+@dataclass(slots=True, kw_only=True)
+class InputChannel:
+    """Looks at every entry of the upstream log once; used by one thread."""
+
+    upstream: StageUid
+    log: ChannelLog
+    position: LogPosition
+    """Where the reader stands after its newest committed batch."""
+    ignored_through: CheckpointId
+    """Barriers up to this one belong to checkpoints that were over before this attempt began."""
+    looked_to: LogPosition = field(init=False)
+    rows: deque[LogPosition] = field(default_factory=deque)
+    """Entries with rows that the reader has not passed."""
+    marks: deque[tuple[LogPosition, Mark]] = field(default_factory=deque)
+    """Barriers, cancel markers and ends that were not delivered yet."""
+    barriers: dict[CheckpointId, LogPosition] = field(default_factory=dict)
+    """Where the barriers lie that were seen."""
+    standing_on: Barrier | None = None
+    """The barrier the reader was reported to stand on and was not released from."""
+
+    def __post_init__(self) -> None:
+        self.looked_to = self.position
+
+    def look(self) -> list[Barrier]:
+        """Take up the entries written since; return the barriers among them."""
+        seen: list[Barrier] = []
+        for position, entry in self.log.entries(self.looked_to):
+            self.looked_to = LogPosition(position + 1)
+            match entry:
+                case Data():
+                    if entry.files:
+                        self.rows.append(position)
+                case Barrier():
+                    if entry.checkpoint_id > self.ignored_through:
+                        self.barriers[entry.checkpoint_id] = position
+                        self.marks.append((position, entry))
+                        seen.append(entry)
+                case Cancel() | End():
+                    self.marks.append((position, entry))
+                case _:
+                    assert_never(entry)
+        return seen
+
+    def reach(self, position: LogPosition) -> None:
+        """Note where the reader stands now."""
+        self.position = max(position, self.position)
+        while self.rows and self.rows[0] < self.position:
+            self.rows.popleft()
+
+    def arrived(self) -> Mark | None:
+        """Return the next mark that the reader has reached, once; nothing while it stands on a barrier."""
+        if self.standing_on is not None or not self.marks:
+            return None
+        position, mark = self.marks[0]
+        if self.rows and self.rows[0] < position:
+            return None
+        if isinstance(mark, Barrier):
+            if self.position < position:
+                return None
+            self.standing_on = mark
+        self.marks.popleft()
+        return mark
+
+    def arrived_or_passed(self) -> Mark | None:
+        """Return the next mark that no row lies before, once: the view of a reader that no barrier holds."""
+        if not self.marks or (self.rows and self.rows[0] < self.marks[0][0]):
+            return None
+        return self.marks.popleft()[1]
+
+    def pulled_forward(self, checkpoint_id: CheckpointId) -> Barrier | None:
+        """Return the barrier of ``checkpoint_id`` ahead of the rows before it, once."""
+        for index, (_, mark) in enumerate(self.marks):
+            if isinstance(mark, Barrier) and mark.checkpoint_id == checkpoint_id:
+                del self.marks[index]
+                return mark
+        return None
+
+    def forget_below(self, checkpoint_id: CheckpointId) -> None:
+        """Drop what is known of barriers of older checkpoints."""
+        for number in [n for n in self.barriers if n < checkpoint_id]:
+            del self.barriers[number]
+
+    @property
+    def backlog(self) -> int:
+        """Log entries with rows that wait for the reader."""
+        return len(self.rows)

@@ -1,0 +1,177 @@
+"""The one thread in which all barrier decisions of a run are taken: messages in, logs and commits looked at.
+
+It looks often while a checkpoint is underway and seldom otherwise: nothing is aligned then.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.messages import TriggerStages
+from dagster_ckpt.ports import Clock
+from dagster_ckpt.spark.streaming.stage_worker import StageWorker
+
+LOOK_WHILE_UNDERWAY = 0.005
+LOOK_OTHERWISE = 0.1
+_MAX_MESSAGES_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The coordinator triggered a checkpoint."""
+
+    message: TriggerStages
+
+
+@dataclass(frozen=True, slots=True)
+class IsComplete:
+    """A checkpoint is complete."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class IsAborted:
+    """A checkpoint is over without completing."""
+
+    checkpoint_id: CheckpointId
+    latest_completed: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """A snapshot's thread has ended."""
+
+    uid: StageUid
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class _Wake:
+    """Look now."""
+
+
+Message = Begin | IsComplete | IsAborted | JobEnded | _Wake
+
+
+class BarrierLoop:
+    """Runs the workers of all stages; ``post`` may be called from any thread."""
+
+    def __init__(
+        self,
+        workers: Mapping[StageUid, StageWorker],
+        order: Sequence[StageUid],
+        *,
+        clock: Clock,
+        on_error: Callable[[StageUid, Exception], None],
+    ) -> None:
+        """``order``: stages after their inputs, so that a barrier may pass the whole graph in one look."""
+        self.workers = workers
+        self._order = tuple(order)
+        self._clock = clock
+        self._on_error = on_error
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._underway: dict[CheckpointId, float] = {}
+        self.newest_complete: CheckpointId | None = None
+        """Newest checkpoint the stages were told is complete."""
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look, in a thread."""
+        self._thread = threading.Thread(target=self._run, name="barriers", daemon=True)
+        self._thread.start()
+
+    def post(self, message: Message) -> None:
+        """Hand a message over."""
+        self._messages.put(message)
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End the thread; snapshots that run are told to stop."""
+        self._stopping.set()
+        self.post(_Wake())
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        for worker in self.workers.values():
+            worker.close(self._clock.now())
+
+    @property
+    def underway(self) -> Mapping[CheckpointId, float]:
+        """Checkpoints that were triggered and are not over, and when."""
+        return dict(self._underway)
+
+    def step(self, *, wait: float = 0.0) -> bool:
+        """Take the messages that are there and look once; True when something was decided."""
+        took = self._take_messages(wait)
+        now = self._clock.now()
+        decided = False
+        for uid in self._order:
+            try:
+                decided |= self.workers[uid].sweep(now)
+            except (
+                Exception
+            ) as error:  # a stage that cannot align fails the run; its supervisor decides what follows
+                self._on_error(uid, error)
+                self._stopping.set()
+                return True
+        return decided or took
+
+    def _run(self) -> None:
+        decided = False
+        while not self._stopping.is_set():
+            pause = LOOK_WHILE_UNDERWAY if self._underway else LOOK_OTHERWISE
+            decided = self.step(wait=0.0 if decided else pause)
+
+    def _take_messages(self, wait: float) -> bool:
+        took = False
+        for _ in range(_MAX_MESSAGES_AT_ONCE):
+            try:
+                message = self._messages.get(block=wait > 0 and not took, timeout=wait if wait > 0 else None)
+            except queue.Empty:
+                return took
+            took = True
+            self._take(message)
+        return took
+
+    def _take(self, message: Message) -> None:
+        now = self._clock.now()
+        match message:
+            case Begin(trigger):
+                self._begin(trigger)
+            case IsComplete(number):
+                self._underway.pop(number, None)
+                self.newest_complete = max(number, self.newest_complete or number)
+                self._each(lambda worker: worker.completed(number, now))
+            case IsAborted(number, latest):
+                self._underway.pop(number, None)
+                self._each(lambda worker: worker.aborted(number, latest, now))
+            case JobEnded(uid, number):
+                self._guarded(self.workers[uid], lambda worker: worker.job_done(number, now))
+            case _Wake():
+                pass
+            case _:
+                assert_never(message)
+
+    def _begin(self, trigger: TriggerStages) -> None:
+        self._underway[trigger.checkpoint_id] = trigger.timestamp
+        for uid in dict.fromkeys(attempt.stage for attempt in trigger.attempts):
+            self._guarded(
+                self.workers[uid],
+                lambda worker: worker.trigger(trigger.checkpoint_id, trigger.timestamp, trigger.options),
+            )
+
+    def _each(self, what: Callable[[StageWorker], None]) -> None:
+        for uid in self._order:
+            self._guarded(self.workers[uid], what)
+
+    def _guarded(self, worker: StageWorker, what: Callable[[StageWorker], None]) -> None:
+        try:
+            what(worker)
+        except Exception as error:  # as in ``step``
+            self._on_error(worker.uid, error)
+            self._stopping.set()

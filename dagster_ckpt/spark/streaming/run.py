@@ -1,0 +1,272 @@
+"""One attempt of a streaming run: all stages' queries at once, barriers flowing, until something ends it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.outcomes import Completed, Failed, Triggered
+from dagster_ckpt.core.requests import CheckpointRequest
+from dagster_ckpt.core.stop_with_savepoint import NotStopped, Stopped, StoppedBadly
+from dagster_ckpt.core.tasks import StageStatus
+from dagster_ckpt.errors import CheckpointError, Fenced
+from dagster_ckpt.ports import Clock
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.reporting import Reporter
+from dagster_ckpt.spark.stage_query import StageArguments
+from dagster_ckpt.spark.streaming.gateway import StreamingGateway
+from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded
+from dagster_ckpt.spark.streaming.retention import cut_logs
+from dagster_ckpt.spark.streaming.running_stage import RunningStage, StageSetup, stop_stages
+from dagster_ckpt.spark.streaming.timer import Poller
+from dagster_ckpt.spark.tables import PipelineTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_ckpt.pipeline import CheckpointedPipeline
+
+LOOK_AT_QUERIES_EVERY = 0.25
+CUT_LOGS_EVERY = 10.0
+QUIET_BEFORE_THE_END = 1.0
+"""Seconds without a batch after which bounded sources and everything behind them count as worked off."""
+FINAL_CHECKPOINT_EVERY = 2.0
+
+
+# --- how an attempt ends ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StageDied:
+    """A query failed, or a stage could not align: the restart strategy decides."""
+
+    uid: StageUid | None
+    message: str
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """A newer attempt owns the pipeline."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedWithSavepoint:
+    """Stop-with-savepoint ended well."""
+
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfData:
+    """All sources were bounded and everything is processed; the final checkpoint is complete."""
+
+    checkpoint_id: CheckpointId | None
+
+
+RunEnd = StageDied | TakenOver | StoppedWithSavepoint | EndOfData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamingSettings:
+    """How a streaming run behaves; durations in seconds."""
+
+    trigger_interval: float = 0.0
+    """Least time between the beginnings of two batches of a stage; 0: as fast as there is data."""
+    snapshot_retries: int = 2
+    """How often storing a stage's part is tried again when storage fails in passing."""
+    starting_at_once: int = 2
+    """Stages whose readers start at the same time."""
+    start_timeout: float = 60.0
+    stop_timeout: float = 30.0
+    """How long a stop waits for the batches being written."""
+
+
+@dataclass(kw_only=True)
+class StreamingRun:
+    """Started once; ``wait`` until it ends, then ``stop``."""
+
+    pipeline: CheckpointedPipeline
+    coordinator: CheckpointCoordinator
+    gateway: StreamingGateway
+    attempt: AttemptDirectory
+    spark: SparkSession
+    tables: PipelineTables
+    reporter: Reporter
+    clock: Clock
+    arguments: Mapping[StageUid, StageArguments] = field(default_factory=dict)
+    settings: StreamingSettings = StreamingSettings()
+    requests: Callable[[CheckpointCoordinator], None] = lambda _: None
+    """Called with every poll: takes what other processes ask of the run."""
+    stages: dict[StageUid, RunningStage] = field(default_factory=dict)
+    is_started: threading.Event = field(default_factory=threading.Event)
+    """Set when every stage runs and checkpoints can be taken."""
+    _ends: queue.SimpleQueue[RunEnd] = field(default_factory=queue.SimpleQueue)
+    _finished: set[StageUid] = field(default_factory=set)
+    _next_cut: float = 0.0
+    _quiet_since: float | None = None
+    _final: CheckpointId | None = None
+    _final_at: float = 0.0
+    _cutting: threading.Lock = field(default_factory=threading.Lock)
+
+    # --- start ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every stage, inputs before their readers, then let barriers flow. Raises what a stage raises."""
+        order = [spec.uid for spec in self.pipeline.graph.topological]
+        setup = StageSetup(
+            pipeline=self.pipeline,
+            coordinator=self.coordinator,
+            attempt=self.attempt,
+            tables=self.tables,
+            settings=self.settings,
+            job_ended=lambda uid, number: self.loop.post(JobEnded(uid, number)),
+            on_finished=self._finished.add,
+        )
+        for uid in order:
+            self.stages[uid] = RunningStage.prepare(setup, uid, self.arguments.get(uid, StageArguments()))
+        self.loop = BarrierLoop(
+            {uid: stage.worker for uid, stage in self.stages.items()},
+            order,
+            clock=self.clock,
+            on_error=lambda uid, error: self._ends.put(StageDied(uid, f"{uid}: {error}", error)),
+        )
+        self.poller = Poller(self._poll, on_error=self._poll_failed)
+        for uid in order:
+            self.stages[uid].start(self.spark, self.settings)
+            self._wait_for_sources(at_most=self.settings.starting_at_once)
+        self._wait_for_sources(at_most=0)
+        self.gateway.loop = self.loop
+        self.gateway.after_completion = self.cut_logs
+        self.loop.start()
+        for uid in order:
+            self.coordinator.report_stage(uid, StageStatus.RUNNING)
+        self.poller.start()
+        self.is_started.set()
+
+    def _wait_for_sources(self, *, at_most: int) -> None:
+        """Every reader of a channel starts a Python process, which Spark gives ten seconds: too many at once fail."""
+        until = time.monotonic() + self.settings.start_timeout
+        while sum(stage.is_initializing for stage in self.stages.values()) > at_most:
+            if time.monotonic() > until:
+                return
+            time.sleep(0.02)
+
+    # --- while it runs ----------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> RunEnd | None:
+        """Supervise for so long; return how the attempt ended, or None when it runs on."""
+        until = time.monotonic() + timeout
+        while True:
+            with suppress(queue.Empty):
+                return self._ends.get_nowait()
+            end = self._look_at_queries() or self._look_at_coordinator() or self._look_for_the_end()
+            if end is not None:
+                return end
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            time.sleep(min(LOOK_AT_QUERIES_EVERY, left))
+
+    def _poll(self) -> float | None:
+        self.requests(self.coordinator)
+        due = self.coordinator.poll()
+        now = time.monotonic()
+        if now >= self._next_cut:
+            self._next_cut = now + CUT_LOGS_EVERY
+            self.cut_logs()
+        return due
+
+    def _poll_failed(self, error: Exception) -> None:
+        if isinstance(error, Fenced):
+            self._ends.put(TakenOver(str(error)))
+        elif not isinstance(error, CheckpointError):
+            self._ends.put(StageDied(None, f"the coordinator failed: {error}", error))
+
+    def cut_logs(self) -> None:
+        """Remove log entries that nobody needs any more."""
+        if self._cutting.acquire(blocking=False):
+            try:
+                pending = [CheckpointId(p.checkpoint_id) for p in self.coordinator.record.pending]
+                cut_logs(self.loop.workers, pending)
+            finally:
+                self._cutting.release()
+
+    def _look_at_queries(self) -> RunEnd | None:
+        for uid, stage in self.stages.items():
+            if uid in self._finished and not stage.is_over:
+                stage.stop(self.settings.stop_timeout)
+                self.coordinator.report_stage(uid, StageStatus.FINISHED)
+                stage.is_over = True
+            if stage.is_over or stage.is_active:
+                continue
+            error = stage.failure
+            if error is None and stage.is_bounded:
+                stage.is_ended = True
+                continue
+            message = f"stage {uid} failed: {error}" if error else f"the query of stage {uid} was stopped"
+            return StageDied(uid, message, error)
+        return None
+
+    def _look_at_coordinator(self) -> RunEnd | None:
+        match self.coordinator.stop_outcome:
+            case Stopped(uri):
+                return StoppedWithSavepoint(uri)
+            case StoppedBadly(_, message):
+                return StageDied(None, message)
+            case NotStopped() | None:
+                pass
+        failure = self.coordinator.failure
+        return StageDied(None, failure) if failure else None
+
+    def _look_for_the_end(self) -> RunEnd | None:
+        """When everything is worked off, take the final checkpoint; its completion publishes the last rows."""
+        if not self._is_worked_off():
+            self._quiet_since = None
+            return None
+        now = time.monotonic()
+        if self._quiet_since is None:
+            self._quiet_since = now
+        if now - self._quiet_since < QUIET_BEFORE_THE_END:
+            return None
+        if self._final is not None:
+            match self.coordinator.status_of(self._final):
+                case Completed():
+                    return EndOfData(self._final)
+                case Failed():
+                    self._final = None
+                case _:
+                    return None
+        if now >= self._final_at:
+            self._final_at = now + FINAL_CHECKPOINT_EVERY
+            outcome = self.coordinator.trigger(CheckpointRequest(note="final checkpoint"))
+            self._final = outcome.id if isinstance(outcome, Triggered) else None
+        return None
+
+    def _is_worked_off(self) -> bool:
+        sources = [stage for stage in self.stages.values() if not stage.worker.inputs]
+        if not all(stage.is_ended for stage in sources):
+            return False
+        return all(stage.is_quiet() for stage in self.stages.values())
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def stop(self) -> bool:
+        """Stop everything; True when every query ended between two batches and its directory can be continued."""
+        self.gateway.loop = None
+        self.gateway.after_completion = None
+        if hasattr(self, "poller"):
+            self.poller.stop()
+        clean = stop_stages(list(self.stages.values()), self.settings.stop_timeout)
+        if hasattr(self, "loop"):
+            self.loop.stop()
+        return clean

@@ -1,0 +1,280 @@
+"""A stage of a streaming run with its query: prepared, started, looked at, stopped between two batches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.core.alignment import Decline
+from dagster_ckpt.core.config import CheckpointingMode
+from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
+from dagster_ckpt.core.subtask_effects import DeclineCheckpoint
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.spark.channel_entries import Barrier
+from dagster_ckpt.spark.channel_log import ChannelLog
+from dagster_ckpt.spark.stage_query import StageArguments, StageQuery
+from dagster_ckpt.spark.stage_snapshot import SnapshotOutcome, StageSnapshotter
+from dagster_ckpt.spark.streaming.gate import BatchGate, StoppedAtBatchBoundary
+from dagster_ckpt.spark.streaming.input_channel import InputChannel
+from dagster_ckpt.spark.streaming.positions import CommittedBatches
+from dagster_ckpt.spark.streaming.progress import BatchMeter
+from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob, StageCut
+from dagster_ckpt.spark.streaming.stage_worker import StageWorker
+from dagster_ckpt.stages import Boundedness
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from dagster_ckpt.pipeline import CheckpointedPipeline
+    from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+    from dagster_ckpt.spark.directories import AttemptDirectory
+    from dagster_ckpt.spark.streaming.run import StreamingSettings
+    from dagster_ckpt.spark.tables import PipelineTables
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSetup:
+    """What all stages of a run share."""
+
+    pipeline: CheckpointedPipeline
+    coordinator: CheckpointCoordinator
+    attempt: AttemptDirectory
+    tables: PipelineTables
+    settings: StreamingSettings
+    job_ended: Callable[[StageUid, CheckpointId], None]
+    on_finished: Callable[[StageUid], None]
+
+
+@dataclass(kw_only=True)
+class RunningStage:
+    """One stage while it runs; everything but its worker is used by the supervisor's thread."""
+
+    uid: StageUid
+    stage_query: StageQuery
+    worker: StageWorker
+    gate: BatchGate
+    is_bounded: bool
+    is_ended: bool = False
+    """A bounded source whose query has come to its end; barriers pass it all the same."""
+    is_over: bool = False
+    """Stopped for good, because the run stops with a savepoint."""
+    meter: BatchMeter = field(default_factory=BatchMeter)
+    query: StreamingQuery | None = None
+
+    @classmethod
+    def prepare(cls, setup: StageSetup, uid: StageUid, arguments: StageArguments) -> RunningStage:
+        """Return the stage ready to be started, with its inputs released up to where the attempt begins."""
+        gate = BatchGate()
+        stage_query = StageQuery(
+            pipeline=setup.pipeline,
+            uid=uid,
+            attempt=setup.attempt,
+            table_writer=setup.tables.writer,
+            arguments=arguments,
+            guard=gate.guard,
+        )
+        logs = stage_query.input_logs()
+        over = {upstream: _newest_barrier(log) for upstream, log in logs.items()}
+        _release_earlier(setup, stage_query, over.values())
+        batches = CommittedBatches(
+            stage_query.directory.query,
+            inputs=_names_of_inputs(setup.pipeline, uid),
+            starts={upstream: log.start for upstream, log in logs.items()},
+        )
+        channels = {
+            upstream: InputChannel(
+                upstream=upstream,
+                log=log,
+                position=batches.current.positions[upstream],
+                ignored_through=over[upstream],
+            )
+            for upstream, log in logs.items()
+        }
+        snapshotter = StageSnapshotter(
+            uid=uid, directory=stage_query.directory, coordinator=setup.coordinator
+        )
+        worker = StageWorker(
+            uid=uid,
+            config=setup.coordinator.config,
+            log=stage_query.log,
+            release=stage_query.release,
+            batches=batches,
+            inputs=channels,
+            gate=gate,
+            snapshotter=snapshotter,
+            make_job=lambda cut, worker: _job(setup, stage_query, cut, worker),
+            decline_later=_decline_later,
+            confirm_aborted=lambda number, stage: _confirm_later(setup, number, stage),
+            on_finished=setup.on_finished,
+        )
+        bounded = stage_query.stage.boundedness is Boundedness.BOUNDED
+        return cls(uid=uid, stage_query=stage_query, worker=worker, gate=gate, is_bounded=bounded)
+
+    def start(self, spark: SparkSession, settings: StreamingSettings) -> None:
+        """Start the query. Raises InvalidRequest for a function that returns no streaming DataFrame."""
+        if self.is_bounded:
+            self.query = self.stage_query.start(spark, available_now=True)
+            return
+        self.query = self.stage_query.start(spark, interval=f"{settings.trigger_interval:.3f} seconds")
+
+    # --- looking ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """True while Spark runs the query."""
+        return self.query is not None and bool(self.query.isActive)
+
+    @property
+    def is_initializing(self) -> bool:
+        """True while Spark starts the query's readers."""
+        if self.query is None or not self.query.isActive:
+            return False
+        return str(self.query.status["message"]).startswith("Initializing")
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the query, unless it was stopped or came to its end."""
+        error = None if self.query is None else self.query.exception()
+        return None if error is None or StoppedAtBatchBoundary.__name__ in str(error) else error
+
+    def is_quiet(self) -> bool:
+        """True when nothing is to be read, no batch runs and the last one is committed."""
+        batch = self.worker.log.last_batch()
+        committed = batch is None or self.worker.batches.is_committed(batch)
+        rows = any(channel.backlog for channel in self.worker.inputs.values())
+        return committed and not rows and self.gate.inside is None and not self._has_next_batch()
+
+    def _has_next_batch(self) -> bool:
+        batch = self.worker.batches.current.batch
+        following = 0 if batch is None else batch + 1
+        return (self.stage_query.directory.query / "offsets" / str(following)).exists()
+
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """Return what Spark reports of the latest batches; nothing when the query cannot be asked."""
+        with suppress(Exception):
+            return [dict(progress) for progress in (self.query.recentProgress if self.query else ())]
+        return []
+
+    # --- stopping ---------------------------------------------------------------------------------------------
+
+    def stop(self, timeout: float) -> bool:
+        """Stop this query between two batches; True when that worked out."""
+        return stop_stages([self], timeout)
+
+    def is_between_batches(self) -> bool:
+        """True when no batch is being written and the last one is committed."""
+        if self.gate.inside is not None:
+            return False
+        try:
+            batch = self.worker.log.last_batch()
+        except CheckpointError:
+            return True  # a newer attempt has removed the directory: there is nothing to wait for
+        return batch is None or self.worker.batches.is_committed(batch)
+
+
+def stop_stages(stages: Sequence[RunningStage], timeout: float) -> bool:
+    """Stop queries between two batches: hold every gate, wait for commits, then stop; True when all were clean."""
+    running = [stage for stage in stages if stage.query is not None]
+    for stage in running:
+        stage.gate.hold()
+    until = time.monotonic() + timeout
+    waiting = [stage for stage in running if stage.is_active]
+    while waiting and time.monotonic() < until:
+        waiting = [s for s in waiting if s.is_active and not s.is_between_batches()]
+        if waiting:
+            time.sleep(0.005)
+    clean = not waiting and all(stage.failure is None for stage in running)
+    threads = [threading.Thread(target=_stop_query, args=(s.query,), daemon=True) for s in running]
+    for thread in threads:
+        thread.start()
+    # A batch that waits at the gate is let go once Spark knows that its query is being stopped.
+    while any(stage.is_active for stage in running) and time.monotonic() < until + 1:
+        time.sleep(0.002)
+    for stage in running:
+        stage.gate.stop()
+    for thread in threads:
+        thread.join(max(0.1, until + 10 - time.monotonic()))
+    return clean and not any(thread.is_alive() for thread in threads)
+
+
+def _stop_query(query: StreamingQuery) -> None:
+    with suppress(Exception):  # a query that failed on its way out is over all the same
+        query.stop()
+
+
+# --- helpers of prepare -------------------------------------------------------------------------------------------
+
+
+def _newest_barrier(log: ChannelLog) -> CheckpointId:
+    barriers = (e.checkpoint_id for _, e in log.entries(log.start) if isinstance(e, Barrier))
+    return max(barriers, default=CheckpointId(0))
+
+
+def _release_earlier(setup: StageSetup, query: StageQuery, over: Any) -> None:
+    """Barriers that are in the logs already belong to checkpoints that are over, completed or not."""
+    match setup.coordinator.config.mode:
+        case CheckpointingMode.AT_LEAST_ONCE:
+            query.release.everything()
+        case CheckpointingMode.EXACTLY_ONCE:
+            query.release.begin_anew(max(over, default=CheckpointId(0)))
+
+
+def _names_of_inputs(pipeline: CheckpointedPipeline, uid: StageUid) -> dict[str, StageUid]:
+    """Return which input a channel name in an offset means; a renamed stage is known by its earlier names."""
+    names: dict[str, StageUid] = {}
+    for upstream in pipeline.upstream[uid]:
+        names |= {str(earlier): upstream for earlier in pipeline.stages[upstream].previous_uids}
+        names[str(upstream)] = upstream
+    return names
+
+
+def _job(setup: StageSetup, query: StageQuery, cut: StageCut, worker: StageWorker) -> SnapshotJob:
+    def sink_cut(batch: BatchId | None) -> Any:
+        return setup.tables.cut(query.stage, query.directory, batch)
+
+    def done(job: SnapshotJob, outcome: SnapshotOutcome | None) -> None:
+        if outcome is None:
+            with suppress(CheckpointError):
+                setup.coordinator.confirm_aborted(job.cut.checkpoint_id, worker.uid)
+        setup.job_ended(worker.uid, job.cut.checkpoint_id)
+
+    return SnapshotJob(
+        cut=cut,
+        snapshotter=worker.snapshotter,
+        batches=worker.batches,
+        inputs={uid: channel.log for uid, channel in worker.inputs.items()},
+        sink_cut=sink_cut,
+        retries=setup.settings.snapshot_retries,
+        done=done,
+    )
+
+
+def _decline_later(snapshotter: StageSnapshotter, effect: DeclineCheckpoint | Decline) -> None:
+    """Declining asks the coordinator store: the barrier loop does not wait for it."""
+    message = effect.message if isinstance(effect, DeclineCheckpoint) else effect.reason.text
+
+    def decline() -> None:
+        with suppress(CheckpointError):
+            snapshotter.coordinator.decline(
+                effect.checkpoint_id,
+                snapshotter.attempt,
+                effect.reason,
+                message,
+                transient=False,
+                retries_left=0,
+            )
+
+    threading.Thread(target=decline, name="decline", daemon=True).start()
+
+
+def _confirm_later(setup: StageSetup, number: CheckpointId, uid: StageUid) -> None:
+    def confirm() -> None:
+        with suppress(CheckpointError):
+            setup.coordinator.confirm_aborted(number, uid)
+
+    threading.Thread(target=confirm, name="confirm-aborted", daemon=True).start()

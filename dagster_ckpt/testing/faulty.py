@@ -1,0 +1,149 @@
+"""Stores and storages whose calls pass through faults, and the words to speak of such calls."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from dagster_ckpt.core.ids import CheckpointId, PipelineId
+from dagster_ckpt.ports import (
+    AlreadyExists,
+    CheckpointStorage,
+    Committed,
+    Conflict,
+    CoordinatorStore,
+    Digest,
+    HistoryRow,
+    StoredObject,
+    StoredRecord,
+)
+
+__all__ = ["Call", "Effect", "Fault", "FaultyStorage", "FaultyStore", "Operation", "SimulatedCrash"]
+
+T = TypeVar("T")
+
+
+class SimulatedCrash(BaseException):
+    """The process ended here; whoever catches it must throw the coordinator away and open a new one."""
+
+
+class Operation(StrEnum):
+    """Every call a wrapper intercepts."""
+
+    LOAD = "load"
+    COMPARE_AND_SET = "compare_and_set"
+    HISTORY = "history"
+    PIPELINES = "pipelines"
+    CREATE = "create"
+    READ = "read"
+    FETCH = "fetch"
+    LIST = "list"
+    DELETE = "delete"
+
+    @property
+    def writes(self) -> bool:
+        """True where a lost answer leaves the caller in doubt."""
+        return self in (Operation.COMPARE_AND_SET, Operation.CREATE, Operation.DELETE)
+
+
+class Effect(Enum):
+    """Whether a failing call did its work before it failed."""
+
+    NONE = "none"
+    HAPPENED = "happened"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One intercepted call; ``subject`` is the pipeline, the key, the prefix, or the keys joined by ' '."""
+
+    operation: Operation
+    subject: str = ""
+
+
+class Fault(Protocol):
+    """What may happen around a call."""
+
+    def around(self, call: Call, proceed: Callable[[], T]) -> T:
+        """Return ``proceed()``, or fail before, instead of or after it."""
+        ...
+
+
+# --- wrappers -----------------------------------------------------------------------------------------------
+
+
+def _through(faults: Sequence[Fault], call: Call, proceed: Callable[[], T]) -> T:
+    if not faults:
+        return proceed()
+    first, rest = faults[0], faults[1:]
+    return first.around(call, lambda: _through(rest, call, proceed))
+
+
+class FaultyStore:
+    """A CoordinatorStore whose calls pass through faults."""
+
+    def __init__(self, inner: CoordinatorStore, *faults: Fault) -> None:
+        self.inner = inner
+        self._faults = faults
+
+    def load(self, pipeline: PipelineId) -> StoredRecord | None:
+        """Load through the faults."""
+        return _through(self._faults, Call(Operation.LOAD, pipeline), lambda: self.inner.load(pipeline))
+
+    def compare_and_set(
+        self, pipeline: PipelineId, expected: int, body: str, history: Sequence[HistoryRow] = ()
+    ) -> Committed | Conflict:
+        """Compare and set through the faults."""
+        call = Call(Operation.COMPARE_AND_SET, pipeline)
+        return _through(
+            self._faults, call, lambda: self.inner.compare_and_set(pipeline, expected, body, history)
+        )
+
+    def history(
+        self, pipeline: PipelineId, *, limit: int, before: CheckpointId | None = None
+    ) -> list[HistoryRow]:
+        """Read history through the faults."""
+        call = Call(Operation.HISTORY, pipeline)
+        return _through(self._faults, call, lambda: self.inner.history(pipeline, limit=limit, before=before))
+
+    def pipelines(self) -> list[PipelineId]:
+        """List pipelines through the faults."""
+        return _through(self._faults, Call(Operation.PIPELINES), self.inner.pipelines)
+
+
+class FaultyStorage:
+    """A CheckpointStorage whose calls pass through faults."""
+
+    def __init__(self, inner: CheckpointStorage, *faults: Fault) -> None:
+        self.inner = inner
+        self.base_uri = inner.base_uri
+        self._faults = faults
+
+    def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
+        """Create through the faults."""
+        return _through(self._faults, Call(Operation.CREATE, key), lambda: self.inner.create(key, source))
+
+    def read(self, key: str) -> bytes:
+        """Read through the faults."""
+        return _through(self._faults, Call(Operation.READ, key), lambda: self.inner.read(key))
+
+    def fetch(self, key: str, target: Path, expected: Digest) -> None:
+        """Fetch through the faults."""
+        _through(self._faults, Call(Operation.FETCH, key), lambda: self.inner.fetch(key, target, expected))
+
+    def list(self, prefix: str) -> Iterable[StoredObject]:
+        """List through the faults; the whole listing counts as one call."""
+
+        def whole() -> builtins.list[StoredObject]:
+            return [*self.inner.list(prefix)]
+
+        return iter(_through(self._faults, Call(Operation.LIST, prefix), whole))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete through the faults."""
+        call = Call(Operation.DELETE, " ".join(keys))
+        _through(self._faults, call, lambda: self.inner.delete(keys))

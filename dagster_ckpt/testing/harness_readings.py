@@ -1,0 +1,158 @@
+"""What a scenario reads off the harness."""
+
+from __future__ import annotations
+
+from dagster_ckpt.core.events import (
+    CheckpointDiscarded,
+    CheckpointFailed,
+    CheckpointRejected,
+    CheckpointSubsumed,
+    CoordinatorEvent,
+    JobFailed,
+)
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.metadata_text import decode_metadata
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
+from dagster_ckpt.core.outcomes import CheckpointOutcome
+from dagster_ckpt.core.paths import metadata as metadata_key
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.record import CoordinatorRecord
+from dagster_ckpt.core.statistics import StatisticsSnapshot, gauges
+from dagster_ckpt.core.tasks import StageStatus
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.testing.gateway import AbortNotice, CompleteNotice, Notice, RecordingGateway
+from dagster_ckpt.testing.memory import MemoryCheckpointStorage
+
+
+class HarnessReadings:
+    """Everything observable, without changing anything."""
+
+    coordinator: CheckpointCoordinator
+    gateway: RecordingGateway
+    events: list[CoordinatorEvent]
+    memory_storages: dict[str, CheckpointStorage]
+
+    # --- checkpoints ----------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> CoordinatorRecord:
+        """The durable record."""
+        return self.coordinator.record
+
+    @property
+    def pending(self) -> list[CheckpointId]:
+        """Checkpoints underway."""
+        return [CheckpointId(p.checkpoint_id) for p in self.record.pending]
+
+    @property
+    def completed(self) -> list[CheckpointId]:
+        """Retained checkpoints, oldest first."""
+        return [CheckpointId(c.checkpoint_id) for c in self.record.completed]
+
+    @property
+    def savepoints(self) -> list[CheckpointId]:
+        """Completed savepoints, oldest first."""
+        return [CheckpointId(s.checkpoint_id) for s in self.record.savepoints]
+
+    @property
+    def queued(self) -> int:
+        """Requests waiting for their turn."""
+        return self.coordinator.queued_requests
+
+    @property
+    def subsumed(self) -> list[CheckpointId]:
+        """Checkpoints that a newer one replaced, in order."""
+        return [e.checkpoint_id for e in self.events if isinstance(e, CheckpointSubsumed)]
+
+    @property
+    def discarded(self) -> list[CheckpointId]:
+        """Completed checkpoints whose files are gone, in order."""
+        return [e.checkpoint_id for e in self.events if isinstance(e, CheckpointDiscarded)]
+
+    @property
+    def failures(self) -> dict[CheckpointId, CheckpointFailureReason]:
+        """Why each failed checkpoint failed."""
+        return {e.checkpoint_id: e.reason for e in self.events if isinstance(e, CheckpointFailed)}
+
+    @property
+    def rejected(self) -> list[CheckpointFailureReason]:
+        """Why requests never became a checkpoint, in order."""
+        return [e.reason for e in self.events if isinstance(e, CheckpointRejected)]
+
+    @property
+    def job_failures(self) -> list[str]:
+        """How often and why the run was failed."""
+        return [e.cause for e in self.events if isinstance(e, JobFailed)]
+
+    @property
+    def failure_counter(self) -> int:
+        """Consecutive counted failures."""
+        return self.record.failures.count
+
+    def outcome(self, checkpoint_id: int) -> CheckpointOutcome:
+        """Return what became of a checkpoint."""
+        return self.coordinator.status_of(CheckpointId(checkpoint_id))
+
+    def kind(self, checkpoint_id: int) -> CheckpointKind:
+        """Return the kind of a pending or completed checkpoint (a full one says so)."""
+        return self.coordinator.location_of(CheckpointId(checkpoint_id)).kind
+
+    def outstanding(self, checkpoint_id: int) -> dict[str, list[int]]:
+        """Return the subtasks that have not acknowledged, by stage."""
+        return self.coordinator.outstanding(CheckpointId(checkpoint_id))
+
+    def status(self, stage: str, subtask: int = 0) -> StageStatus:
+        """Return the status of a task."""
+        return self.coordinator.status_of_task(StageUid(stage), subtask)
+
+    # --- files ----------------------------------------------------------------------------------------------
+
+    def files(self, uri: str | None = None) -> list[str]:
+        """Return the keys in the checkpoint storage, or in the one at ``uri``, sorted."""
+        return sorted(self._memory(uri).contents)
+
+    def removed(self, uri: str | None = None) -> list[str]:
+        """Return the keys that were deleted, in order."""
+        return list(self._memory(uri).deleted)
+
+    def metadata(self, checkpoint_id: int) -> CheckpointMetadata:
+        """Return the ``_metadata`` of a completed checkpoint, read from its storage."""
+        location = self.coordinator.location_of(CheckpointId(checkpoint_id))
+        key = metadata_key(location.folder)
+        return decode_metadata(location.storage.read(key), name=key)
+
+    def _memory(self, uri: str | None) -> MemoryCheckpointStorage:
+        found = next(iter(self.memory_storages.values())) if uri is None else self.memory_storages[uri]
+        assert isinstance(found, MemoryCheckpointStorage), "only a memory storage can be listed this way"
+        return found
+
+    # --- tasks ----------------------------------------------------------------------------------------------
+
+    def triggered(self, stage: str, subtask: int = 0) -> list[CheckpointId]:
+        """Return the checkpoints one subtask was asked to start, in order."""
+        return self.gateway.triggered(stage, subtask)
+
+    def notices(self, stage: str, subtask: int = 0) -> list[Notice]:
+        """Return what one subtask was told, in order."""
+        return self.gateway.notices(stage, subtask)
+
+    def completes(self, stage: str, subtask: int = 0) -> list[CheckpointId]:
+        """Return the completions one subtask was told of, in order."""
+        return [n.checkpoint_id for n in self.notices(stage, subtask) if isinstance(n, CompleteNotice)]
+
+    def aborts(self, stage: str, subtask: int = 0) -> list[CheckpointId]:
+        """Return the aborts one subtask was told of, in order."""
+        return [n.checkpoint_id for n in self.notices(stage, subtask) if isinstance(n, AbortNotice)]
+
+    # --- numbers --------------------------------------------------------------------------------------------
+
+    @property
+    def statistics(self) -> StatisticsSnapshot:
+        """The statistics."""
+        return self.coordinator.statistics()
+
+    @property
+    def gauges(self) -> dict[str, int | float | str]:
+        """The 14 gauges by name."""
+        return gauges(self.statistics)

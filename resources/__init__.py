@@ -1,0 +1,17 @@
+"""The reference deployment's resources, configured. Their classes live in ``dagster_ckpt/resources.py``."""
+
+from assets.flights import DEMO_DIR
+from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource
+
+COORDINATOR = CheckpointCoordinatorResource(
+    base_dir=str(DEMO_DIR), table_dir=str(DEMO_DIR / "tables"), tolerable_failed_checkpoints=3, num_retained=3
+)
+SPARK = SparkSessionResource(
+    app_name="flights",
+    conf={
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.log.level": "ERROR",
+    },
+)

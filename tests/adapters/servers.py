@@ -1,0 +1,231 @@
+"""Real servers for tests and benchmarks: a throw-away PostgreSQL cluster, an S3 over HTTP, a faulty wire."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+
+POSTGRES_BINARIES = "/usr/lib/postgresql/*/bin"
+
+
+class ServerMissing(Exception):
+    """The server is not installed; the message says how to get it."""
+
+
+# --- PostgreSQL -----------------------------------------------------------------------------------------------
+
+
+class PostgresCluster:
+    """A running cluster; ``new_database`` gives each test its own."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._databases = 0
+
+    def url(self, database: str, port: int | None = None) -> str:
+        return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
+
+    def new_database(self) -> str:
+        import psycopg
+
+        self._databases += 1
+        name = f"test_{self._databases}"
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+        return self.url(name)
+
+
+@contextmanager
+def postgres_cluster(*settings: str) -> Iterator[PostgresCluster]:
+    """Start a cluster in a temporary folder on a free port; ``settings`` are ``name=value``."""
+    binaries = _postgres_binaries()
+    folder = Path(tempfile.mkdtemp(prefix="dagster-ckpt-pg-"))
+    if os.geteuid() == 0:
+        shutil.chown(folder, "postgres")
+    as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    data = folder / "data"
+    port = free_port()
+    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 " + " ".join(f"-c {s}" for s in settings)
+
+    def run(program: str, *arguments: str) -> None:
+        command = [*as_user, str(binaries / program), *arguments]
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
+
+    try:
+        run(
+            "initdb",
+            "-D",
+            str(data),
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "--no-sync",
+            "--no-locale",
+            "-E",
+            "UTF8",
+        )
+        run("pg_ctl", "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options, "start")
+        try:
+            yield PostgresCluster(port)
+        finally:
+            run("pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _postgres_binaries() -> Path:
+    found = sorted(Path("/").glob(POSTGRES_BINARIES.removeprefix("/")))
+    if found:
+        return found[-1]
+    on_path = shutil.which("initdb")
+    if on_path:
+        return Path(on_path).resolve().parent
+    raise ServerMissing("PostgreSQL's server is not installed: apt-get install postgresql")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+# --- S3 -------------------------------------------------------------------------------------------------------
+
+
+class S3Server:
+    """A running S3 over HTTP; ``new_bucket`` gives each test its own."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.options = {"key": "test", "secret": "test", "client_kwargs": self._client_settings()}
+        self._buckets = 0
+
+    def _client_settings(self) -> dict[str, str]:
+        return {"endpoint_url": self.endpoint, "region_name": "us-east-1"}
+
+    def new_bucket(self) -> str:
+        import boto3
+
+        self._buckets += 1
+        name = f"bucket-{self._buckets}"
+        client = boto3.client(
+            "s3", aws_access_key_id="test", aws_secret_access_key="test", **self._client_settings()
+        )
+        client.create_bucket(Bucket=name)
+        client.close()
+        return name
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """Start moto's S3 on a free port of this process."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield S3Server(f"http://{host}:{port}")
+    finally:
+        server.stop()
+
+
+# --- a wire that loses COMMITs ----------------------------------------------------------------------------------
+
+
+class Loss(Enum):
+    NOTHING = "nothing"
+    REQUEST = "the server never hears COMMIT"
+    ANSWER = "the server commits, the client never hears"
+    LATE = "the client loses the connection before COMMIT, which arrives half a second later"
+    ANSWER_THEN_DEAF = "the server commits, and nobody reaches it any more"
+
+
+class CommitLosingProxy:
+    """A TCP proxy in front of PostgreSQL that mistreats the next COMMIT as ``loss`` says."""
+
+    def __init__(self, server_port: int) -> None:
+        self.loss = Loss.NOTHING
+        self.fired = threading.Event()
+        self._server_port = server_port
+        self._is_deaf = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._is_deaf:
+                client.close()
+                continue
+            server = socket.create_connection(("127.0.0.1", self._server_port))
+            swallow = threading.Event()
+            threading.Thread(target=self._upstream, args=(client, server, swallow), daemon=True).start()
+            threading.Thread(target=self._downstream, args=(client, server, swallow), daemon=True).start()
+
+    def _upstream(self, client: socket.socket, server: socket.socket, swallow: threading.Event) -> None:
+        with suppress(OSError):
+            while data := client.recv(65536):
+                if self.loss is not Loss.NOTHING and b"COMMIT" in data:
+                    self._mistreat(data, client, server, swallow)
+                    return
+                server.sendall(data)
+        _shut(server)
+
+    def _mistreat(
+        self, data: bytes, client: socket.socket, server: socket.socket, swallow: threading.Event
+    ) -> None:
+        loss, self.loss = self.loss, Loss.NOTHING
+        swallow.set()
+        self._is_deaf = loss is Loss.ANSWER_THEN_DEAF
+        match loss:
+            case Loss.ANSWER | Loss.ANSWER_THEN_DEAF:
+                server.sendall(data)
+                time.sleep(0.2)
+                _shut(client)
+            case Loss.LATE:
+                _shut(client)
+                time.sleep(0.5)
+                server.sendall(data)
+                time.sleep(0.2)
+            case Loss.REQUEST | Loss.NOTHING:
+                _shut(client)
+        _shut(server)
+        self.fired.set()
+
+    @staticmethod
+    def _downstream(client: socket.socket, server: socket.socket, swallow: threading.Event) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                if not swallow.is_set():
+                    client.sendall(data)
+        _shut(client)
+
+
+def _shut(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

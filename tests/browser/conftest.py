@@ -1,0 +1,69 @@
+"""One deployment with a completed run for the module, and a headless Chromium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.browser.deployment import Deployment, deployed
+from tests.epoch.small_pipeline import Feed
+
+
+@dataclass(frozen=True)
+class Shop:
+    """The deployment and what was fed to it."""
+
+    dagster: Deployment
+    feed: Feed
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Chromium of the system; without one the tests are skipped, but not in CI."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail("no Chromium: apt-get install chromium")
+        pytest.skip("no Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """A fresh instance on which the pipeline has run once, so that there is a checkpoint to restore from."""
+    folder = tmp_path_factory.mktemp("shop")
+    feed = Feed(folder / "feed")
+    feed.customer("ann", "fr")
+    feed.customer("bob", "de")
+    feed.order(("ann", 5), ("bob", 7))
+    with deployed(folder) as dagster:
+        dagster.run("shop")
+        yield Shop(dagster, feed)
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A page wide enough for every column of the UI."""
+    context = chromium.new_context(viewport={"width": 1500, "height": 1000})
+    made = context.new_page()
+    made.set_default_timeout(45_000)
+    expect.set_options(timeout=45_000)
+    yield made
+    context.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark whatever drives the browser."""
+    for item in items:
+        if "page" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)

@@ -1,0 +1,169 @@
+"""A real Dagster deployment of the small pipeline, in a folder of the test's own, and a browser in front of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import dagster as dg
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LOCATION = "small_deployment"
+INSTANCE = """\
+telemetry: {enabled: false}
+nux: {enabled: false}
+run_coordinator:
+  module: dagster.core.run_coordinator
+  class: DefaultRunCoordinator
+"""
+DEFINITIONS = """\
+from pathlib import Path
+
+from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, build_pipeline_definitions
+from tests.epoch.small_pipeline import shop
+
+HERE = Path(__file__).resolve().parent
+defs = build_pipeline_definitions(
+    shop(HERE / "feed"),
+    coordinator=CheckpointCoordinatorResource(base_dir=str(HERE / "state"), table_dir=str(HERE / "tables")),
+    spark=SparkSessionResource(
+        master="local[2,3]",
+        conf={
+            "spark.driver.memory": "1g",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.log.level": "ERROR",
+        },
+    ),
+)
+"""
+LAUNCH = """
+mutation Launch($params: ExecutionParams!) {
+  launchRun(executionParams: $params) { ... on LaunchRunSuccess { run { runId } } }
+}
+"""
+UP_WITHIN = 150.0
+RUN_WITHIN = 240.0
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Address and folder of a running deployment."""
+
+    url: str
+    folder: Path
+    instance: dg.DagsterInstance
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "tables"
+
+    def run(self, job: str) -> str:
+        """Launch a job over GraphQL and wait for its success; return the run's id."""
+        selector = {
+            "repositoryLocationName": f"{LOCATION}.py",
+            "repositoryName": "__repository__",
+            "jobName": job,
+        }
+        answer = self._graphql(LAUNCH, {"params": {"selector": selector, "runConfigData": {}}})
+        run_id = str(answer["data"]["launchRun"]["run"]["runId"])
+        self.wait(run_id)
+        return run_id
+
+    def _graphql(self, query: str, variables: dict[str, Any]) -> Any:
+        """Plain HTTP: Dagster's own client refuses to work beside a browser's event loop."""
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
+        with urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read())
+
+    def wait(self, run_id: str) -> dg.DagsterRun:
+        """Wait for a run to end well."""
+        until = time.monotonic() + RUN_WITHIN
+        while time.monotonic() < until:
+            run = self.instance.get_run_by_id(run_id)
+            if run is not None and run.is_finished:
+                assert run.status is dg.DagsterRunStatus.SUCCESS, self._failures(run_id)
+                return run
+            time.sleep(0.2)
+        raise AssertionError(f"run {run_id} did not end within {RUN_WITHIN:.0f} s")
+
+    def _failures(self, run_id: str) -> str:
+        events = (e.get_dagster_event() for e in self.instance.all_logs(run_id) if e.is_dagster_event)
+        return " | ".join(str(e.event_specific_data)[-1500:] for e in events if e.is_failure)
+
+
+@contextmanager
+def deployed(folder: Path) -> Iterator[Deployment]:
+    """Start webserver and code server; everything they write is below ``folder``."""
+    home = folder / "home"
+    home.mkdir(parents=True)
+    (home / "dagster.yaml").write_text(INSTANCE)
+    (folder / f"{LOCATION}.py").write_text(DEFINITIONS)
+    port = _free_port()
+    environment = {
+        **os.environ,
+        "DAGSTER_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "dagster_webserver", "-h", "127.0.0.1", "-p", str(port)]
+    with (folder / "dagster.log").open("w") as log:
+        server = subprocess.Popen(
+            [*command, "-f", str(folder / f"{LOCATION}.py"), "-d", str(folder)],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            start_new_session=True,
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_up(url, server, folder / "dagster.log")
+        with dg.DagsterInstance.from_config(str(home)) as instance:
+            yield Deployment(url, folder, instance)
+    finally:
+        _stop(server)
+
+
+def _wait_until_up(url: str, server: subprocess.Popen[Any], log: Path) -> None:
+    until = time.monotonic() + UP_WITHIN
+    while time.monotonic() < until:
+        try:
+            with urlopen(f"{url}/server_info", timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.3)
+        assert server.poll() is None, log.read_text()[-3000:]
+    raise AssertionError(f"Dagster did not come up: {log.read_text()[-3000:]}")
+
+
+def _stop(server: subprocess.Popen[Any]) -> None:
+    for sent, patience in ((signal.SIGINT, 20), (signal.SIGKILL, 10)):
+        if server.poll() is None:
+            os.killpg(server.pid, sent)
+        try:
+            server.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

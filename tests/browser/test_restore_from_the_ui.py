@@ -1,0 +1,64 @@
+"""The two ways to restore from Dagster's UI, clicked in a real browser, to the rows in the tables.
+
+They also hold the address of the Launchpad, which the UI does not document.
+"""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from dagster_ckpt.assets import RESTORE_TAG
+from tests.browser.conftest import Shop
+from tests.epoch.small_pipeline import read_lines, read_totals
+
+FILLED_IN = re.compile("restore_from: '?chk-000001'?")
+"""In the Launchpad's editor."""
+
+
+def launched(shop: Shop, page: Page) -> str:
+    """Press the Launchpad's button, wait for the run's end, return its id."""
+    page.get_by_role("button", name=re.compile("Launch run", re.IGNORECASE)).click()
+    page.wait_for_url(re.compile(r"/runs/[0-9a-f-]{36}"))
+    found = re.search(r"/runs/([0-9a-f-]{36})", page.url)
+    assert found is not None
+    shop.dagster.wait(found[1])
+    return found[1]
+
+
+def check_tables(shop: Shop) -> None:
+    assert read_lines(shop.dagster.tables) == shop.feed.expected_lines()
+    assert read_totals(shop.dagster.tables) == shop.feed.expected_totals()
+
+
+def test_the_link_in_a_checkpoints_metadata_opens_the_launchpad_filled_in_and_restores(
+    shop: Shop, page: Page
+) -> None:
+    shop.feed.order(("ann", 100))
+    page.goto(f"{shop.dagster.url}/assets/shop/checkpoints?view=events")
+    page.get_by_text("chk-000001").first.click()
+    page.get_by_role("link", name="Restore from chk-000001").first.click()
+    page.wait_for_url(re.compile("/playground"))
+    expect(page.locator(".CodeMirror-code").first).to_contain_text(FILLED_IN)
+    run = shop.dagster.instance.get_run_by_id(launched(shop, page))
+    assert run is not None
+    assert run.job_name == "shop"
+    assert run.run_config["ops"]["restore"]["config"]["restore_from"] == "chk-000001"
+    assert run.tags[RESTORE_TAG] == "chk-000001"
+    check_tables(shop)
+
+
+def test_the_restore_jobs_drop_down_lists_the_checkpoints_and_restores_the_one_picked(
+    shop: Shop, page: Page
+) -> None:
+    shop.feed.order(("bob", 1000))
+    page.goto(f"{shop.dagster.url}/locations/small_deployment.py/jobs/shop_restore/playground")
+    page.get_by_placeholder("Partition").click()
+    page.get_by_text("chk-000001", exact=True).last.click()
+    expect(page.locator(".CodeMirror-code").first).to_contain_text(FILLED_IN)
+    run = shop.dagster.instance.get_run_by_id(launched(shop, page))
+    assert run is not None
+    assert run.job_name == "shop_restore"
+    assert run.tags[RESTORE_TAG] == "chk-000001"
+    check_tables(shop)

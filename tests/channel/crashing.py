@@ -1,0 +1,78 @@
+"""Stops the program at its n-th change of the file system, as a kill would: nothing after it happens either."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from dagster_ckpt.testing.faults import SimulatedCrash
+
+_CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
+
+
+@dataclass
+class _Armed:
+    below: str = ""
+    remaining: int | None = None
+    seen: list[str] = field(default_factory=list)
+
+
+_armed = _Armed()
+
+
+def _hook(event: str, arguments: tuple[object, ...]) -> None:
+    if not _armed.below or not _is_change(event, arguments):
+        return
+    if not any(str(argument).startswith(_armed.below) for argument in arguments[:2]):
+        return
+    _armed.seen.append(f"{event} {arguments[:2]}")
+    if _armed.remaining is not None:
+        _armed.remaining -= 1
+        if _armed.remaining < 0:
+            raise SimulatedCrash(f"before {event} {arguments[:2]}")
+
+
+def _is_change(event: str, arguments: tuple[object, ...]) -> bool:
+    if event == "open":
+        flags = arguments[2]
+        return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    return event in _CHANGES
+
+
+sys.addaudithook(_hook)
+
+
+@contextmanager
+def crash_before_change(number: int | None, below: object) -> Iterator[list[str]]:
+    """Raise SimulatedCrash before change ``number`` (0: the first) of files below a folder, and before every
+    later one.
+
+    None only records: the list yielded names the changes in order.
+    """
+    _armed.below, _armed.remaining, _armed.seen = str(below), number, []
+    try:
+        yield _armed.seen
+    finally:
+        _armed.below, _armed.remaining = "", None
+
+
+def crashes_at_every_change(
+    below: object, prepare: Callable[[], object], act: Callable[[], object]
+) -> Iterator[int]:
+    """For every change that ``act`` makes: prepare afresh, crash there, and yield its number for the check."""
+    prepare()
+    with crash_before_change(None, below) as seen:
+        act()
+    for number in range(len(seen)):
+        prepare()
+        with crash_before_change(number, below):
+            try:
+                act()
+            except SimulatedCrash:
+                pass
+            else:
+                raise AssertionError(f"change {number} of {seen} did not happen in the second run")
+        yield number

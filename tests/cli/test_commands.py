@@ -1,0 +1,194 @@
+"""Every command that needs neither Spark nor Dagster, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dagster_ckpt.core.statistics import CheckpointStatus
+from tests.cli.conftest import Program
+from tests.operations.world import World
+from tests.spark.fake_checkpoint import FakeQuery
+
+
+def test_list_names_what_can_be_restored(world: World, run: Program) -> None:
+    world.checkpoint(1)
+    world.savepoint(2, name="before the release")
+    text = run("list").stdout
+    assert "chk-000001" in text
+    assert "before the release" in text
+    found = run.json("list")
+    assert [(s["key"], s["status"]) for s in found] == [
+        ("savepoint-000002", "savepoint"),
+        ("chk-000001", "retained"),
+    ]
+    assert found[0]["duration"] == 0.5
+
+
+def test_list_shows_pipelines_history_and_the_storage_alone(world: World, run: Program, base: Path) -> None:
+    world.checkpoint(1)
+    world.checkpoint(2)
+    world.savepoint(3)
+    world.over(1, CheckpointStatus.SUBSUMED)
+    world.over(4, CheckpointStatus.FAILED)
+    assert run.json("list", "--pipelines")[0]["latest"] == "chk-000002"
+    assert "chk-000002" in run("list", "--pipelines").stdout
+    assert [s["status"] for s in run.json("list", "--history")] == [
+        "failed",
+        "savepoint",
+        "retained",
+        "subsumed",
+    ]
+    assert [s["checkpoint_id"] for s in run.json("list", "--history", "--limit", "1")] == [4]
+    assert "disk full" in run("list", "--history").stdout
+    (base / "coordinator.db").unlink()
+    alone = run.json("list", "--from-storage")
+    assert [s["metadata"]["checkpoint_id"] for s in alone] == [1, 2, 3]
+    assert "savepoint-sales-000003" in run("list", "--from-storage").stdout
+
+
+def test_show_tells_stages_offsets_and_state(world: World, run: Program) -> None:
+    world.checkpoint(1)
+    text = run("show", "latest").stdout
+    assert "chk-000001" in text
+    assert "totals" in text
+    found = run.json("show", "chk-1", "-p", "sales")
+    assert found["metadata"]["stages"][0]["offsets"] == {"0": '{"pos":1}'}
+    assert found["is_recorded"] is True
+    assert [t["name"] for t in found["state"]["totals"]] == ["0"]
+
+
+def test_verify_reads_everything_and_names_damage(world: World, run: Program, base: Path) -> None:
+    world.query().commit(2).snapshot(2)
+    world.checkpoint(1)
+    world.savepoint(2)
+    assert [v["is_intact"] for v in run.json("verify", "--all")] == [True, True]
+    assert "intact" in run("verify", "chk-1").stdout
+    damaged = next((base / "checkpoints/sales/shared").rglob("*.sst"))
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"x" * damaged.stat().st_size)
+    (found,) = run.json("verify", "chk-1", code=1)
+    assert [p["problem"] for p in found["problems"]] == ["damaged"]
+    assert damaged.name in run("verify", code=1).stdout
+
+
+def test_inspect_names_the_tables_of_state_without_spark(world: World, run: Program) -> None:
+    world.checkpoint(1)
+    assert [t["name"] for t in run.json("inspect", "latest", "totals", "--tables")] == ["0"]
+    assert "table" in run("inspect", "latest", "totals", "--tables").stdout
+
+
+def test_diff_compares_and_can_say_so_by_its_exit_code(world: World, run: Program) -> None:
+    world.checkpoint(1)
+    world.checkpoint(2)
+    found = run.json("diff", "chk-1", "chk-2")
+    assert found["diff"]["is_same"] is False
+    assert found["diff"]["stages"][0]["offsets"][0]["units"] == 2
+    assert "offsets" in run("diff", "chk-1", "chk-2", "--exit-code", code=1).stdout
+    assert "the same state" in run("diff", "chk-2", "chk-2", "--exit-code").stdout
+
+
+def test_preview_says_what_is_read_again_and_refuses_with_1(world: World, run: Program, base: Path) -> None:
+    world.checkpoint(1)
+    world.checkpoint(2, batches=3)
+    found = run.json("preview", "chk-1")
+    assert found["is_possible"] is True
+    assert found["replay"][0]["step"]["units"] == 3
+    assert "can be restored" in run("preview", "chk-1").stdout
+    gone = next((base / "checkpoints/sales/chk-1").rglob("manifest.parquet"))
+    gone.unlink()
+    refused = run("preview", "chk-1", code=1).stdout
+    assert "CANNOT be restored" in refused
+    assert "manifest.parquet" in refused
+
+
+def test_export_and_import_move_a_savepoint_to_another_deployment(
+    world: World, run: Program, tmp_path: Path
+) -> None:
+    world.checkpoint(1)
+    done = run.json("export", "latest", str(tmp_path / "usb"), "--note", "moving house", "--label", "a=b")
+    assert done["metadata"]["note"] == "moving house"
+    there = Program(tmp_path / "new")
+    brought = there.json("import", done["uri"], "--name", "arrived")
+    assert brought["key"] == "savepoint-000001"
+    assert [s["name"] for s in there.json("list")] == ["arrived"]
+    assert there.json("verify", brought["key"])[0]["is_intact"] is True
+    again = Program(tmp_path / "third")
+    assert "savepoint-000001" in again("import", "--no-copy", done["uri"]).stdout
+    assert again.json("show", "savepoint-1")["uri"] == done["uri"]
+
+
+def test_adopt_makes_a_savepoint_of_sparks_own_directory(run: Program, tmp_path: Path) -> None:
+    query = FakeQuery(tmp_path / "theirs").commit(3)
+    (query.query / "offsets/3").write_text((query.query / "offsets/2").read_text())
+    done = run.json("adopt", "sales", f"totals={query.query}", "--name", "from the old job")
+    assert done["stages"][0]["batch_id"] == 2
+    text = run("adopt", "sales", f"totals={query.query}", "--batch", "1").stdout
+    assert "batch 1 of query" in text
+    assert "batch 2 was begun" in text
+    assert [s["checkpoint_id"] for s in run.json("list")] == [2, 1]
+
+
+def test_dispose_says_what_would_go_and_goes_with_yes(world: World, run: Program, base: Path) -> None:
+    world.savepoint(1)
+    assert "would remove savepoint-000001" in run("dispose", "savepoint-1").stdout
+    assert run.json("dispose", "savepoint-1")["dry_run"] is True
+    assert run.json("list") != []
+    assert run.json("dispose", "savepoint-1", "--yes")["done"]["files"] > 0
+    assert run.json("list") == []
+    assert not list((base / "savepoints").rglob("*.parquet"))
+
+
+def test_clean_says_what_would_go_and_goes_with_yes(world: World, run: Program, base: Path) -> None:
+    world.checkpoint(1)
+    world.checkpoint(2)
+    world.over(1, CheckpointStatus.SUBSUMED)
+    assert "repeat with --yes" in run("clean").stdout
+    assert (base / "checkpoints/sales/chk-1").exists()
+    planned = run.json("clean", "sales")
+    assert planned["dry_run"] is True
+    assert planned["plans"][0]["files"] > 0
+    assert "chk-1" in run("clean", "--verbose").stdout
+    assert "freed" in run("clean", "--yes").stdout
+    assert not (base / "checkpoints/sales/chk-1").exists()
+    assert run.json("clean", "--yes")["done"][0]["files"] == 0
+    assert run.json("verify", "--all")[0]["is_intact"] is True
+
+
+def test_doctor_finds_what_is_missing_and_what_is_left_over(world: World, run: Program, base: Path) -> None:
+    world.checkpoint(1)
+    world.checkpoint(2)
+    assert "healthy" in run("doctor").stdout
+    world.over(1, CheckpointStatus.SUBSUMED)
+    found = run.json("doctor", code=1)
+    assert [f["kind"] for f in found["findings"]] == ["orphaned"]
+    (base / "checkpoints/sales/chk-2/_metadata").unlink()
+    kinds = [f["kind"] for f in run.json("doctor", "sales", code=1)["findings"]]
+    assert "missing" in kinds
+    assert "somebody should act" in run("doctor", code=1).stdout
+
+
+def test_locations_come_from_the_environment(
+    world: World, run: Program, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.checkpoint(1)
+    monkeypatch.setenv("DAGSTER_CKPT_BASE", str(base))
+    assert "chk-000001" in run.bare("list").stdout
+    monkeypatch.delenv("DAGSTER_CKPT_BASE")
+    monkeypatch.setenv("DAGSTER_CKPT_STORE", f"sqlite:///{base / 'coordinator.db'}")
+    monkeypatch.setenv("DAGSTER_CKPT_STORAGE", (base / "checkpoints").as_uri())
+    assert "chk-000001" in run.bare("list").stdout
+    assert json.loads(run.bare("verify", "--json").stdout)[0]["is_intact"] is True
+
+
+def test_dagsters_own_storage_is_the_last_place_to_look(
+    tmp_path: Path, run: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "dagster.yaml").write_text("")
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    failed = run.bare("list", code=3)
+    assert str(home / "storage" / "dagster_ckpt" / "coordinator.db") in failed.stderr

@@ -1,0 +1,50 @@
+"""What several test folders share: one Spark session, and servers. A missing server skips its tests, but not in CI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tests.adapters.servers import PostgresCluster, S3Server, ServerMissing, postgres_cluster, s3_server
+from tests.spark_session import pytest_collection_modifyitems, pytest_configure, spark
+
+# In CI the same examples every time: a new counterexample is found at a desk, not in someone else's change.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
+
+__all__ = ["pytest_collection_modifyitems", "pytest_configure", "spark"]
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresCluster]:
+    """A real PostgreSQL cluster for the whole session."""
+    try:
+        with postgres_cluster("fsync=off", "max_connections=60") as cluster:
+            yield cluster
+    except ServerMissing as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresCluster) -> str:
+    """URL of an empty database of the test's own."""
+    return postgres_server.new_database()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """S3 over HTTP for the whole session; ``s3.options`` are what ``open_storage`` needs to reach it."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_uri(s3: S3Server) -> str:
+    """URI of an empty bucket of the test's own."""
+    return f"s3://{s3.new_bucket()}/checkpoints"

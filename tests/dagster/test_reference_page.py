@@ -1,0 +1,70 @@
+"""docs/reference/dagster.md says what there is, and there is what it says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dagster_ckpt import (
+    PipelineOptions,
+    RestartPolicy,
+    SavepointSchedule,
+    build_pipeline_definitions,
+    checkpointed_pipeline,
+    spark_sink,
+    spark_source,
+)
+
+PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "dagster.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def names() -> set[str]:
+    """Every name the definitions of a pipeline ``orders`` bring."""
+
+    @spark_source
+    def source(spark):  # type: ignore[no-untyped-def]
+        return spark
+
+    @spark_sink
+    def sink(source):  # type: ignore[no-untyped-def]
+        return source
+
+    @checkpointed_pipeline(name="orders")
+    def pipeline() -> None:
+        sink(source())
+
+    defs = build_pipeline_definitions(
+        pipeline,
+        options=PipelineOptions(
+            restart=RestartPolicy(),
+            savepoints=SavepointSchedule(cron_schedule="0 3 * * *"),
+            max_checkpoint_age=timedelta(hours=1),
+        ),
+    )
+    repository = defs.get_repository_def()
+    return {
+        *(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")),
+        *(sensor.name for sensor in repository.sensor_defs),
+        *(schedule.name for schedule in repository.schedule_defs),
+        *(key.name for check in defs.asset_checks or () for key in check.check_keys),
+    }
+
+
+def test_the_page_names_all_there_is(names: set[str]) -> None:
+    assert {name for name in names if f"`{name}`" not in PAGE} == set()
+
+
+def test_the_page_names_nothing_there_is_not(names: set[str]) -> None:
+    named = set(re.findall(r"`(orders_[a-z_]+|checkpoint_[a-z]+)`", PAGE)) - {"checkpoint_dir"}
+    assert named <= names
+
+
+def test_the_page_names_every_option() -> None:
+    for cls in (PipelineOptions, RestartPolicy, SavepointSchedule):
+        for field in fields(cls):
+            assert re.search(rf"\b{field.name}\b", PAGE), f"{cls.__name__}.{field.name}"

@@ -1,0 +1,87 @@
+"""A Dagster instance and a coordinator in a temporary folder, for pipelines run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    CheckpointedPipeline,
+    SparkSessionResource,
+    build_pipeline_definitions,
+    checkpoints_asset_key,
+)
+from dagster_ckpt.core.record import CoordinatorRecord, parse_record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass
+class Lab:
+    """Runs jobs of pipelines as Dagster does, in this process, and looks at what they left."""
+
+    folder: Path
+    instance: dg.DagsterInstance
+    settings: dict[str, Any]
+
+    kind: type[CheckpointCoordinatorResource] = CheckpointCoordinatorResource
+
+    @property
+    def coordinator(self) -> CheckpointCoordinatorResource:
+        return self.kind(
+            base_dir=str(self.folder), table_dir=str(self.tables), snapshot_retry_delay=0.1, **self.settings
+        )
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "tables"
+
+    def run(
+        self, pipeline: CheckpointedPipeline, job: str = "", ops: dict[str, Any] | None = None, **restore: Any
+    ) -> dg.ExecuteInProcessResult:
+        """Run a job (the epoch job when none is named); ``restore`` is the config of its first op."""
+        definitions = build_pipeline_definitions(
+            pipeline, coordinator=self.coordinator, spark=SparkSessionResource(master="local[2,3]")
+        )
+        config = dict(ops or {})
+        if restore:
+            config["restore"] = {"config": restore}
+        return definitions.resolve_job_def(job or pipeline.name).execute_in_process(
+            instance=self.instance, run_config={"ops": config}, raise_on_error=False
+        )
+
+    def record(self, pipeline: CheckpointedPipeline) -> CoordinatorRecord:
+        """The coordinator's record as stored."""
+        store = self.coordinator.model_copy().store()
+        stored = store.load(pipeline.name)
+        store.close()
+        assert stored is not None
+        return parse_record(stored.body)
+
+    def partitions(self, pipeline: CheckpointedPipeline) -> list[str]:
+        return sorted(self.instance.get_dynamic_partitions(f"{pipeline.name}/checkpoints"))
+
+    def materializations(self, pipeline: CheckpointedPipeline) -> list[dg.AssetMaterialization]:
+        """Newest first."""
+        records = self.instance.fetch_materializations(checkpoints_asset_key(pipeline.name), limit=50).records
+        return [r.asset_materialization for r in records if r.asset_materialization is not None]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Parametrise indirectly with a dict of coordinator settings."""
+    with dg.instance_for_test() as instance:
+        yield Lab(tmp_path / "lab", instance, getattr(request, "param", {}))
+
+
+def failure_text(result: dg.ExecuteInProcessResult) -> str:
+    """What a failed run said, causes included."""
+    errors = [event.step_failure_data.error for event in result.get_step_failure_events()]
+    return " | ".join(error.to_string() for error in errors if error is not None)

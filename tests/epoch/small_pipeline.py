@@ -1,0 +1,116 @@
+"""A pipeline small enough for many tests: two sources, a join that aligns them, two sinks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+
+ORDERS = "number INT, customer STRING, amount INT"
+CUSTOMERS = "name STRING, country STRING"
+
+
+@dataclass
+class Feed:
+    """Files the sources watch, and the truth about what was put there."""
+
+    folder: Path
+    orders: list[dict[str, Any]] = field(default_factory=list)
+    customers: list[dict[str, Any]] = field(default_factory=list)
+    _files: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("orders", "customers"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+
+    def customer(self, name: str, country: str) -> None:
+        self._put("customers", [{"name": name, "country": country}])
+        self.customers.append({"name": name, "country": country})
+
+    def order(self, *rows: tuple[str, int]) -> None:
+        made = [
+            {"number": len(self.orders) + i, "customer": who, "amount": amount}
+            for i, (who, amount) in enumerate(rows)
+        ]
+        self._put("orders", made)
+        self.orders.extend(made)
+
+    def _put(self, name: str, rows: list[dict[str, Any]]) -> None:
+        self._files += 1
+        temporary = self.folder / f".{self._files}"
+        temporary.write_text("\n".join(json.dumps(row) for row in rows))
+        os.utime(temporary, (1_700_000_000 + self._files, 1_700_000_000 + self._files))
+        temporary.rename(self.folder / name / f"{self._files:05d}.json")
+
+    def country_of(self, name: str) -> str | None:
+        return next((c["country"] for c in self.customers if c["name"] == name), None)
+
+    def expected_lines(self) -> Counter[tuple[int, str]]:
+        return Counter(
+            (o["number"], country)
+            for o in self.orders
+            if (country := self.country_of(o["customer"])) is not None
+        )
+
+    def expected_totals(self) -> dict[str, tuple[int, int]]:
+        totals: dict[str, tuple[int, int]] = {}
+        for order in self.orders:
+            country = self.country_of(order["customer"])
+            if country is not None:
+                count, amount = totals.get(country, (0, 0))
+                totals[country] = (count + 1, amount + order["amount"])
+        return totals
+
+
+def shop(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
+    """orders, customers → matched (stream-stream join) → lines (append), totals (one row per country)."""
+
+    @spark_source
+    def orders(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema(ORDERS).option("maxFilesPerTrigger", 2).json(str(folder / "orders"))
+
+    @spark_source
+    def customers(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema(CUSTOMERS).json(str(folder / "customers"))
+
+    @spark_stage
+    def matched(orders, customers):  # type: ignore[no-untyped-def]
+        return orders.join(customers, orders.customer == customers.name).select("number", "country", "amount")
+
+    @spark_sink
+    def lines(matched):  # type: ignore[no-untyped-def]
+        return matched.select("number", "country")
+
+    @spark_sink(key=["country"])
+    def totals(matched):  # type: ignore[no-untyped-def]
+        return (
+            matched.groupBy("country")
+            .agg({"number": "count", "amount": "sum"})
+            .toDF("country", "orders", "amount")
+        )
+
+    @checkpointed_pipeline(name="shop", checkpointing=checkpointing)
+    def pipeline() -> None:
+        both = matched(orders(), customers())
+        lines(both)
+        totals(both)
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def read_lines(tables: Path) -> Counter[tuple[int, str]]:
+    rows = pq.read_table(tables / "lines").to_pylist() if list((tables / "lines").glob("*.parquet")) else []
+    return Counter((row["number"], row["country"]) for row in rows)
+
+
+def read_totals(tables: Path) -> dict[str, tuple[int, int]]:
+    rows = pq.read_table(tables / "totals").to_pylist() if list((tables / "totals").glob("*.parquet")) else []
+    assert len({row["country"] for row in rows}) == len(rows), "a key is in the table twice"
+    return {row["country"]: (row["orders"], row["amount"]) for row in rows}

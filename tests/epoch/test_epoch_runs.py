@@ -1,0 +1,108 @@
+"""Epoch runs of a real pipeline on real Spark, as Dagster runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.epoch.conftest import Lab, failure_text
+from tests.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    made = Feed(tmp_path / "feed")
+    made.customer("ann", "fr")
+    made.customer("bob", "de")
+    made.order(("ann", 5), ("bob", 7))
+    return made
+
+
+def check_tables(lab: Lab, feed: Feed) -> None:
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+
+def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(lab: Lab, feed: Feed) -> None:
+    pipeline = shop(feed.folder)
+    first = lab.run(pipeline)
+    assert first.success, failure_text(first)
+    check_tables(lab, feed)
+    assert lab.partitions(pipeline) == ["chk-000001"]
+
+    feed.order(("ann", 1))
+    feed.order(("zoe", 9))  # her customer record arrives an epoch later
+    assert lab.run(pipeline).success
+    check_tables(lab, feed)
+
+    feed.customer("zoe", "ch")
+    assert lab.run(pipeline).success
+    check_tables(lab, feed)
+    newest = lab.materializations(pipeline)[0]
+    assert newest.metadata["checkpoint"].value == 3
+    assert 0 < newest.metadata["bytes_new"].value <= newest.metadata["bytes_full"].value
+
+
+def test_a_run_with_nothing_new_changes_no_table_and_still_takes_its_checkpoint(lab: Lab, feed: Feed) -> None:
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    assert lab.run(pipeline).success
+    check_tables(lab, feed)
+    assert lab.partitions(pipeline) == ["chk-000001", "chk-000002"]
+
+
+def test_a_clean_working_directory_is_adopted_and_an_explicit_restore_builds_a_new_one(
+    lab: Lab, feed: Feed
+) -> None:
+    pipeline = shop(feed.folder)
+    lab.run(pipeline)
+    lab.run(pipeline)
+    adopted = lab.record(pipeline).working_directory
+    assert adopted.endswith("attempt-1")
+    assert lab.run(pipeline, restore_from="chk-2").success
+    assert lab.record(pipeline).working_directory.endswith("attempt-3")
+    check_tables(lab, feed)
+
+
+def test_going_back_to_an_older_checkpoint_sets_later_rows_aside_and_replays_them_once(
+    lab: Lab, feed: Feed
+) -> None:
+    pipeline = shop(feed.folder)
+    lab.run(pipeline)
+    feed.order(("bob", 100), ("ann", 200))
+    lab.run(pipeline)
+    feed.order(("bob", 1000))
+    lab.run(pipeline)
+    check_tables(lab, feed)
+    result = lab.run(pipeline, restore_from="chk-1")
+    assert result.success, failure_text(result)
+    check_tables(lab, feed)
+    set_aside = list((lab.tables / "lines" / "_dagster_ckpt" / "set_aside").rglob("*.parquet"))
+    assert set_aside, "the rows published after chk-1 are kept, out of sight"
+
+
+def test_starting_without_state_empties_the_tables_first(lab: Lab, feed: Feed) -> None:
+    pipeline = shop(feed.folder)
+    lab.run(pipeline)
+    assert lab.run(pipeline, restore_from="none").success
+    check_tables(lab, feed)
+
+
+def test_a_savepoint_restores_without_the_coordinator_store_and_into_a_fork(lab: Lab, feed: Feed) -> None:
+    pipeline = shop(feed.folder)
+    lab.run(pipeline)
+    taken = lab.run(pipeline, job="shop_savepoint", ops={"savepoint": {"config": {"name": "before"}}})
+    assert taken.success, failure_text(taken)
+    location = lab.materializations(pipeline)[0].metadata["location"].value
+    assert lab.materializations(pipeline)[0].metadata["name"].value == "before"
+
+    feed.order(("ann", 50))
+    assert lab.run(pipeline).success
+    fork_tables = lab.folder / "fork"
+    fork = pipeline.fork("shop_fork", table_dir=str(fork_tables))
+    result = lab.run(fork, restore_from=str(location), fork=True)
+    assert result.success, failure_text(result)
+    assert read_lines(fork_tables) == feed.expected_lines()
+    assert read_totals(fork_tables) == feed.expected_totals()
+    check_tables(lab, feed)

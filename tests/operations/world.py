@@ -1,0 +1,287 @@
+"""A deployment in memory with snapshots of hand-made queries in Spark's formats; no Spark, no Dagster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.metadata_text import encode_metadata
+from dagster_ckpt.core.model import (
+    CheckpointKind,
+    CheckpointMetadata,
+    FileEntry,
+    StageSnapshot,
+    TableSnapshot,
+)
+from dagster_ckpt.core.properties import RunStatus, properties_for
+from dagster_ckpt.core.record import CompletedRecord, CoordinatorRecord, TriggerRecord, parse_record
+from dagster_ckpt.core.restore_point import SnapshotLocation
+from dagster_ckpt.core.statistics import CheckpointStatistics, CheckpointStatus
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.ports import (
+    AlreadyExists,
+    CheckpointStorage,
+    Committed,
+    CoordinatorStore,
+    Digest,
+    HistoryRow,
+    StoredObject,
+)
+from dagster_ckpt.spark.capture import plan_capture
+from dagster_ckpt.spark.snapshots import StoredSnapshot, open_snapshot
+from dagster_ckpt.spark.state_files import PlannedFile
+from dagster_ckpt.spark.upload import UploadMode, upload_stage
+from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
+from tests.spark.fake_checkpoint import FakeQuery
+
+SALES = PipelineId("sales")
+BASE = "memory://checkpoints"
+SAVEPOINTS = "memory://savepoints"
+
+
+class Below:
+    """A folder of another storage as a storage of its own, as every URI is on a real file system."""
+
+    def __init__(self, parent: CheckpointStorage, folder: str) -> None:
+        self.base_uri = f"{parent.base_uri}/{folder}"
+        self._parent = parent
+        self._folder = folder
+
+    def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
+        return self._parent.create(f"{self._folder}/{key}", source)
+
+    def read(self, key: str) -> bytes:
+        return self._parent.read(f"{self._folder}/{key}")
+
+    def fetch(self, key: str, target: Path, expected: Digest) -> None:
+        self._parent.fetch(f"{self._folder}/{key}", target, expected)
+
+    def list(self, prefix: str) -> Iterable[StoredObject]:
+        whole = f"{self._folder}/{prefix}" if prefix else self._folder
+        for found in self._parent.list(whole):
+            yield StoredObject(found.key.removeprefix(f"{self._folder}/"), found.size)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._parent.delete([f"{self._folder}/{key}" for key in keys])
+
+
+@dataclass
+class World:
+    """One deployment; every storage URI is a dict of its own."""
+
+    folder: Path
+    store: CoordinatorStore = field(default_factory=MemoryCoordinatorStore)
+    storages: dict[str, CheckpointStorage] = field(default_factory=dict)
+    previous: dict[str, Sequence[FileEntry]] = field(default_factory=dict)
+    queries: dict[str, FakeQuery] = field(default_factory=dict)
+
+    def open(self, uri: str) -> Any:
+        plain = uri.rstrip("/")
+        above = next((known for known in self.storages if plain.startswith(f"{known}/")), None)
+        if above is not None:
+            return Below(self.storages[above], plain.removeprefix(f"{above}/"))
+        return self.storages.setdefault(plain, MemoryCheckpointStorage(plain))
+
+    @property
+    def storage(self) -> Any:
+        return self.open(BASE)
+
+    @property
+    def savepoints(self) -> Any:
+        return self.open(SAVEPOINTS)
+
+    @property
+    def deployment(self) -> Deployment:
+        return Deployment(
+            store=self.store, storage=self.storage, open_storage=self.open, savepoint_dir=SAVEPOINTS
+        )
+
+    def query(self, uid: str = "totals") -> FakeQuery:
+        if uid not in self.queries:
+            self.queries[uid] = FakeQuery(self.folder / uid)
+        return self.queries[uid]
+
+    # --- the record -----------------------------------------------------------------------------------------
+
+    def record(self, pipeline: PipelineId = SALES) -> CoordinatorRecord:
+        stored = self.store.load(pipeline)
+        return parse_record(stored.body) if stored else CoordinatorRecord(pipeline=pipeline, epoch=1)
+
+    def write(self, record: CoordinatorRecord, *history: HistoryRow) -> None:
+        pipeline = PipelineId(record.pipeline)
+        stored = self.store.load(pipeline)
+        outcome = self.store.compare_and_set(
+            pipeline, stored.version if stored else 0, record.model_dump_json(), history
+        )
+        assert isinstance(outcome, Committed)
+
+    def change(self, pipeline: PipelineId = SALES, **fields: Any) -> None:
+        self.write(self.record(pipeline).model_copy(update=fields))
+
+    def row(
+        self,
+        number: int,
+        status: CheckpointStatus,
+        *,
+        kind: CheckpointKind = CheckpointKind.CHECKPOINT,
+        path: str = "",
+        pipeline: PipelineId = SALES,
+    ) -> HistoryRow:
+        trigger = TriggerRecord(periodic=True)
+        body = CheckpointStatistics(
+            checkpoint_id=number,
+            kind=kind,
+            status=status,
+            trigger=trigger,
+            triggered_at=float(number),
+            path=path,
+            failure_message="disk full" if status is CheckpointStatus.FAILED else "",
+        )
+        return HistoryRow(
+            pipeline=pipeline,
+            checkpoint_id=CheckpointId(number),
+            epoch=CoordinatorEpoch(1),
+            kind="savepoint" if kind.is_savepoint else "checkpoint",
+            status=status.value,
+            triggered_at=float(number),
+            ended_at=number + 0.5,
+            body=body.model_dump_json(),
+        )
+
+    def over(self, number: int, status: CheckpointStatus, **fields: Any) -> None:
+        """Drop a checkpoint from the record, as the coordinator does when it is over."""
+        record = self.record()
+        kept = tuple(c for c in record.completed if c.checkpoint_id != number)
+        changed = record.model_copy(update={"completed": kept, "next_id": max(record.next_id, number + 1)})
+        self.write(changed, self.row(number, status, **fields))
+
+    # --- snapshots ------------------------------------------------------------------------------------------
+
+    def checkpoint(self, number: int, *, batches: int = 2, **fields: Any) -> StoredSnapshot:
+        """Run the query for some batches and take an incremental checkpoint."""
+        self.query().commit(batches)
+        folder = paths.CheckpointPaths(SALES).checkpoint(CheckpointId(number))
+        stored = self.take(
+            number, folder, self.storage, UploadMode.INCREMENTAL, CheckpointKind.CHECKPOINT, **fields
+        )
+        self.remember(stored)
+        return stored
+
+    def savepoint(self, number: int, *, batches: int = 1, suffix: str = "", **fields: Any) -> StoredSnapshot:
+        """Run the query for some batches and take a savepoint."""
+        self.query().commit(batches)
+        folder = paths.CheckpointPaths(SALES).savepoint(suffix or f"{number:06d}")
+        stored = self.take(
+            number, folder, self.savepoints, UploadMode.SELF_CONTAINED, CheckpointKind.SAVEPOINT, **fields
+        )
+        self.remember(stored)
+        return stored
+
+    def take(
+        self,
+        number: int,
+        folder: str,
+        storage: CheckpointStorage,
+        mode: UploadMode,
+        kind: CheckpointKind,
+        *,
+        uid: str = "totals",
+        pipeline: PipelineId = SALES,
+        extra: Sequence[PlannedFile] = (),
+        table: TableSnapshot | None = None,
+        edges: tuple[tuple[str, str], ...] = (),
+        others: tuple[StageSnapshot, ...] = (),
+        **fields: Any,
+    ) -> StoredSnapshot:
+        query = self.query(uid)
+        plan = plan_capture(query.query)
+        upload = upload_stage(
+            files=(*plan.files, *extra),
+            stage_dir=query.root,
+            storage=storage,
+            pipeline=pipeline,
+            uid=StageUid(uid),
+            checkpoint_id=CheckpointId(number),
+            folder=folder,
+            mode=mode,
+            previous=self.previous.get(uid, ()),
+            inline_threshold=200,
+        )
+        if mode is not UploadMode.SELF_CONTAINED:
+            self.previous[uid] = upload.entries
+        snapshot = StageSnapshot(
+            uid=uid,
+            parallelism=plan.subtasks,
+            manifest=upload.manifest,
+            batch_id=plan.batch_id,
+            query_id=plan.query_id,
+            offsets=plan.offsets,
+            watermark_ms=plan.watermark_ms,
+            state_formats=plan.state_formats,
+            metrics=upload.metrics,
+            table=table,
+        )
+        metadata = CheckpointMetadata(
+            pipeline=pipeline,
+            checkpoint_id=number,
+            kind=kind,
+            epoch=1,
+            triggered_at=float(number),
+            completed_at=number + 0.5,
+            stages=(snapshot, *others),
+            edges=edges,
+            **fields,
+        )
+        storage.create(paths.metadata(folder), encode_metadata(metadata))
+        return open_snapshot(storage, folder)
+
+    def remember(self, stored: StoredSnapshot) -> None:
+        """Add a snapshot to the record and the history, as its completion does."""
+        metadata = stored.metadata
+        pipeline = PipelineId(metadata.pipeline)
+        entry = CompletedRecord(
+            checkpoint_id=metadata.checkpoint_id,
+            properties=properties_for(metadata.kind, CheckpointConfig()),
+            location=SnapshotLocation(base_uri=stored.storage.base_uri, folder=stored.folder),
+            epoch=1,
+            triggered_at=metadata.triggered_at,
+            completed_at=metadata.completed_at,
+            trigger=TriggerRecord(periodic=False, name=metadata.name, note=metadata.note),
+            bytes_full=sum(s.metrics.bytes_full for s in metadata.stages),
+        )
+        record = self.record(pipeline)
+        where = "savepoints" if metadata.kind.is_savepoint else "completed"
+        changed = record.model_copy(
+            update={
+                where: (*getattr(record, where), entry),
+                "next_id": max(record.next_id, metadata.checkpoint_id + 1),
+                "status": RunStatus.SUSPENDED,
+            }
+        )
+        row = self.row(
+            metadata.checkpoint_id,
+            CheckpointStatus.COMPLETED,
+            kind=metadata.kind,
+            path=f"{stored.storage.base_uri}/{stored.folder}",
+            pipeline=pipeline,
+        )
+        self.write(changed, row)
+
+    # --- damage ---------------------------------------------------------------------------------------------
+
+    def damage(self, storage: Any, key: str) -> None:
+        """Flip the first byte."""
+        content = storage.contents[key]
+        storage.contents[key] = bytes([content[0] ^ 0xFF]) + content[1:]
+
+
+def data_keys(stored: StoredSnapshot) -> list[str]:
+    """Keys of a snapshot's stored files of state, sorted."""
+    from dagster_ckpt.operations.contents import files_of
+
+    return sorted(o.key for o in files_of(stored).objects if not o.key.endswith(paths.MANIFEST_FILE))

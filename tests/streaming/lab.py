@@ -1,0 +1,258 @@
+"""Runs a pipeline as a stream in this process, without Dagster, and looks at what it leaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.adapters.fsspec_storage import open_storage
+from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
+from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.events import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.outcomes import CheckpointOutcome, Completed, Pending, Queued, Triggered
+from dagster_ckpt.core.record import CoordinatorRecord, parse_record
+from dagster_ckpt.core.requests import CheckpointRequest
+from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.streaming.restart import FixedDelay, RestartStrategy
+from dagster_ckpt.spark.streaming.run import StreamingSettings
+from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_ckpt import CheckpointedPipeline
+
+
+@dataclass
+class Lines:
+    """A reporter that remembers."""
+
+    said: list[str] = field(default_factory=list)
+
+    def info(self, message: str) -> None:
+        self.said.append(message)
+
+    def warn(self, message: str) -> None:
+        self.said.append(f"WARN {message}")
+
+
+@dataclass
+class Running:
+    """A streaming run in a thread of this process."""
+
+    service: StreamingService
+    thread: threading.Thread
+    events: list[CoordinatorEvent]
+    ends: list[ServiceEnd | BaseException]
+
+    @property
+    def coordinator(self) -> CheckpointCoordinator:
+        coordinator = self.service.coordinator
+        assert coordinator is not None, "the run has not opened its coordinator"
+        return coordinator
+
+    def wait_until_running(self, timeout: float = 120) -> None:
+        def runs() -> bool:
+            current = self.service.current
+            return current is not None and current.is_started.is_set()
+
+        until(runs, timeout, self)
+
+    def checkpoint(self, timeout: float = 90, **request: Any) -> Completed:
+        """Take one checkpoint and wait for it; again where the run had to restart (a busy machine)."""
+        until_then = time.monotonic() + timeout
+        while True:
+            self.wait_until_running(timeout)
+            done = self.outcome(self.trigger(timeout, **request), timeout)
+            if isinstance(done, Completed):
+                return done
+            assert time.monotonic() < until_then, done
+
+    def outcome(self, number: CheckpointId, timeout: float = 60) -> CheckpointOutcome:
+        """Wait until a checkpoint is over."""
+        until(lambda: not isinstance(self.status_of(number), Pending), timeout, self)
+        return self.status_of(number)
+
+    def status_of(self, number: CheckpointId) -> CheckpointOutcome:
+        coordinator = self.service.coordinator
+        return Pending(()) if coordinator is None else coordinator.status_of(number)
+
+    def trigger(self, timeout: float = 60, **request: Any) -> CheckpointId:
+        """Ask for a checkpoint and wait until it is underway (it may have to wait for its turn)."""
+        mine = uuid.uuid4().hex
+        self.coordinator.trigger(CheckpointRequest(request_id=mine, **request))
+        until(lambda: not isinstance(self.coordinator.outcome_of_request(mine), Queued), timeout, self)
+        outcome = self.coordinator.outcome_of_request(mine)
+        assert isinstance(outcome, Triggered), outcome
+        return outcome.id
+
+    def stop_with_savepoint(
+        self, kind: CheckpointKind = CheckpointKind.SYNC_SAVEPOINT_SUSPEND, timeout: float = 60
+    ) -> ServiceEnd:
+        outcome = self.coordinator.stop_with_savepoint(CheckpointRequest(kind=kind))
+        assert isinstance(outcome, Triggered), outcome
+        return self.join(timeout)
+
+    def stop(self, timeout: float = 60) -> ServiceEnd:
+        """Ask it to stop at the next batch boundary, and wait for its end."""
+        self.service.stopping.set()
+        return self.join(timeout)
+
+    def join(self, timeout: float = 60) -> ServiceEnd:
+        self.thread.join(timeout)
+        assert not self.thread.is_alive(), f"the run does not end: {self.service.reporter.said}"  # type: ignore[attr-defined]
+        end = self.ends[0]
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    def completed(self) -> list[int]:
+        return [int(e.checkpoint_id) for e in self.events if isinstance(e, CheckpointCompleted)]
+
+    def failed(self) -> list[CheckpointFailed]:
+        return [e for e in self.events if isinstance(e, CheckpointFailed)]
+
+    def wait_for_checkpoints(self, more: int, timeout: float = 60) -> None:
+        wanted = len(self.completed()) + more
+        until(lambda: len(self.completed()) >= wanted, timeout, self)
+
+    def crash(self) -> None:
+        """Stop the queries and everything else at once, without telling anybody: what SIGKILL leaves behind."""
+        run = self.service.current
+        if run is None:
+            return
+        run.poller.stop()
+        run.loop.stop()
+        for stage in run.stages.values():
+            stage.gate.stop()
+            if stage.query is not None:
+                stage.query.stop()
+        self.service.coordinator = None
+        self.service.stopping.set()
+
+
+def until(holds: Callable[[], bool], timeout: float = 60, running: Running | None = None) -> None:
+    """Wait for something to become true; fail with what the run said."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        if running is not None and not running.thread.is_alive():
+            raise AssertionError(
+                f"the run has ended: {running.ends}, it said {running.service.reporter.said}"
+            )  # type: ignore[attr-defined]
+        if time.monotonic() > deadline:
+            said = running.service.reporter.said if running is not None else ""  # type: ignore[attr-defined]
+            events = running.events[-10:] if running is not None else ""
+            raise AssertionError(f"did not happen within {timeout} s: {said} {events}")
+        time.sleep(0.02)
+
+
+@dataclass
+class StreamLab:
+    """One pipeline's places: store, storage, working directories, tables."""
+
+    folder: Path
+    spark: SparkSession
+    wrap_storage: Callable[[CheckpointStorage], CheckpointStorage] = lambda storage: storage
+    runs: int = 0
+    all_running: list[Running] = field(default_factory=list)
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "tables"
+
+    @property
+    def storage_uri(self) -> str:
+        return str(self.folder / "checkpoints")
+
+    def store(self) -> CoordinatorStore:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        store = SqlCoordinatorStore(f"sqlite:///{self.folder / 'coordinator.db'}")
+        store.migrate()
+        return store
+
+    def config(self, pipeline: CheckpointedPipeline, **settings: Any) -> CheckpointConfig:
+        defaults = {
+            "savepoint_dir": str(self.folder / "savepoints"),
+            "incremental": True,
+            "num_retained": 3,
+            "tolerable_failed_checkpoints": 1000,
+            "externalized_checkpoint_retention": "retain_on_cancellation",
+        }
+        return CheckpointConfig.of(**{**defaults, **settings, **pipeline.checkpointing})
+
+    def service(
+        self,
+        pipeline: CheckpointedPipeline,
+        *,
+        restore: RestoreOptions | None = None,
+        strategy: RestartStrategy | None = None,
+        **settings: Any,
+    ) -> tuple[StreamingService, list[CoordinatorEvent]]:
+        self.runs += 1
+        events: list[CoordinatorEvent] = []
+        service = StreamingService(
+            pipeline=pipeline,
+            config=self.config(pipeline, **settings),
+            store=self.store(),
+            storage=self.wrap_storage(open_storage(self.storage_uri)),
+            open_storage=open_storage,
+            session=lambda: self.spark,
+            work_dir=self.folder / "work",
+            table_dir=self.tables,
+            owner=f"run-{self.runs}",
+            reporter=Lines(),
+            restore=restore or RestoreOptions(),
+            listeners=[events.append],
+            strategy=strategy or FixedDelay(attempts=3, delay=0.5),
+            settings=StreamingSettings(snapshot_retries=0),
+        )
+        return service, events
+
+    def start(self, pipeline: CheckpointedPipeline, **options: Any) -> Running:
+        """Start a run and wait until its stages run."""
+        running = self.launch(pipeline, **options)
+        running.wait_until_running()
+        return running
+
+    def launch(self, pipeline: CheckpointedPipeline, **options: Any) -> Running:
+        service, events = self.service(pipeline, **options)
+        ends: list[ServiceEnd | BaseException] = []
+
+        def run() -> None:
+            try:
+                ends.append(service.run())
+            except BaseException as error:
+                ends.append(error)
+
+        running = Running(service, threading.Thread(target=run, daemon=True), events, ends)
+        self.all_running.append(running)
+        running.thread.start()
+        return running
+
+    def record(self, pipeline: CheckpointedPipeline) -> CoordinatorRecord:
+        stored = self.store().load(pipeline.name)
+        assert stored is not None
+        return parse_record(stored.body)
+
+    def close(self) -> None:
+        for running in self.all_running:
+            running.service.stopping.set()
+            running.thread.join(60)
+
+
+@contextmanager
+def stream_lab(folder: Path, spark: SparkSession) -> Iterator[StreamLab]:
+    lab = StreamLab(folder, spark)
+    try:
+        yield lab
+    finally:
+        lab.close()

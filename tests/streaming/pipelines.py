@@ -1,0 +1,108 @@
+"""Small pipelines whose truth is known without Spark: a diamond, two sources that meet, bounded sources."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+
+SCHEMA = "n INT, key STRING"
+KEYS = 7
+
+
+@dataclass
+class Numbers:
+    """Files of numbers that a source watches, and what was put there."""
+
+    folder: Path
+    count: int = 0
+    _files: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, rows: int) -> None:
+        """Let one more file arrive."""
+        numbers = range(self.count, self.count + rows)
+        self.count += rows
+        self._files += 1
+        temporary = self.folder.parent / f".{self.folder.name}-{self._files}"
+        temporary.write_text("\n".join(json.dumps({"n": n, "key": f"k{n % KEYS}"}) for n in numbers))
+        os.utime(temporary, (1_700_000_000 + self._files, 1_700_000_000 + self._files))
+        temporary.rename(self.folder / f"{self._files:06d}.json")
+
+
+def diamond(folder: Path, *, boundedness: str = "unbounded", **checkpointing: Any) -> CheckpointedPipeline:
+    """One source, two paths of different speed, and where they meet: rows (append) and totals (per key)."""
+
+    @spark_source(boundedness=boundedness)
+    def numbers(spark):  # type: ignore[no-untyped-def]
+        return (
+            spark.readStream.schema(SCHEMA)
+            .option("maxFilesPerTrigger", 1)
+            .option("maxFileAge", "9999d")
+            .json(str(folder))
+        )
+
+    @spark_stage(max_entries_per_trigger=1)
+    def slow(numbers):  # type: ignore[no-untyped-def]
+        return numbers.selectExpr("n", "key", "'slow' AS path")
+
+    @spark_stage
+    def fast(numbers):  # type: ignore[no-untyped-def]
+        return numbers.selectExpr("n", "key", "'fast' AS path")
+
+    @spark_stage
+    def met(fast, slow):  # type: ignore[no-untyped-def]
+        return slow.unionByName(fast)
+
+    @spark_sink
+    def rows(met):  # type: ignore[no-untyped-def]
+        return met.select("n", "path")
+
+    @spark_sink(key=["key"])
+    def totals(met):  # type: ignore[no-untyped-def]
+        from pyspark.sql import functions as f
+
+        return met.groupBy("key").agg(f.sum("n").alias("total"), f.count("path").alias("times"))
+
+    @checkpointed_pipeline(name="diamond", checkpointing=checkpointing)
+    def pipeline() -> None:
+        both = numbers()
+        together = met(fast(both), slow(both))
+        rows(together)
+        totals(together)
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def read_rows(tables: Path) -> Counter[tuple[int, str]]:
+    files = list((tables / "rows").glob("*.parquet"))
+    found = pq.read_table(tables / "rows").to_pylist() if files else []
+    return Counter((row["n"], row["path"]) for row in found)
+
+
+def read_totals(tables: Path) -> dict[str, tuple[int, int]]:
+    files = list((tables / "totals").glob("*.parquet"))
+    found = pq.read_table(tables / "totals").to_pylist() if files else []
+    assert len({row["key"] for row in found}) == len(found), "a key is in the table twice"
+    return {row["key"]: (row["total"], row["times"]) for row in found}
+
+
+def expected_rows(count: int) -> Counter[tuple[int, str]]:
+    return Counter((n, path) for n in range(count) for path in ("fast", "slow"))
+
+
+def expected_totals(count: int) -> dict[str, tuple[int, int]]:
+    totals: dict[str, tuple[int, int]] = {}
+    for n in range(count):
+        total, times = totals.get(f"k{n % KEYS}", (0, 0))
+        totals[f"k{n % KEYS}"] = (total + 2 * n, times + 2)
+    return totals

@@ -1,0 +1,211 @@
+"""The barrier loop over graphs that the test moves: consistent cuts in every mode, whatever the order of events."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.spark.channel_entries import Cancel
+from tests.streaming.played_stages import DIAMOND, TWO_SOURCES, Graph, Play
+
+MODES: dict[str, dict[str, Any]] = {
+    "aligned": {},
+    "unaligned": {"unaligned": True},
+    "aligned_with_timeout": {"unaligned": True, "aligned_checkpoint_timeout": 0.05},
+    "at_least_once": {"mode": "at_least_once"},
+}
+ALIGNED_MODES = ("aligned", "aligned_with_timeout")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def play(folder: Path, mode: str, graph: Graph = DIAMOND, **more: Any) -> Play:
+    return Play(folder, graph, CheckpointConfig.of(**MODES[mode], **more))
+
+
+@pytest.mark.parametrize("graph", [DIAMOND, TWO_SOURCES], ids=["diamond", "two_sources"])
+@pytest.mark.parametrize("mode", MODES)
+def test_checkpoints_complete_one_after_the_other_while_rows_flow(
+    folder: Path, mode: str, graph: Graph
+) -> None:
+    stage = play(folder, mode, graph)
+    for _ in range(3):
+        stage.emit(5)
+        stage.trigger()
+        stage.run_down()
+    assert stage.completed() == [1, 2, 3]
+    for number in stage.completed():
+        stage.check_cut(number)
+    stage.check_everything_arrived()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_idle_sources_pass_barriers_too(folder: Path, mode: str) -> None:
+    stage = play(folder, mode)
+    stage.trigger()
+    stage.run_down()
+    assert stage.completed() == [1]
+    assert all(cut.batch_id is None for (uid, _), cut in stage.cuts.items() if uid == "source")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_order_of_events_gives_consistent_cuts_and_loses_nothing(mode: str, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        stage = play(Path(made), mode)
+        moves = [*DIAMOND, "emit", "trigger", "loop", "loop", "jobs", "abort", "time"]
+        for move in data.draw(st.lists(st.sampled_from(moves), min_size=20, max_size=100)):
+            _move(stage, move)
+        stage.run_down()
+        assert not stage.errors
+        for number in stage.completed():
+            stage.check_cut(number)
+        last = stage.trigger()
+        stage.run_down()
+        assert last in stage.completed(), "a checkpoint that nothing disturbs completes"
+        stage.check_cut(last)
+        stage.check_everything_arrived()
+
+
+def _move(stage: Play, move: str) -> None:
+    match move:
+        case "emit":
+            stage.emit(2)
+        case "trigger":
+            if not stage.pending:
+                stage.trigger()
+        case "loop":
+            stage.loop.step()
+        case "jobs":
+            stage.finish_jobs()
+        case "abort":
+            if stage.pending:
+                stage.abort(max(stage.pending))
+        case "time":
+            stage.clock.advance(0.03)
+        case _:
+            stage.queries[StageUid(move)].step()
+
+
+def test_an_aligned_checkpoint_holds_the_input_that_came_first_until_the_other_has_come(folder: Path) -> None:
+    stage = play(folder, "aligned")
+    stage.emit(6)
+    for _ in range(8):
+        stage.queries[StageUid("source")].step()
+    stage.trigger()
+    stage.loop.step()
+    for _ in range(8):
+        stage.queries[StageUid("left")].step()
+        stage.queries[StageUid("met")].step()
+        stage.loop.step()
+    met = stage.loop.workers[StageUid("met")]
+    assert set(met.blocked_since) == {"left"}
+    assert (StageUid("met"), CheckpointId(1)) not in stage.jobs
+    stage.run_down()
+    assert not met.blocked_since
+    assert stage.completed() == [1]
+
+
+def test_an_unaligned_barrier_overtakes_rows_and_they_are_stored_with_the_checkpoint(folder: Path) -> None:
+    stage = play(folder, "unaligned")
+    stage.emit(12)
+    source, left = stage.queries[StageUid("source")], stage.queries[StageUid("left")]
+    for _ in range(12):
+        source.step()
+    for _ in range(3):
+        left.step()
+    stage.trigger()
+    for _ in range(6):
+        stage.loop.step()
+        stage.finish_jobs()
+    assert stage.completed() == [1], "no stage has read a row since the trigger"
+    stage.check_cut(CheckpointId(1))
+    assert stage.cuts[StageUid("right"), CheckpointId(1)].persisted_in_flight > 0
+    stage.run_down()
+    stage.check_everything_arrived()
+
+
+def test_an_aligned_checkpoint_turns_unaligned_when_its_time_is_over(folder: Path) -> None:
+    stage = play(folder, "aligned_with_timeout")
+    stage.emit(12)
+    for _ in range(12):
+        stage.queries[StageUid("source")].step()
+    stage.trigger()
+    stage.loop.step()
+    stage.finish_jobs()
+    assert (StageUid("right"), CheckpointId(1)) not in stage.cuts, "it is still aligned"
+    stage.clock.advance(0.06)
+    for _ in range(6):
+        stage.loop.step()
+        stage.finish_jobs()
+    assert stage.completed() == [1]
+    assert stage.cuts[StageUid("right"), CheckpointId(1)].unaligned
+    stage.check_cut(CheckpointId(1))
+
+
+@pytest.mark.parametrize("mode", ALIGNED_MODES)
+def test_an_abort_releases_whoever_waits_and_marks_the_logs(folder: Path, mode: str) -> None:
+    stage = play(folder, mode)
+    stage.emit(6)
+    for _ in range(8):
+        stage.queries[StageUid("source")].step()
+    number = stage.trigger()
+    stage.loop.step()
+    for _ in range(8):
+        stage.queries[StageUid("left")].step()
+        stage.queries[StageUid("met")].step()
+        stage.loop.step()
+    stage.abort(number)
+    stage.run_down()
+    stage.check_everything_arrived()
+    met = stage.queries[StageUid("met")].log
+    assert any(isinstance(entry, Cancel) for _, entry in met.entries(met.start))
+    following = stage.trigger()
+    stage.run_down()
+    assert stage.completed() == [following]
+
+
+def test_a_savepoint_that_ends_the_run_holds_every_stage_exactly_at_its_barrier(folder: Path) -> None:
+    stage = play(folder, "aligned")
+    stage.emit(5)
+    stage.run_down()
+    number = stage.trigger(CheckpointKind.SYNC_SAVEPOINT_SUSPEND)
+    stage.emit(5)
+    stage.run_down()
+    assert stage.completed() == [number]
+    assert sorted(stage.finished) == sorted(DIAMOND)
+    for uid, query in stage.queries.items():
+        assert query.log.find_barrier(number) == query.log.end - 1, f"{uid} went on after the savepoint"
+
+
+def test_when_that_savepoint_fails_the_stages_go_on_where_they_stood(folder: Path) -> None:
+    stage = play(folder, "aligned")
+    stage.emit(5)
+    stage.run_down()
+    number = stage.trigger(CheckpointKind.SYNC_SAVEPOINT_TERMINATE)
+    stage.emit(5)
+    for _ in range(6):
+        stage.loop.step()
+        for query in stage.queries.values():
+            query.step()
+    stage.abort(number)
+    stage.run_down()
+    assert not stage.finished
+    stage.check_everything_arrived()
+    following = stage.trigger()
+    stage.run_down()
+    assert stage.completed() == [following]

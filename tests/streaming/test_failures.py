@@ -1,0 +1,165 @@
+"""What a running stream survives: storage that refuses or hangs, a query that dies, another run that takes over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.outcomes import Failed
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.errors import Unavailable
+from dagster_ckpt.ports import AlreadyExists, CheckpointStorage, Digest, StoredObject
+from dagster_ckpt.spark.streaming.restart import FixedDelay, NoRestart
+from dagster_ckpt.spark.streaming.run import TakenOver
+from dagster_ckpt.spark.streaming.service import GaveUp
+from tests.streaming.lab import Running, StreamLab, until
+from tests.streaming.pipelines import Numbers, diamond, expected_rows, expected_totals, read_rows, read_totals
+
+
+@dataclass
+class Flaky:
+    """A storage whose writes refuse or hang while the test says so."""
+
+    inner: CheckpointStorage
+    is_full: bool = False
+    hangs: threading.Event = field(default_factory=threading.Event)
+    hanging: int = 0
+
+    def __post_init__(self) -> None:
+        self.base_uri = self.inner.base_uri
+        self.hangs.set()
+
+    def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
+        if not self.hangs.is_set():
+            self.hanging += 1
+            self.hangs.wait(120)
+        if self.is_full:
+            raise Unavailable(f"{key}: no space left on device")
+        return self.inner.create(key, source)
+
+    def read(self, key: str) -> bytes:
+        return self.inner.read(key)
+
+    def fetch(self, key: str, target: Path, expected: Digest) -> None:
+        self.inner.fetch(key, target, expected)
+
+    def list(self, prefix: str) -> Iterable[StoredObject]:
+        return self.inner.list(prefix)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self.inner.delete(keys)
+
+
+def flaky(lab: StreamLab) -> list[Flaky]:
+    """Wrap the lab's storage; the list has the newest run's at its end."""
+    made: list[Flaky] = []
+
+    def wrap(storage: CheckpointStorage) -> CheckpointStorage:
+        made.append(Flaky(storage))
+        return made[-1]
+
+    lab.wrap_storage = wrap
+    return made
+
+
+def all_published(lab: StreamLab, running: Running, count: int) -> None:
+    def holds() -> bool:
+        running.checkpoint()
+        return read_rows(lab.tables) == expected_rows(count) and read_totals(lab.tables) == expected_totals(
+            count
+        )
+
+    until(holds, 120, running)
+
+
+def batch_of(running: Running, uid: str) -> int:
+    current = running.service.current
+    assert current is not None
+    return int(current.stages[StageUid(uid)].worker.batches.look().batch or 0)
+
+
+def test_a_snapshot_that_cannot_be_stored_fails_its_checkpoint_and_the_queries_go_on(
+    lab: StreamLab, tmp_path: Path
+) -> None:
+    numbers, storages = Numbers(tmp_path / "numbers"), flaky(lab)
+    pipeline = diamond(numbers.folder, timeout=3.0)
+    running = lab.start(pipeline)
+    numbers.put(5)
+    all_published(lab, running, numbers.count)
+    restarts = running.service.restarts
+
+    storages[-1].is_full = True
+    failed = running.outcome(running.trigger())
+    assert isinstance(failed, Failed)
+    assert failed.reason is CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+    assert "no space left" in failed.message
+    before = batch_of(running, "rows")
+    numbers.put(5)
+    until(lambda: batch_of(running, "rows") > before, 60, running)
+    assert running.failed()[-1].consecutive_failures == 1
+
+    storages[-1].is_full = False
+    storages[-1].hangs.clear()
+    number = running.trigger()
+    until(lambda: storages[-1].hanging > 0, 60, running)
+    expired = running.outcome(number)
+    assert isinstance(expired, Failed)
+    assert expired.reason is CheckpointFailureReason.CHECKPOINT_EXPIRED
+    before = batch_of(running, "rows")
+    numbers.put(5)
+    until(lambda: batch_of(running, "rows") > before, 60, running)
+    assert running.failed()[-1].consecutive_failures == 2
+
+    storages[-1].hangs.set()
+    all_published(lab, running, numbers.count)
+    assert running.service.restarts == restarts, "the queries were restarted"
+    running.stop()
+    assert (lab.record(pipeline).status, lab.record(pipeline).clean) == (RunStatus.CANCELED, True)
+
+
+def test_a_stage_that_dies_restarts_from_the_latest_checkpoint_as_often_as_the_strategy_allows(
+    lab: StreamLab, tmp_path: Path
+) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    pipeline = diamond(numbers.folder)
+    running = lab.start(pipeline, strategy=FixedDelay(attempts=20, delay=0.1))
+    numbers.put(5)
+    all_published(lab, running, numbers.count)
+    epoch, restarts = lab.record(pipeline).epoch, running.service.restarts
+    numbers.put(5)
+    _kill_query(running, "met")
+    until(lambda: running.service.restarts > restarts, 60, running)
+    running.wait_until_running()
+    all_published(lab, running, numbers.count)
+    assert lab.record(pipeline).epoch > epoch, "what is left of the old queries is fenced"
+    running.stop()
+
+    last = lab.start(pipeline, strategy=NoRestart())
+    _kill_query(last, "rows")
+    end = last.join(60)
+    assert isinstance(end, GaveUp)
+    assert "rows" in end.last.message
+    assert lab.record(pipeline).status is RunStatus.FAILED
+
+    numbers.put(5)
+    again = lab.start(pipeline)
+    all_published(lab, again, numbers.count)
+    # In one session the names of the queries are taken until the fenced run has noticed and stopped.
+    other = lab.launch(pipeline, strategy=FixedDelay(attempts=60, delay=1.0))
+    assert isinstance(again.join(60), TakenOver)
+    other.wait_until_running()
+    numbers.put(5)
+    all_published(lab, other, numbers.count)
+    other.stop()
+
+
+def _kill_query(running: Running, uid: str) -> None:
+    current = running.service.current
+    assert current is not None
+    query = current.stages[StageUid(uid)].query
+    assert query is not None
+    query.stop()

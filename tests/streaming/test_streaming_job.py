@@ -1,0 +1,161 @@
+"""The streaming job as a Dagster run: live events, savepoints and stops asked from other runs, epochs around it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    CheckpointedPipeline,
+    SparkSessionResource,
+    build_pipeline_definitions,
+    checkpoints_asset_key,
+)
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.record import CoordinatorRecord, parse_record
+from tests.streaming.lab import until
+from tests.streaming.pipelines import (
+    Numbers,
+    diamond,
+    expected_rows,
+    expected_totals,
+    read_rows,
+    read_totals,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass
+class JobRun:
+    """A job that runs in a thread."""
+
+    thread: threading.Thread
+    results: list[dg.ExecuteInProcessResult] = field(default_factory=list)
+
+    def join(self, timeout: float = 120) -> dg.ExecuteInProcessResult:
+        self.thread.join(timeout)
+        assert not self.thread.is_alive(), "the run does not end"
+        return self.results[0]
+
+
+@dataclass
+class JobLab:
+    """Runs a pipeline's jobs against one instance and one coordinator."""
+
+    folder: Path
+    instance: dg.DagsterInstance
+    pipeline: CheckpointedPipeline
+
+    @property
+    def coordinator(self) -> CheckpointCoordinatorResource:
+        return CheckpointCoordinatorResource(
+            base_dir=str(self.folder),
+            table_dir=str(self.tables),
+            interval=1.0,
+            tolerable_failed_checkpoints=100,
+        )
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "tables"
+
+    def run(self, job: str, **ops: Any) -> dg.ExecuteInProcessResult:
+        definitions = build_pipeline_definitions(
+            self.pipeline, coordinator=self.coordinator, spark=SparkSessionResource(master="local[2,3]")
+        )
+        config = {"ops": {op: {"config": settings} for op, settings in ops.items()}}
+        return definitions.resolve_job_def(job).execute_in_process(
+            instance=self.instance, run_config=config, raise_on_error=False
+        )
+
+    def launch(self, job: str, **ops: Any) -> JobRun:
+        run = JobRun(threading.Thread(target=lambda: run.results.append(self.run(job, **ops)), daemon=True))
+        run.thread.start()
+        return run
+
+    def record(self) -> CoordinatorRecord | None:
+        store = self.coordinator.store()
+        stored = store.load(self.pipeline.name)
+        store.close()
+        return None if stored is None else parse_record(stored.body)
+
+    def checkpoints(self) -> int:
+        key = checkpoints_asset_key(self.pipeline.name)
+        return len(self.instance.fetch_materializations(key, limit=1000).records)
+
+    def wait(self, holds: Callable[[], bool], timeout: float = 120) -> None:
+        until(holds, timeout)
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Numbers:
+    return Numbers(tmp_path / "numbers")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, spark: SparkSession, numbers: Numbers) -> Iterator[JobLab]:
+    with dg.instance_for_test() as instance:
+        yield JobLab(tmp_path / "lab", instance, diamond(numbers.folder))
+
+
+def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_stream(
+    jobs: JobLab, numbers: Numbers
+) -> None:
+    numbers.put(10)
+    assert jobs.run("diamond").success
+    assert read_rows(jobs.tables) == expected_rows(10)
+
+    numbers.put(10)
+    stream = jobs.launch("diamond_streaming", stream={"progress_interval": 2.0})
+    jobs.wait(lambda: read_rows(jobs.tables) == expected_rows(20))
+    before = jobs.checkpoints()
+    jobs.wait(lambda: jobs.checkpoints() > before)
+
+    refused = jobs.run("diamond")
+    assert not refused.success, "an epoch run took the pipeline away from the stream"
+
+    savepoint = jobs.run("diamond_savepoint", savepoint={"name": "by hand"})
+    assert savepoint.success
+    record = jobs.record()
+    assert record is not None
+    assert [s.trigger.name for s in record.savepoints] == ["by hand"]
+
+    numbers.put(10)
+    stopped = jobs.run("diamond_stop", stop={"name": "the end"})
+    assert stopped.success
+    assert stream.join().success
+    record = jobs.record()
+    assert record is not None
+    assert (record.status, record.clean) == (RunStatus.SUSPENDED, True)
+    assert [s.trigger.name for s in record.savepoints] == ["by hand", "the end"]
+
+    numbers.put(10)
+    assert jobs.run("diamond").success
+    assert read_rows(jobs.tables) == expected_rows(40)
+    assert read_totals(jobs.tables) == expected_totals(40)
+
+    restored = jobs.run("diamond", restore={"restore_from": record.savepoints[-1].location.uri})
+    assert restored.success
+    assert read_rows(jobs.tables) == expected_rows(40)
+    assert read_totals(jobs.tables) == expected_totals(40)
+
+
+def test_stopping_a_pipeline_that_does_not_stream_says_so(jobs: JobLab, numbers: Numbers) -> None:
+    numbers.put(10)
+    began = time.monotonic()
+    result = jobs.run("diamond_stop")
+    assert not result.success
+    error = result.get_step_failure_events()[0].step_failure_data.error
+    assert error is not None
+    assert "no streaming run" in error.to_string()
+    assert time.monotonic() - began < 30
