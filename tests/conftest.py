@@ -9,14 +9,14 @@ import pytest
 from hypothesis import settings
 
 from tests.adapters.servers import PostgresCluster, S3Server, ServerMissing, postgres_cluster, s3_server
-from tests.spark_session import pytest_collection_modifyitems, pytest_configure, spark
+from tests.spark_session import pytest_collection_modifyitems, pytest_configure, shared_spark, spark
 
 # In CI the same examples every time: a new counterexample is found at a desk, not in someone else's change.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
-__all__ = ["pytest_collection_modifyitems", "pytest_configure", "spark"]
+__all__ = ["pytest_collection_modifyitems", "pytest_configure", "shared_spark", "spark"]
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Our defaults on two cores and 2 GB; every test that asks for it carries the marker ``spark``."""
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Our defaults on two cores and 2 GB, for fixtures that live longer than a test."""
     folder: Path = tmp_path_factory.mktemp("spark")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     session = build_session(
@@ -39,6 +39,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture
+def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, whose settings are afterwards what they were; every test that asks for it is marked ``spark``."""
+    before = shared_spark.conf.getAll
+    yield shared_spark
+    after = shared_spark.conf.getAll
+    for key in after.keys() - before.keys():
+        shared_spark.conf.unset(key)
+    for key, value in before.items():
+        if after.get(key) != value and shared_spark.conf.isModifiable(key):
+            shared_spark.conf.set(key, value)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let PySpark say what it thinks of the installed pandas; everything else is still an error."""
     config.addinivalue_line(
@@ -49,5 +62,5 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark whatever uses the session."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        if "shared_spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
