@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.core.config import CheckpointingMode as CheckpointingMode
     from dagster_ckpt.core.config import ClaimMode as ClaimMode
     from dagster_ckpt.core.config import ExternalizedCheckpointRetention as ExternalizedCheckpointRetention
+    from dagster_ckpt.core.config import RestoreOptions as RestoreOptions
     from dagster_ckpt.core.model import CheckpointKind as CheckpointKind
     from dagster_ckpt.core.model import CheckpointMetadata as CheckpointMetadata
     from dagster_ckpt.core.reasons import CheckpointFailureReason as CheckpointFailureReason
@@ -57,6 +58,14 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.errors import NotFound as NotFound
     from dagster_ckpt.errors import OutcomeUnknown as OutcomeUnknown
     from dagster_ckpt.errors import Unavailable as Unavailable
+    from dagster_ckpt.operations.catalog import find_snapshot as find_snapshot
+    from dagster_ckpt.operations.catalog import list_snapshots as list_snapshots
+    from dagster_ckpt.operations.deployment import Deployment as Deployment
+    from dagster_ckpt.operations.diff import diff_snapshots as diff_snapshots
+    from dagster_ckpt.operations.diff_state import diff_state as diff_state
+    from dagster_ckpt.operations.inspect import open_state as open_state
+    from dagster_ckpt.operations.preview import preview_restore as preview_restore
+    from dagster_ckpt.operations.verify import verify_snapshot as verify_snapshot
     from dagster_ckpt.options import PipelineOptions as PipelineOptions
     from dagster_ckpt.options import SavepointSchedule as SavepointSchedule
     from dagster_ckpt.pipeline import CheckpointedPipeline as CheckpointedPipeline
@@ -98,9 +107,19 @@ _HOMES: dict[str, str] = {
     "build_savepoint_sensor": "sensors.savepoint",
     "SavepointWanted": "sensors.savepoint",
     "after_checkpoints": "sensors.savepoint",
+    # looking at snapshots
+    "Deployment": "operations.deployment",
+    "list_snapshots": "operations.catalog",
+    "find_snapshot": "operations.catalog",
+    "verify_snapshot": "operations.verify",
+    "preview_restore": "operations.preview",
+    "open_state": "operations.inspect",
+    "diff_snapshots": "operations.diff",
+    "diff_state": "operations.diff_state",
     # settings and records
     "CheckpointConfig": "core.config",
     "CheckpointingMode": "core.config",
+    "RestoreOptions": "core.config",
     "ClaimMode": "core.config",
     "ExternalizedCheckpointRetention": "core.config",
     "CheckpointKind": "core.model",

@@ -8,7 +8,6 @@ import dagster as dg
 from dagster_ckpt.assets import checkpoints_partitions
 from dagster_ckpt.attempt import COORDINATOR_KEY
 from dagster_ckpt.jobs import clear_errors
-from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.dispose import Disposed, dispose_savepoint, plan_disposal
 from dagster_ckpt.pipeline import CheckpointedPipeline
 from dagster_ckpt.resources import CheckpointCoordinatorResource
@@ -43,7 +42,7 @@ def build_dispose_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
     def dispose(context: dg.OpExecutionContext, config: DisposeConfig) -> None:
         resource: CheckpointCoordinatorResource = getattr(context.resources, COORDINATOR_KEY)
         with clear_errors():
-            deployment = deployment_of(resource)
+            deployment = resource.deployment()
             plan = plan_disposal(deployment, config.savepoint, pipeline.name)
             files = f"{len(plan.keys)} files, {plan.bytes:,} bytes"
             if config.dry_run:
@@ -62,16 +61,6 @@ def build_dispose_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
         name=dispose_job_name(pipeline),
         executor_def=dg.in_process_executor,
         tags={"dagster_ckpt/pipeline": pipeline.name},
-    )
-
-
-def deployment_of(resource: CheckpointCoordinatorResource) -> Deployment:
-    """Return where a resource keeps things, as operations take it."""
-    return Deployment(
-        store=resource.store(),
-        storage=resource.storage(),
-        open_storage=resource.open_storage,
-        savepoint_dir=resource.resolved_savepoint_dir,
     )
 
 

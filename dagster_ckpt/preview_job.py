@@ -9,7 +9,6 @@ import dagster as dg
 
 from dagster_ckpt.assets import checkpoints_asset_key, checkpoints_partitions
 from dagster_ckpt.attempt import COORDINATOR_KEY
-from dagster_ckpt.dispose_job import deployment_of
 from dagster_ckpt.jobs import RestoreConfig, clear_errors
 from dagster_ckpt.operations.preview import RestorePreview, preview_restore
 from dagster_ckpt.pipeline import CheckpointedPipeline
@@ -39,7 +38,7 @@ def build_preview_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
         resource: CheckpointCoordinatorResource = getattr(context.resources, COORDINATOR_KEY)
         with clear_errors():
             found = preview_restore(
-                deployment_of(resource), config.options(), pipeline.name, graph=pipeline.graph
+                resource.deployment(), config.options(), pipeline.name, graph=pipeline.graph
             )
         for sentence in (*found.refusals, *found.warnings):
             context.log.warning(sentence)
@@ -83,7 +82,7 @@ def sentence_of(preview: RestorePreview) -> str:
 
 
 def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
-    """Return a preview as metadata: three tables, and what speaks against it."""
+    """Return a preview as metadata: tables of stages, replay, tables and schemas, and what speaks against it."""
     stages = [
         {
             "stage": s.uid,
@@ -119,7 +118,11 @@ def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
         "state_bytes": dg.MetadataValue.int(preview.bytes),
         "compared_with": dg.MetadataValue.text(preview.compared_with),
     }
-    for name, rows in (("stages", stages), ("replay", replay), ("tables", tables)):
+    schemas = [
+        {"stage": m.stage, "what": m.what, "saved": m.saved, "now": m.current} for m in preview.schemas
+    ]
+    shown = (("stages", stages), ("replay", replay), ("tables", tables), ("state_kept_otherwise", schemas))
+    for name, rows in shown:
         if rows:
             metadata[name] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
     for name, sentences in (("refusals", preview.refusals), ("warnings", preview.warnings)):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
+    from dagster_ckpt.operations.deployment import Deployment
     from dagster_ckpt.pipeline import CheckpointedPipeline
     from dagster_ckpt.ports import CheckpointStorage
 
@@ -198,6 +199,17 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
     def storage(self) -> CheckpointStorage:
         """The pipeline's own checkpoint storage."""
         return self.open_storage(self.resolved_checkpoint_dir)
+
+    def deployment(self) -> Deployment:
+        """Where this resource keeps things, as ``find_snapshot``, ``preview_restore`` and their like take it."""
+        from dagster_ckpt.operations.deployment import Deployment
+
+        return Deployment(
+            store=self.store(),
+            storage=self.storage(),
+            open_storage=self.open_storage,
+            savepoint_dir=self.resolved_savepoint_dir,
+        )
 
     def remember(self, key: tuple[str, str], attempt: Any) -> None:
         """Keep an attempt, to close it when the run ends."""

@@ -8,7 +8,7 @@ import dagster as dg
 
 from dagster_ckpt.core.record import CompletedRecord, parse_record
 from dagster_ckpt.core.retention import SavepointRetention
-from dagster_ckpt.dispose_job import deployment_of, forget_partition
+from dagster_ckpt.dispose_job import forget_partition
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.operations.dispose import Disposed, dispose_savepoint, plan_disposal
 from dagster_ckpt.pipeline import CheckpointedPipeline
@@ -44,7 +44,7 @@ def dispose_expired(
     tell: Callable[[str], None],
 ) -> list[Disposed]:
     """Remove savepoints that are outside their bounds; one that somebody needs, or that cannot be removed, stays."""
-    deployment = deployment_of(resource)
+    deployment = resource.deployment()
     gone: list[Disposed] = []
     for entry in expired:
         try:

@@ -48,8 +48,24 @@ ROOMS = {
     "pipeline": room("core errors stages", ""),
     "spark": room("core errors ports digests runtime stages pipeline spark", "pyspark pyarrow pydantic"),
     "testing": room("core errors ports digests runtime testing", "hypothesis"),
+    "operations": room("core errors ports digests runtime spark operations", "pyspark pydantic"),
+    "cli": room(
+        "core errors adapters operations pipeline spark assets cli",
+        "click rich pydantic yaml sqlalchemy pyspark dagster dagster_graphql",
+    ),
+    "checks": room(
+        "core errors operations pipeline spark assets attempt resources sensors checks", "dagster pyspark"
+    ),
+    "sensors": room(
+        "core errors ports runtime pipeline spark assets asset_events attempt jobs restore_job savepoint_job "
+        "streaming_job resources sensors",
+        "dagster pydantic",
+    ),
+    "components": room("core errors pipeline options resources definitions components", "dagster pydantic"),
 }
-"""Every room but the outermost, the Dagster and command-line layer, which may import everything above it."""
+"""Every room but the outermost: modules of the Dagster layer, which may import all but the command line."""
+
+COMMAND_LINE = "cli"
 
 FORBIDDEN_EVERYWHERE = {"pickle", "cloudpickle", "dill", "shelve", "marshal"}
 NO_MOCKS = ("core", "contract", "model", "crash")
@@ -153,6 +169,16 @@ def test_every_room_is_on_the_map() -> None:
         assert re.search(rf"`dagster_ckpt/{name}(\.py|/)`", page), (
             f"docs/architecture.md has no row for {name}"
         )
+
+
+def test_nothing_but_itself_imports_the_command_line() -> None:
+    offences = [
+        found
+        for file in sources(LIBRARY)
+        for found in imports(file)
+        if COMMAND_LINE in found.rooms and room_of(file) != COMMAND_LINE
+    ]
+    assert not offences, listed(offences)
 
 
 def test_ports_and_core_do_not_import_each_other_when_they_are_loaded() -> None:
@@ -272,7 +298,10 @@ def test_importing_the_package_starts_nothing_heavy() -> None:
     assert {item.top for item in loaded} <= allowed, listed(loaded)
 
 
-PACKAGES = ("", "core", "runtime", "adapters", "spark", "testing")
+PACKAGES = (
+    *("", "core", "runtime", "adapters", "spark", "testing"),
+    *("operations", "cli", "checks", "sensors", "components"),
+)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

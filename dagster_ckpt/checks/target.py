@@ -7,7 +7,6 @@ import dagster as dg
 from dagster_ckpt.assets import Restorable, checkpoints_asset_key
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.record import CoordinatorRecord, parse_record
-from dagster_ckpt.dispose_job import deployment_of
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.resources import CheckpointCoordinatorResource
@@ -34,7 +33,7 @@ def target_of(
     Raises Corrupt, Unavailable, InvalidRequest; NotFound for anything but ``latest``.
     """
     try:
-        return find_snapshot(deployment_of(resource), wanted, pipeline)
+        return find_snapshot(resource.deployment(), wanted, pipeline)
     except NotFound as error:
         if wanted.strip().lower() != "latest":
             raise
