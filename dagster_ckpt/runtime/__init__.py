@@ -10,6 +10,7 @@
 | ``performing`` | performs effects: location, hooks, triggers, metadata, notices |
 | ``permits`` | the only place that makes a ``CommitPermit`` |
 | ``hooks`` | what master hooks and driver-side coordinators promise |
+| ``gated_coordinator`` | keeps a driver-side coordinator's events on the right side of a checkpoint |
 | ``handles`` | which files a completed checkpoint refers to |
 | ``shared_files`` | the registry of shared files, filled from messages and file lists |
 | ``cleaner`` | deletes files in the background, only what it can name |

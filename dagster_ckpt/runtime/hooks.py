@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.errors import InvalidRequest
@@ -41,6 +41,15 @@ class OperatorCoordinator(Protocol):
 
     def restore(self, checkpoint_id: CheckpointId | None, state: str | None) -> None:
         """Start from the state of a checkpoint; both None: start empty."""
+        ...
+
+
+@runtime_checkable
+class HearsAcknowledgements(OperatorCoordinator, Protocol):
+    """A driver-side coordinator that wants to know which subtasks have acknowledged (see ``gated_coordinator``)."""
+
+    def subtask_acknowledged(self, checkpoint_id: CheckpointId, subtask: int) -> None:
+        """Hear that a subtask of the stage has acknowledged a checkpoint."""
         ...
 
 

@@ -37,7 +37,7 @@ from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore, TaskG
 from dagster_ckpt.runtime.cleaner import Background, Cleaner
 from dagster_ckpt.runtime.engine import Engine
 from dagster_ckpt.runtime.handles import ReadHandles
-from dagster_ckpt.runtime.hooks import MasterHook, OperatorCoordinator
+from dagster_ckpt.runtime.hooks import HearsAcknowledgements, MasterHook, OperatorCoordinator
 from dagster_ckpt.runtime.opening import parse_row
 from dagster_ckpt.runtime.performing import Listener, Performer
 from dagster_ckpt.runtime.permits import make_permit
@@ -173,13 +173,32 @@ class Workings:
             self._shared.register(ack.checkpoint_id, ack.handles)
         self._check_owner(event)
         if isinstance(event, i.StageAcked):
-            return cast(AcknowledgeResult, self.submit(event))
+            result = cast(AcknowledgeResult, self.submit(event))
+            self._tell_driver(event, result)
+            return result
         decision = self.engine.commit(event)
         if decision.effects:
             self._heard = 0
             self.refresh()
             self._follow_up(decision.effects)
-        return cast(AcknowledgeResult, decision.answer)
+        result = cast(AcknowledgeResult, decision.answer)
+        self._tell_driver(event, result)
+        return result
+
+    def _tell_driver(self, event: i.StageAcked | i.SubtaskAcked, result: AcknowledgeResult) -> None:
+        """Let the stage's driver-side coordinator know who has acknowledged, where it cares."""
+        uid = event.ack.attempt.stage
+        driver = self.outside.coordinators.get(uid)
+        if driver is None or result is not AcknowledgeResult.SUCCESS:
+            return
+        if not isinstance(driver, HearsAcknowledgements):
+            return
+        whole_stage = isinstance(event, i.StageAcked)
+        subtasks = (
+            range(self.outside.graph.by_uid[uid].parallelism) if whole_stage else (event.ack.attempt.subtask,)
+        )
+        for subtask in subtasks:
+            driver.subtask_acknowledged(event.ack.checkpoint_id, subtask)
 
     def _check_owner(self, event: i.StageAcked | i.SubtaskAcked) -> None:
         """A checkpoint this process does not know may be another process's; a fenced attempt must notice."""

@@ -7,6 +7,7 @@
 | ``faulty`` | the wrappers those faults work through |
 | ``harness`` | ``CoordinatorHarness``: the coordinator over all of these, for scenarios in a handful of lines |
 | ``harness_graph``, ``harness_answers`` | its parts: the graph of a scenario, what tasks answer |
+| ``harness_events`` | events of driver-side coordinators to their subtasks |
 | ``harness_faults``, ``harness_readings`` | what fails, and what it shows |
 | ``clock`` | ``ManualClock``: time stands still until the test moves it |
 | ``gateway`` | ``RecordingGateway``: what tasks were asked and told |

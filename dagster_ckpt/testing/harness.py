@@ -30,7 +30,6 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Triggered, TriggerOutcome
 from dagster_ckpt.core.paths import CheckpointPaths
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import AcknowledgeResult
 from dagster_ckpt.core.recovery import DirectoryState
 from dagster_ckpt.core.requests import CheckpointRequest, RequestOrigin, SnapshotScope
 from dagster_ckpt.core.state import AckDurability
@@ -41,6 +40,7 @@ from dagster_ckpt.testing.background import ManualBackground
 from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.gateway import RecordingGateway
 from dagster_ckpt.testing.harness_answers import HarnessAnswers
+from dagster_ckpt.testing.harness_events import HarnessEvents
 from dagster_ckpt.testing.harness_faults import HarnessFaults
 from dagster_ckpt.testing.harness_graph import EdgeLike, build_graph
 from dagster_ckpt.testing.participants import RecordingHook, RecordingOperatorCoordinator
@@ -73,6 +73,7 @@ class CoordinatorHarness(HarnessAnswers):
         **settings: Any,
     ) -> None:
         HarnessFaults.__init__(self, world=world, store=store, storage=storage)
+        HarnessEvents.__init__(self)
         self.graph = build_graph(pipeline, stages, edges, frozenset(union_state))
         self.config = CheckpointConfig.of(**settings)
         self.paths = CheckpointPaths(self.graph.pipeline)
@@ -99,8 +100,6 @@ class CoordinatorHarness(HarnessAnswers):
     # --- attempts -------------------------------------------------------------------------------------------
 
     def _open(self) -> CheckpointCoordinator:
-        for one in self.coordinators.values():
-            one.acknowledge = self._answer
         return CheckpointCoordinator.open(
             graph=self.graph,
             config=self.config,
@@ -114,14 +113,11 @@ class CoordinatorHarness(HarnessAnswers):
             listeners=[self.events.append],
             random=self._random,
             hooks=self.hooks,
-            coordinators=list(self.coordinators.values()),
+            coordinators=self._gated(self.coordinators.values()),
             background=self.background,
             directory_state=lambda path: self.directory,
             acks=self._acks,
         )
-
-    def _answer(self, checkpoint_id: CheckpointId, uid: StageUid, state: str | None) -> AcknowledgeResult:
-        return self.coordinator.acknowledge_coordinator(checkpoint_id, uid, state)
 
     def run(self, working_directory: str | None = None) -> None:
         """Report the run as RUNNING, its stages restored."""

@@ -20,11 +20,12 @@ from dagster_ckpt.core.paths import CheckpointPaths, exclusive_file
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.core.tasks import StageStatus
 from dagster_ckpt.runtime.handles import write_subtask_handles
+from dagster_ckpt.testing.harness_events import HarnessEvents
 from dagster_ckpt.testing.harness_faults import HarnessFaults
 from dagster_ckpt.testing.harness_readings import HarnessReadings
 
 
-class HarnessAnswers(HarnessReadings, HarnessFaults):
+class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
     """The tasks' side of a checkpoint."""
 
     graph: PipelineGraph
@@ -115,12 +116,6 @@ class HarnessAnswers(HarnessReadings, HarnessFaults):
             for subtask in range(stage.parallelism):
                 if number in self.pending and self.status(stage.uid, subtask) is StageStatus.RUNNING:
                     self.acknowledge(number, stage.uid, subtask)
-
-    def acknowledge_coordinator(
-        self, checkpoint_id: int, stage: str, state: str | None = "splits"
-    ) -> AcknowledgeResult:
-        """Acknowledge for a stage's driver-side coordinator."""
-        return self.coordinator.acknowledge_coordinator(CheckpointId(checkpoint_id), StageUid(stage), state)
 
     def answer_hook(self, checkpoint_id: int, hook: str, state: Any = "state") -> None:
         """Give the result a hook owed."""

@@ -1,0 +1,99 @@
+"""Events that a stage's driver-side coordinator sends to its subtasks in a scenario."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from dagster_ckpt.core.graph import PipelineGraph
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.reasons import AcknowledgeResult
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.runtime.gated_coordinator import GatedCoordinator
+from dagster_ckpt.testing.participants import RecordingOperatorCoordinator
+
+
+class HarnessEvents:
+    """The driver's side of stages that have a ``RecordingOperatorCoordinator``."""
+
+    graph: PipelineGraph
+    coordinator: CheckpointCoordinator
+    gates: dict[StageUid, GatedCoordinator]
+
+    def __init__(self) -> None:
+        self.confirm_events = True
+        """Events arrive at once; else ``confirm_event`` or ``lose_event`` says what becomes of each."""
+        self.gates = {}
+        self._received: dict[tuple[str, int], list[Any]] = defaultdict(list)
+        self._on_the_way: list[tuple[str, int, Any, Future[None]]] = []
+
+    def send_event(self, stage: str, event: Any, subtask: int = 0) -> None:
+        """Let a stage's driver-side coordinator send an event to a subtask."""
+        self.gates[StageUid(stage)].send(subtask, event)
+
+    def received(self, stage: str, subtask: int = 0) -> list[Any]:
+        """Return the events that reached a subtask, in order."""
+        return list(self._received[stage, subtask])
+
+    @property
+    def events_on_the_way(self) -> list[Any]:
+        """Events that were sent and neither confirmed nor lost, oldest first."""
+        return [event for _, _, event, _ in self._on_the_way]
+
+    def confirm_event(self) -> None:
+        """Let the oldest event on its way arrive."""
+        stage, subtask, event, delivery = self._on_the_way.pop(0)
+        self._received[stage, subtask].append(event)
+        delivery.set_result(None)
+
+    def lose_event(self) -> None:
+        """Let the oldest event on its way get lost."""
+        *_, event, delivery = self._on_the_way.pop(0)
+        delivery.set_exception(RuntimeError(f"event {event!r} was lost"))
+
+    def acknowledge_coordinator(
+        self, checkpoint_id: int, stage: str, state: str | None = "splits"
+    ) -> AcknowledgeResult:
+        """Acknowledge for a stage's driver-side coordinator.
+
+        Where events sent before are still on their way it is SUCCESS too; the state is taken when they arrive.
+        """
+        number, uid = CheckpointId(checkpoint_id), StageUid(stage)
+        gate = self.gates.get(uid)
+        if gate is not None and gate.is_asked(number):
+            return gate.snapshot_done(number, state) or AcknowledgeResult.SUCCESS
+        return self.coordinator.acknowledge_coordinator(number, uid, state)
+
+    def _gated(self, coordinators: Iterable[RecordingOperatorCoordinator]) -> list[GatedCoordinator]:
+        """Put a gate before each coordinator, as a new process does."""
+        self._on_the_way.clear()
+        self.gates = {one.uid: self._gate(one) for one in coordinators}
+        return list(self.gates.values())
+
+    def _gate(self, one: RecordingOperatorCoordinator) -> GatedCoordinator:
+        gate = GatedCoordinator(
+            one,
+            parallelism=self.graph.by_uid[one.uid].parallelism,
+            deliver=lambda subtask, event: self._deliver(one.uid, subtask, event),
+            acknowledge=self._acknowledged,
+            fail=self._failed,
+        )
+        one.acknowledge = lambda number, _uid, state: gate.snapshot_done(number, state)
+        return gate
+
+    def _acknowledged(self, number: CheckpointId, uid: StageUid, state: str | None) -> AcknowledgeResult:
+        return self.coordinator.acknowledge_coordinator(
+            number, uid, state
+        )  # of now: it is opened after its gates
+
+    def _failed(self, number: CheckpointId, uid: StageUid, error: Exception) -> None:
+        self.coordinator.fail_coordinator(number, uid, error)
+
+    def _deliver(self, stage: str, subtask: int, event: Any) -> Future[None]:
+        delivery: Future[None] = Future()
+        self._on_the_way.append((stage, subtask, event, delivery))
+        if self.confirm_events:
+            self.confirm_event()
+        return delivery
