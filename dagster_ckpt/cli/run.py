@@ -13,7 +13,7 @@ from dagster_ckpt.cli.launch import Launched, LaunchTarget, launch
 from dagster_ckpt.cli.look_tables import show_preview
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
-from dagster_ckpt.operations.catalog import find_snapshot, list_snapshots
+from dagster_ckpt.operations.catalog import find_snapshot, savepoint_of_run
 from dagster_ckpt.operations.preview import preview_restore
 
 _SAVEPOINT_JOB = "{}_savepoint"
@@ -98,11 +98,11 @@ def savepoint(
 
 
 def _newest_savepoint(work: Work, pipeline: PipelineId, run: Launched) -> dict[str, str] | None:
-    """Return the savepoint the run took, where the store is within reach."""
+    """Return the savepoint of the run, where the store is within reach."""
     if run.status != "SUCCESS" or not work.locations.is_given:
         return None
-    taken = [s for s in list_snapshots(work.deployment, pipeline) if s.run_id == run.run_id]
-    return {"key": taken[0].key, "uri": taken[0].uri} if taken else None
+    taken = savepoint_of_run(work.deployment, pipeline, run.run_id)
+    return None if taken is None else {"key": taken.key, "uri": taken.uri}
 
 
 # --- restore and fork -----------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ __all__ = [
     "list_pipelines",
     "list_snapshots",
     "list_storage",
+    "savepoint_of_run",
 ]
 
 
@@ -146,6 +147,15 @@ def list_snapshots(deployment: Deployment, pipeline: PipelineId) -> tuple[Snapsh
     ]
     unique = {one.checkpoint_id: one for one in reversed(found)}
     return tuple(sorted(unique.values(), key=lambda s: s.checkpoint_id, reverse=True))
+
+
+def savepoint_of_run(deployment: Deployment, pipeline: PipelineId, run_id: str) -> SnapshotSummary | None:
+    """Return the savepoint that a run took, or that a running stream took because the run asked for it."""
+    asked = {f"savepoint-{run_id}", f"stop-{run_id}"}
+    answers = load_record(deployment.store, pipeline).operations
+    numbers = {answer.checkpoint_id for answer in answers if answer.request_id in asked}
+    known = list_snapshots(deployment, pipeline)
+    return next((s for s in known if s.run_id == run_id or s.checkpoint_id in numbers), None)
 
 
 def list_history(

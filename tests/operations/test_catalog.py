@@ -6,6 +6,7 @@ import pytest
 
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.record import OperationRecord
 from dagster_ckpt.core.statistics import CheckpointStatus
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import (
@@ -15,6 +16,7 @@ from dagster_ckpt.operations.catalog import (
     list_pipelines,
     list_snapshots,
     list_storage,
+    savepoint_of_run,
 )
 from dagster_ckpt.spark.upload import UploadMode
 from tests.operations.world import BASE, SALES, SAVEPOINTS, World
@@ -34,6 +36,25 @@ def test_a_list_names_what_can_be_restored_newest_first(world: World) -> None:
     assert found[0].uri == f"{BASE}/sales/chk-3"
     assert found[0].duration == 0.5
     assert found[0].bytes_full > 0
+
+
+def test_the_savepoint_of_a_run_is_also_the_one_a_stream_took_for_it(world: World) -> None:
+    world.savepoint(1)
+    world.savepoint(2, suffix="stream")
+    first, second = world.record().savepoints
+    world.change(
+        savepoints=(
+            first.model_copy(update={"run_id": "resting"}),
+            second.model_copy(update={"run_id": "stream"}),
+        ),
+        operations=(OperationRecord(request_id="stop-asker", checkpoint_id=2),),
+    )
+    found = {run: savepoint_of_run(world.deployment, SALES, run) for run in ("resting", "asker", "another")}
+    assert {run: taken and taken.key for run, taken in found.items()} == {
+        "resting": "savepoint-000001",
+        "asker": "savepoint-000002",
+        "another": None,
+    }
 
 
 def test_a_history_names_failed_and_subsumed_ones_with_their_cause(world: World) -> None:
