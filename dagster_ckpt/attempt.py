@@ -54,6 +54,7 @@ class PipelineAttempt:
     ) -> None:
         self.pipeline = pipeline
         self.run_id = context.run_id
+        self._context = context
         self._resource = resource
         self._restore = restore
         self._closed = False
@@ -101,6 +102,7 @@ class PipelineAttempt:
         if attempt is None:
             attempt = cls(pipeline, resource, context, restore or RestoreOptions())
             resource.remember(key, attempt)
+        attempt._context = context
         attempt.events.attach(context)
         return attempt
 
@@ -115,7 +117,7 @@ class PipelineAttempt:
         retries_left = self._resource.snapshot_retries - context.retry_number
         arguments = StageArguments(config=context.op_config or {}, resources=context.resources)
         try:
-            self.epoch(context).run_stage(uid, arguments, retries_left=max(0, retries_left))
+            self.epoch().run_stage(uid, arguments, retries_left=max(0, retries_left))
         except RetryStage as error:
             pause = self._resource.snapshot_retry_delay * 2**context.retry_number
             raise dg.RetryRequested(
@@ -126,7 +128,7 @@ class PipelineAttempt:
 
     def complete(self, context: dg.OpExecutionContext) -> None:
         """Run what has not run, report the run's checkpoint, and leave the working directory in order."""
-        epoch = self.epoch(context)
+        epoch = self.epoch()
         epoch.run_missing()
         if epoch.checkpoint is not None:
             outcome = self.coordinator.status_of(epoch.checkpoint)
@@ -155,7 +157,7 @@ class PipelineAttempt:
 
         Raises Declined when it failed; the pipeline is as it was.
         """
-        epoch = self.epoch(context, request=request, work=EpochWork.NONE)
+        epoch = self.epoch(request=request, work=EpochWork.NONE)
         epoch.run_missing()
         number = epoch.checkpoint
         outcome = self.coordinator.status_of(number) if number is not None else None
@@ -171,22 +173,17 @@ class PipelineAttempt:
 
     def epoch(
         self,
-        context: dg.OpExecutionContext,
         *,
         request: CheckpointRequest = CheckpointRequest(),
         work: EpochWork = EpochWork.DRAIN,
     ) -> EpochRun:
         """Return the run's stages, ready to run."""
-
-        def session() -> SparkSession:
-            return getattr(context.resources, SPARK_KEY).session
-
         return EpochRun(
             pipeline=self.pipeline,
             coordinator=self.coordinator,
             attempt=self.directory,
             run_id=self.run_id,
-            session=session,
+            session=self._session,
             tables=self.tables,
             reporter=self.events,
             request=request,
@@ -210,9 +207,15 @@ class PipelineAttempt:
                 tables=self.tables,
                 reporter=self.events,
                 options=self._restore,
+                session=self._session,
             ).restore()
         self.gateway.attempt = directory
         return directory
+
+    def _session(self) -> SparkSession:
+        """The Spark session of the op that runs now."""
+        session: SparkSession = getattr(self._context.resources, SPARK_KEY).session
+        return session
 
     # --- the end -----------------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ class DirectoryState(StrEnum):
     INTACT = "intact"
     DAMAGED = "damaged"
     MISSING = "missing"
+    OTHER_PARTITIONS = "spread over another number of state partitions"
+    """A stage's ``partitions`` were changed; only a restore can spread its state anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

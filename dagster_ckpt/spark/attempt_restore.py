@@ -28,12 +28,15 @@ from dagster_ckpt.spark.local_copy import LocalCopy
 from dagster_ckpt.spark.log_restore import restore_logs
 from dagster_ckpt.spark.pins import sweep_pins
 from dagster_ckpt.spark.reporting import Reporter
+from dagster_ckpt.spark.rescale import rescale_stage, saved_partitions, stands_otherwise
 from dagster_ckpt.spark.restore import materialise_stage
 from dagster_ckpt.spark.snapshots import StoredSnapshot
 from dagster_ckpt.spark.table_roll_back import LaterRows
 from dagster_ckpt.spark.tables import PipelineTables
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from dagster_ckpt.pipeline import CheckpointedPipeline
 
 
@@ -50,6 +53,18 @@ def state_of_directory(pipeline: CheckpointedPipeline, path: str) -> DirectorySt
             return DirectoryState.DAMAGED
         if last is not None and latest_committed_batch(stage.query) is None:
             return DirectoryState.DAMAGED
+    return _state_of_partitions(pipeline, directory)
+
+
+def _state_of_partitions(pipeline: CheckpointedPipeline, directory: AttemptDirectory) -> DirectoryState:
+    """Spark would go on with the old number without a word, so a changed one has to be restored."""
+    try:
+        for uid, stage in pipeline.stages.items():
+            wanted = stage.partitions
+            if wanted is not None and stands_otherwise(directory.stage(uid).query, wanted):
+                return DirectoryState.OTHER_PARTITIONS
+    except CheckpointError:
+        return DirectoryState.DAMAGED
     return DirectoryState.INTACT
 
 
@@ -64,6 +79,8 @@ class AttemptRestorer:
     tables: PipelineTables
     reporter: Reporter
     options: RestoreOptions
+    session: Callable[[], SparkSession]
+    """Asked for only where state has to be spread over another number of partitions."""
 
     def restore(self) -> AttemptDirectory:
         """Prepare every stage's directory and its table, and tell the coordinator that the attempt runs.
@@ -128,6 +145,8 @@ class AttemptRestorer:
                     local_copy=self._local_copy(directory, match, decision),
                 )
             restore_logs(directory, decision)
+            for match in decision.stages.matches:
+                self._rescale(directory, match)
             for uid in decision.stages.new:
                 ChannelLog.create(directory.stage(uid).log)
             later = LaterRows.SET_ASIDE if self.options.roll_back_tables else LaterRows.KEEP
@@ -135,6 +154,19 @@ class AttemptRestorer:
         except BaseException:
             shutil.rmtree(directory.root, ignore_errors=True)
             raise
+
+    def _rescale(self, directory: AttemptDirectory, match: StageMatch) -> None:
+        """Spread a stage's state over the partitions its author asks for now; its log gets the batch that took."""
+        wanted = self.pipeline.stages[match.uid].partitions
+        saved = saved_partitions(match.snapshot.state_formats)
+        if wanted is None or saved is None or wanted == saved:
+            return
+        stage = directory.stage(match.uid)
+        done = rescale_stage(self.session(), stage_dir=stage.root, partitions=wanted)
+        ChannelLog(stage.log).append_data(done.batch_id, ())
+        self.reporter.info(
+            f"spread the state of stage {match.uid} ({done.rows:,} rows) over {wanted} partitions instead of {saved}"
+        )
 
     def _local_copy(
         self, directory: AttemptDirectory, match: StageMatch, decision: Materialise

@@ -2,12 +2,13 @@
 
 Spark's entry point is not public yet and exists for classic sessions and RocksDB only. It runs one more
 batch, without input, so the stage is at batch N + 1 afterwards with the offsets of N. A failed call leaves
-the directory unusable; work on a restored copy, as here, and restore again.
+the directory unusable; work on a restored copy, as ``attempt_restore`` does, and restore again.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from dagster_ckpt.spark.capture import CapturePlan, latest_committed_batch, plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Rescaled", "rescale_stage"]
+__all__ = ["Rescaled", "rescale_stage", "saved_partitions", "stands_otherwise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,18 @@ class Rescaled:
     """Last committed batch now: one more than in the snapshot, with the same offsets."""
     rows: int
     """State rows compared before and after."""
+
+
+def saved_partitions(state_formats: Mapping[str, str]) -> int | None:
+    """Return over how many partitions the state of a captured stage is spread; None: it keeps none."""
+    text = state_formats.get("shuffle_partitions")
+    return None if text is None else int(text)
+
+
+def stands_otherwise(query_dir: Path, partitions: int) -> bool:
+    """Tell whether a query's state is spread over another number of partitions. Raises Declined: cannot be read."""
+    saved = saved_partitions(plan_capture(query_dir).state_formats)
+    return saved is not None and saved != partitions
 
 
 def rescale_stage(spark: SparkSession, *, stage_dir: Path, partitions: int) -> Rescaled:
@@ -76,7 +89,7 @@ def _rescalable(plan: CapturePlan, query_dir: Path) -> BatchId:
     if provider != "rocksdb":
         raise InvalidRequest(
             f"the state of {query_dir} is kept by the {provider} provider; Spark can change the number of "
-            "partitions of RocksDB state only"
+            f"partitions of RocksDB state only: set the stage's partitions back to {plan.subtasks}"
         )
     return plan.batch_id
 

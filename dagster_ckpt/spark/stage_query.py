@@ -5,7 +5,9 @@ The same in both kinds of run; only the trigger and who releases barriers differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,12 +25,31 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.pipeline import CheckpointedPipeline
 
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_setting_partitions = threading.Lock()
+
 BatchWriter = Callable[["DataFrame", int], None]
 TableWriterFactory = Callable[["StageDefinition", StageDirectory, "DataFrame"], BatchWriter]
 
 
 def _unguarded(write: BatchWriter) -> BatchWriter:
     return write
+
+
+@contextmanager
+def _partitions(spark: SparkSession, wanted: int | None) -> Iterator[None]:
+    """Let the query that is started inside have so many state partitions, and only that one.
+
+    A query takes the session's settings when it starts, and stages share the session.
+    """
+    with _setting_partitions:
+        before = spark.conf.get(_PARTITIONS)
+        if wanted is not None:
+            spark.conf.set(_PARTITIONS, str(wanted))
+        try:
+            yield
+        finally:
+            spark.conf.set(_PARTITIONS, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +103,13 @@ class StageQuery:
 
         Raises InvalidRequest when the function does not return a streaming DataFrame or its rows cannot be carried.
         """
+        with _partitions(spark, self.stage.partitions):
+            return self._start(spark, available_now=available_now, interval=interval)
+
+    def _start(
+        self, spark: SparkSession, *, available_now: Literal[True] | None, interval: str
+    ) -> StreamingQuery:
         stage = self.stage
-        if stage.partitions is not None:
-            spark.conf.set("spark.sql.shuffle.partitions", str(stage.partitions))
         frame = self._output(spark)
         writer = (
             frame.writeStream.queryName(f"{self.pipeline.name}.{self.uid}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,10 @@ from dagster_ckpt import (
     build_pipeline_definitions,
     checkpoints_asset_key,
 )
+from dagster_ckpt.adapters.fsspec_storage import open_storage
+from dagster_ckpt.core.metadata_text import decode_metadata
+from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.paths import metadata as metadata_key
 from dagster_ckpt.core.record import CoordinatorRecord, parse_record
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ class Lab:
     settings: dict[str, Any]
 
     kind: type[CheckpointCoordinatorResource] = CheckpointCoordinatorResource
+    spark_conf: dict[str, str] = field(default_factory=dict)
 
     @property
     def coordinator(self) -> CheckpointCoordinatorResource:
@@ -48,7 +53,9 @@ class Lab:
     ) -> dg.ExecuteInProcessResult:
         """Run a job (the epoch job when none is named); ``restore`` is the config of its first op."""
         definitions = build_pipeline_definitions(
-            pipeline, coordinator=self.coordinator, spark=SparkSessionResource(master="local[2,3]")
+            pipeline,
+            coordinator=self.coordinator,
+            spark=SparkSessionResource(master="local[2,3]", conf=self.spark_conf),
         )
         config = dict(ops or {})
         if restore:
@@ -64,6 +71,12 @@ class Lab:
         store.close()
         assert stored is not None
         return parse_record(stored.body)
+
+    def metadata(self, pipeline: CheckpointedPipeline, checkpoint: int) -> CheckpointMetadata:
+        """What the storage holds of a retained checkpoint."""
+        known = next(c for c in self.record(pipeline).completed if c.checkpoint_id == checkpoint)
+        key = metadata_key(known.location.folder)
+        return decode_metadata(open_storage(known.location.base_uri).read(key), name=key)
 
     def partitions(self, pipeline: CheckpointedPipeline) -> list[str]:
         return sorted(self.instance.get_dynamic_partitions(f"{pipeline.name}/checkpoints"))
