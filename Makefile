@@ -11,10 +11,10 @@ ARGS ?=
 BENCH ?= $(filter-out __init__ common streaming_common soak,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo dev test lint types format wheel ci bench soak clean
+.PHONY: help setup demo dev test lint types format reference wheel ci bench soak clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Create .venv and install the project with everything it can use
 	@scripts/bootstrap python
@@ -45,6 +45,11 @@ format: ## Repair style and formatting
 	@scripts/bootstrap python
 	@$(RUN) ruff check --fix .
 	@$(RUN) ruff format .
+
+reference: ## Write the reference pages that are made from the code
+	@scripts/bootstrap python
+	@$(RUN) python -m scripts.python_reference
+	@$(RUN) python -m tests.cli.reference_page
 
 wheel: ## Build the wheel, list what it installs, import it in a clean interpreter
 	@scripts/bootstrap python

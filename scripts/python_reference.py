@@ -1,0 +1,239 @@
+"""Writes docs/reference/python.md from the sources' own docstrings: python -m scripts.python_reference.
+
+Read from the syntax tree: nothing is imported, and annotations appear as their authors wrote them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ROOT / "dagster_ckpt"
+PAGE = ROOT / "docs" / "reference" / "python.md"
+
+HEAD = """\
+# Python names
+
+Everything that may be imported from `dagster_ckpt`, and the stand-ins of `dagster_ckpt.testing`. Made from the sources
+by `python -m scripts.python_reference`; a test holds the two together. Names that are not here are internal.
+"""
+TESTING_HEAD = """
+## For tests
+
+[testing.md](testing.md) shows how they are used.
+
+| module of `dagster_ckpt.testing` | name | |
+|---|---|---|
+"""
+_FOR_DAGSTER = frozenset({"yield_for_execution", "use_instance", "remember", "remembered"})
+"""Methods of resources that Dagster and the library call."""
+
+Definition = ast.ClassDef | ast.FunctionDef
+
+
+@dataclass(frozen=True)
+class Public:
+    """A public name and the module that owns it."""
+
+    name: str
+    module: str
+    group: str
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [HEAD]
+    group = ""
+    for public in public_names():
+        if public.group != group:
+            group = public.group
+            parts.append(f"\n## {group[0].upper()}{group[1:]}\n")
+        parts.append(described(public.name, _definition(_path(public.module), public.name)))
+    parts.append(TESTING_HEAD)
+    for file, node in testing_names():
+        summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
+        parts.append(f"| `{file.stem}` | `{node.name}` | {_cell(summary)} |\n")
+    return "".join(parts)
+
+
+# --- which names ----------------------------------------------------------------------------------------------
+
+
+def public_names() -> list[Public]:
+    """Return the table of public names, with the comment above each as its group."""
+    source = (LIBRARY / "__init__.py").read_text()
+    table = source[source.index("_HOMES: dict[str, str] = {") :]
+    table = table[: table.index("\n}\n")]
+    found: list[Public] = []
+    group = ""
+    for line in table.splitlines():
+        if comment := re.fullmatch(r"    # (.+)", line):
+            group = comment[1]
+        elif entry := re.fullmatch(r'    "(\w+)": "([\w.]+)",', line):
+            found.append(Public(entry[1], entry[2], group))
+    return found
+
+
+def testing_names() -> Iterator[tuple[Path, Definition]]:
+    """Yield what the modules of ``dagster_ckpt.testing`` define for others."""
+    for file in sorted((LIBRARY / "testing").glob("[a-z]*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, Definition) and not node.name.startswith("_"):
+                yield file, node
+
+
+def _path(module: str) -> Path:
+    return LIBRARY / f"{module.replace('.', '/')}.py"
+
+
+def _definition(file: Path, name: str) -> Definition:
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, Definition) and node.name == name:
+            return node
+    raise LookupError(f"{file.relative_to(ROOT)} does not define {name}")
+
+
+# --- how one is described -------------------------------------------------------------------------------------
+
+
+def described(name: str, node: Definition) -> str:
+    """Return the entry of one name."""
+    body = [f"\n### `{name}`\n"]
+    if isinstance(node, ast.FunctionDef):
+        body.append(f"```text\n{_signature(node)}\n```\n")
+    body.append(_prose(ast.get_docstring(node) or ""))
+    if isinstance(node, ast.ClassDef):
+        body += [_attributes(node), _methods(node)]
+    return "\n".join(part for part in body if part)
+
+
+def _signature(node: ast.FunctionDef) -> str:
+    arguments = [part for part in _arguments(node.args) if part not in ("self", "cls")]
+    if arguments and arguments[0] == "/":
+        arguments = arguments[1:]
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    line = f"{node.name}({', '.join(arguments)}){returns}"
+    if len(line) <= 100:
+        return line
+    inner = "".join(f"    {argument},\n" for argument in arguments)
+    return f"{node.name}(\n{inner}){returns}"
+
+
+def _arguments(given: ast.arguments) -> Iterator[str]:
+    positional = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
+    for number, (argument, default) in enumerate(zip(positional, defaults, strict=True), start=1):
+        yield _argument(argument, default)
+        if number == len(given.posonlyargs):
+            yield "/"
+    if given.vararg:
+        yield f"*{_argument(given.vararg, None)}"
+    elif given.kwonlyargs:
+        yield "*"
+    for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        yield _argument(argument, default)
+    if given.kwarg:
+        yield f"**{_argument(given.kwarg, None)}"
+
+
+def _argument(argument: ast.arg, default: ast.expr | None) -> str:
+    annotation = f": {ast.unparse(argument.annotation)}" if argument.annotation else ""
+    if default is None:
+        return f"{argument.arg}{annotation}"
+    return f"{argument.arg}{annotation}{' = ' if annotation else '='}{ast.unparse(default)}"
+
+
+def _prose(docstring: str) -> str:
+    """Return a docstring as Markdown: its sections become lists."""
+    lines: list[str] = []
+    in_section = False
+    for line in docstring.replace("``", "`").splitlines():
+        if line in ("Args:", "Raises:", "Returns:"):
+            in_section = True
+            lines += [f"**{line[:-1]}**", ""]
+        elif in_section and (entry := re.fullmatch(r"    (\w+): (.*)", line)):
+            lines.append(f"* `{entry[1]}`: {entry[2]}")
+        elif in_section and line.startswith("        "):
+            lines[-1] += f" {line.strip()}"
+        else:
+            in_section = in_section and not line
+            lines.append(line)
+    return "\n".join(lines).rstrip() + "\n" if lines else ""
+
+
+def _attributes(node: ast.ClassDef) -> str:
+    rows = []
+    for statement, following in zip(node.body, [*node.body[1:], None], strict=True):
+        name, default = _assigned(statement)
+        if name and not name.startswith("_") and name != "model_config":
+            rows.append(f"| `{name}` | {_kind(statement)} | {default} | {_said(statement, following)} |\n")
+    return f"| attribute | type | default | |\n|---|---|---|---|\n{''.join(rows)}" if rows else ""
+
+
+def _kind(statement: ast.stmt) -> str:
+    if not isinstance(statement, ast.AnnAssign):
+        return ""
+    return f"`{ast.unparse(statement.annotation)}`".replace("|", "\\|")
+
+
+def _assigned(statement: ast.stmt) -> tuple[str, str]:
+    """Return name and default of a class attribute; of an enum's member, name and value."""
+    match statement:
+        case ast.AnnAssign(target=ast.Name(id=name), value=value):
+            return name, _default(value)
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return name, _default(value)
+    return "", ""
+
+
+def _default(value: ast.expr | None) -> str:
+    match value:
+        case None:
+            return ""
+        case ast.Call(func=ast.Name(id="Field" | "field"), keywords=keywords):
+            named = {k.arg: k.value for k in keywords}
+            if "default" in named:
+                return f"`{ast.unparse(named['default'])}`"
+            return f"`{ast.unparse(named['default_factory'])}()`" if "default_factory" in named else ""
+        case _:
+            return f"`{ast.unparse(value)}`".replace("|", "\\|")
+
+
+def _said(statement: ast.stmt, following: ast.stmt | None) -> str:
+    """Return the string below an attribute, or the description in its ``Field``."""
+    if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+        return _cell(str(following.value.value))
+    value = statement.value if isinstance(statement, ast.AnnAssign) else None
+    if isinstance(value, ast.Call):
+        for keyword in value.keywords:
+            if keyword.arg == "description":
+                return _cell(str(ast.literal_eval(keyword.value)))
+    return ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("``", "`").replace("|", "\\|").split())
+
+
+def _is_for_users(name: str) -> bool:
+    return not name.startswith("_") and name not in _FOR_DAGSTER
+
+
+def _methods(node: ast.ClassDef) -> str:
+    lines = []
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef) and _is_for_users(statement.name):
+            first = (ast.get_docstring(statement) or "").replace("``", "`").partition("\n\n")[0]
+            said = " ".join(first.split())
+            is_property = any(ast.unparse(d).endswith("property") for d in statement.decorator_list)
+            name = statement.name if is_property else " ".join(_signature(statement).split())
+            lines.append(f"* `{name}`{': ' if said else ''}{said}\n")
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
