@@ -212,7 +212,8 @@ def diff(
         both = [s.uid for s in old.metadata.stages if new.metadata.stage(s.uid) is not None]
         with started(master, conf) as spark:
             for uid in stages or both:
-                tables += diff_state(spark, old, new, uid, examples=examples)
+                with work.output.busy(f"comparing the keys of {uid}"):
+                    tables += diff_state(spark, old, new, uid, examples=examples)
     work.output.result(_Compared(diff=found, keys=tuple(tables)))
     show_diff(work.output, found)
     show_key_diffs(work.output, tables)

@@ -66,6 +66,15 @@ class Output:
         self._console.print(table, markup=False)
 
     @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Show on a terminal's standard error that work goes on whose end cannot be foreseen."""
+        if self.as_json or not sys.stderr.isatty():
+            yield
+            return
+        with Console(stderr=True).status(f"{what} …"):
+            yield
+
+    @contextmanager
     def progress(self, what: str) -> Iterator[ProgressCallback]:
         """Yield a callback that moves a bar on standard error; without a terminal nothing is shown."""
         if self.as_json or not sys.stderr.isatty():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -47,6 +49,15 @@ def launch_options(function: Any) -> Any:
     return decorated
 
 
+def _launched(
+    work: Work, target: LaunchTarget, job: str, op: str, *, config: Mapping[str, Any], tags: Mapping[str, str]
+) -> Launched:
+    # In this process Dagster itself tells how the run goes.
+    waiting = work.output.busy(f"waiting for job {job}") if target.url else nullcontext()
+    with waiting:
+        return launch(target, job, {"ops": {op: {"config": dict(config)}}}, tags)
+
+
 def _ended(work: Work, run: Launched, **more: Any) -> ExitCode:
     work.output.result({"run": run, **more})
     work.output.say(f"run {run.run_id} of job {run.job}: {run.status} ({run.where})")
@@ -88,8 +99,8 @@ def savepoint(
     job = _SAVEPOINT_JOB if stop is None else _STOP_JOB
     op = "savepoint" if stop is None else "stop"
     config = said if stop is None else {**said, "drain": stop == "drain"}
-    run = launch(
-        target, job.format(chosen), {"ops": {op: {"config": config}}}, {_TAG: "dagster-ckpt savepoint"}
+    run = _launched(
+        work, target, job.format(chosen), op, config=config, tags={_TAG: "dagster-ckpt savepoint"}
     )
     newest = _newest_savepoint(work, chosen, run)
     if newest is not None:
@@ -210,5 +221,5 @@ def _start(
     job = _STREAMING_JOB.format(pipeline) if streaming else str(pipeline)
     op = "stream" if streaming else "restore"
     tags = {_TAG: "dagster-ckpt restore", "dagster_ckpt/restore_from": options.restore_from}
-    run = launch(target, job, {"ops": {op: {"config": config}}}, tags)
+    run = _launched(work, target, job, op, config=config, tags=tags)
     return _ended(work, run)

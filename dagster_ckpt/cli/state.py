@@ -58,12 +58,14 @@ def inspect(
     with started(master, conf) as spark, open_state(spark, stored, stage) as state:
         frame = _filtered(state.frame(table), where)
         if target:
-            frame.write.mode("errorifexists").parquet(str(Path(target).absolute()))
+            with work.output.busy("writing state"):
+                frame.write.mode("errorifexists").parquet(str(Path(target).absolute()))
             work.output.result({"table": state.table(table).name, "written_to": target})
             work.output.say(f"written to {target}")
             return
-        total = frame.count()
-        rows = [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
+        with work.output.busy("reading state"):
+            total = frame.count()
+            rows = [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
         _show(work, state.table(table).name, total, rows, frame)
 
 

@@ -28,7 +28,8 @@ def clean(work: Work, *, pipelines: tuple[str, ...], yes: bool, verbose: bool) -
     """
     deployment = work.deployment
     names = [pipeline_id(name) for name in pipelines] or deployment.store.pipelines()
-    plans = [plan_cleaning(deployment, name) for name in names]
+    with work.output.busy("looking for what is left over"):
+        plans = [plan_cleaning(deployment, name) for name in names]
     for plan in plans:
         _show_plan(work, plan, verbose=verbose)
     done: list[Cleaned] = []
@@ -76,7 +77,9 @@ _VERDICT = {
 @click.argument("pipeline", default="")
 def doctor(work: Work, *, pipeline: str) -> ExitCode:
     """Hold the store against the storage: what is missing, left over, unknown. Exit code 1 when somebody should act."""
-    found = diagnose(work.deployment, pipeline_id(pipeline) if pipeline else None, now=time.time())
+    deployment = work.deployment
+    with work.output.busy("holding the store against the storage"):
+        found = diagnose(deployment, pipeline_id(pipeline) if pipeline else None, now=time.time())
     work.output.result(found)
     names = ", ".join(found.pipelines) or "none"
     work.output.say(f"pipelines: {names}; {found.snapshots} restorable snapshots checked")

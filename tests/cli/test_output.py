@@ -1,0 +1,52 @@
+"""What people see of long work on a terminal, and what programs do not."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from dagster_ckpt.cli.output import Output
+from dagster_ckpt.operations.deployment import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def work(output: Output) -> None:
+    with output.progress("verifying chk-1") as progress:
+        progress(Progress(done=1_000, total=4_000, what="a file"))
+    with output.busy("reading state"):
+        pass
+
+
+def shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, output: Output) -> str:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    # in the test itself: pytest sets its own stream between fixtures and test
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        work(output)
+    return terminal.getvalue()
+
+
+def test_a_terminal_shows_a_bar_with_bytes_and_that_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = shown_on_a_terminal(monkeypatch, Output(as_json=False))
+    assert "verifying chk-1" in shown
+    assert "1.0/4.0 kB" in shown
+    assert "reading state …" in shown
+
+
+def test_a_program_that_asked_for_json_is_shown_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown_on_a_terminal(monkeypatch, Output(as_json=True)) == ""
+
+
+def test_a_pipe_is_shown_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    work(Output(as_json=False))
+    assert capsys.readouterr().err == ""
