@@ -184,14 +184,21 @@ def _success(run: dg.DagsterRun) -> dg.DagsterEvent:
 # --- the run-status mirror --------------------------------------------------------------------------------------
 
 
-def test_the_mirror_settles_a_killed_run_as_soon_as_dagster_knows(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("end", "event_type", "status"),
+    [
+        ("failed", dg.DagsterEventType.RUN_FAILURE, RunStatus.FAILED),
+        ("canceled", dg.DagsterEventType.RUN_CANCELED, RunStatus.CANCELED),
+    ],
+)
+def test_the_mirror_settles_a_killed_run_as_soon_as_dagster_knows(
+    site: Site, end: str, event_type: dg.DagsterEventType, status: RunStatus
+) -> None:
     run = site.start_run()
     number = site.attempt(run).checkpoint()
-    site.instance.report_run_failed(run)
-    sensor = site.definitions.resolve_sensor_def("shop_run_failed")
-    event = dg.DagsterEvent(
-        event_type_value=dg.DagsterEventType.RUN_FAILURE.value, job_name=run.job_name, message="killed"
-    )
+    _end(site, run, end)
+    sensor = site.definitions.resolve_sensor_def(f"shop_run_{end}")
+    event = dg.DagsterEvent(event_type_value=event_type.value, job_name=run.job_name, message="killed")
     failed = site.instance.get_run_by_id(run.run_id)
     assert failed is not None
     with dg.build_run_status_sensor_context(
@@ -202,7 +209,7 @@ def test_the_mirror_settles_a_killed_run_as_soon_as_dagster_knows(site: Site) ->
         resources={COORDINATOR_KEY: site.resource},
     ) as context:
         sensor(context)
-    assert site.record.status is RunStatus.FAILED
+    assert site.record.status is status
     assert site.record.failed[-1].checkpoint_id == number
     assert len(site.observations()) == 1
 
