@@ -77,6 +77,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.sensors.savepoint import SavepointWanted as SavepointWanted
     from dagster_ckpt.sensors.savepoint import after_checkpoints as after_checkpoints
     from dagster_ckpt.sensors.savepoint import build_savepoint_sensor as build_savepoint_sensor
+    from dagster_ckpt.stages import SourceBatch as SourceBatch
     from dagster_ckpt.stages import StageContext as StageContext
     from dagster_ckpt.stages import spark_sink as spark_sink
     from dagster_ckpt.stages import spark_source as spark_source
@@ -92,6 +93,7 @@ _HOMES: dict[str, str] = {
     "spark_stage": "stages",
     "spark_sink": "stages",
     "StageContext": "stages",
+    "SourceBatch": "stages",
     # what a code location needs
     "build_pipeline_definitions": "definitions",
     "CheckpointCoordinatorResource": "resources",

@@ -92,6 +92,17 @@ _composing: ContextVar[dict[StageUid, tuple[StageDefinition, tuple[StageUid, ...
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceBatch:
+    """A micro-batch of a source that is written; the next has not begun."""
+
+    batch_id: int
+    offsets: dict[str, Any]
+    """End offset per Spark source (its number, or its name), parsed from Spark's JSON."""
+    files: tuple[str, ...] = ()
+    """Paths a file source has read in this batch, in the order of its log; empty for other sources."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageDefinition:
     """One stage as its author declared it; made by the three decorators."""
@@ -111,6 +122,8 @@ class StageDefinition:
     """At most this many channel log entries per micro-batch; 0: all that are there."""
     boundedness: Boundedness = Boundedness.UNBOUNDED
     """Of a source; an epoch run treats both alike."""
+    barrier_after: Callable[[SourceBatch], bool] | None = None
+    """Of a source: a stream's barriers fall only behind batches for which this is true; None: behind any."""
     previous_uids: tuple[StageUid, ...] = ()
     description: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -201,6 +214,8 @@ def _define(
     settings["previous_uids"] = tuple(stage_uid(previous) for previous in settings.get("previous_uids", ()))
     settings["required_resource_keys"] = frozenset(settings.get("required_resource_keys", ()))
     settings["boundedness"] = _boundedness(fn, role, settings.get("boundedness", Boundedness.UNBOUNDED))
+    if settings.get("barrier_after") is not None and role is not StageRole.SOURCE:
+        raise InvalidRequest(f"{fn.__name__!r} is no source: only a source decides where barriers fall")
     return StageDefinition(
         uid=_checked_uid(uid or fn.__name__),
         role=role,
@@ -220,7 +235,9 @@ def spark_source(fn: Callable[..., DataFrame] | None = None, /, *, uid: str = ""
         fn: the function, when used without parentheses.
         uid: stable name of its state; default: the function's name.
         settings: ``previous_uids``, ``partitions``, ``tags``, ``config_schema``, ``required_resource_keys``;
-            ``boundedness="bounded"`` for a source whose data ends.
+            ``boundedness="bounded"`` for a source whose data ends; ``barrier_after`` (SourceBatch -> bool) for one
+            that decides itself where a stream's checkpoints fall (the end of a file, of a day): a checkpoint
+            waits for such a batch, and expires when none comes within its timeout.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:

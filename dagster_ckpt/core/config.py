@@ -82,6 +82,7 @@ class CheckpointConfig(BaseModel):
     local_backup: bool = False
     """Keep a local copy of the latest checkpoint and prefer it on restore when it is intact."""
     pause_sources_until_first_checkpoint: bool = False
+    """A stream's sources write nothing before a checkpoint of the attempt has completed: a restart loses nothing."""
     history_size: int = Field(default=10, ge=0)
     """Checkpoints kept in the statistics (Flink: web.checkpoints.history)."""
 

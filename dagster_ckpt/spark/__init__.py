@@ -29,6 +29,7 @@ Capture and restore:
 | ``snapshots`` | a stored snapshot, opened for reading |
 | ``restore`` | a stage's working directory from a snapshot |
 | ``local_copy`` | a local copy of the latest checkpoint |
+| ``source_batch`` | what a source is told when it decides where barriers fall |
 | ``rescale`` | another number of state partitions |
 | ``parallel`` | the same work on many files at once |
 

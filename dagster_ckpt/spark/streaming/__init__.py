@@ -12,11 +12,14 @@ file                 owns
 ``input_channel``    what lies ahead in an input's log, and what the reader has reached
 ``positions``        how far a stage has read its inputs, from Spark's commit log
 ``gate``             holds and stops a query exactly between two micro-batches
+``induced``          barriers whose place a source decides itself
 ``snapshot_job``     the asynchronous part of a stage's snapshot
 ``in_flight``        the in-flight data of an unaligned checkpoint: stored, and put back
 ``gateway``          how the coordinator reaches the stages
 ``timer``            runs the coordinator's timers, even while storage hangs
 ``restart``          restart strategies
+``end_of_data``      finds out when bounded sources and all behind them are worked off
+``garbage``          removes table files that nothing restorable needs any more
 ``progress``         what is seen of a run while it runs
 ``watch``            looks at it now and then, writes it down, tells it
 ``background``       deletions that never keep the process alive

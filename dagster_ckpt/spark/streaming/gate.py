@@ -37,10 +37,13 @@ class _NotAnError(logging.Filter):
 _NOT_AN_ERROR = _NotAnError()
 
 
-class _Door(StrEnum):
-    OPEN = "open"
-    HELD = "held"
-    STOPPED = "stopped"
+class Hold(StrEnum):
+    """Why batches are held; the gate is open when no reason is left."""
+
+    STOP = "the run stops"
+    SAVEPOINT = "a savepoint is to end the run here"
+    BOUNDARY = "a barrier belongs here"
+    FIRST_CHECKPOINT = "no checkpoint has completed yet"
 
 
 class BatchGate:
@@ -49,8 +52,10 @@ class BatchGate:
     def __init__(self) -> None:
         logging.getLogger("py4j.clientserver").addFilter(_NOT_AN_ERROR)
         self._changed = threading.Condition()
-        self._door = _Door.OPEN
+        self._holds: set[Hold] = set()
+        self._is_stopped = False
         self._inside: int | None = None
+        self._hold_before: Callable[[int], bool] | None = None
 
     def guard(self, write: BatchWriter) -> BatchWriter:
         """Return ``write`` behind this gate."""
@@ -64,38 +69,48 @@ class BatchGate:
 
         return guarded
 
-    def hold(self) -> None:
+    def hold(self, why: Hold = Hold.STOP) -> None:
         """Let no further batch in; the one that is inside may finish."""
-        self._set(_Door.HELD)
+        with self._changed:
+            self._holds.add(why)
 
-    def open(self) -> None:
-        """Let batches in again."""
-        self._set(_Door.OPEN)
+    def hold_before(self, is_the_one: Callable[[int], bool] | None) -> None:
+        """Hold before the next batch for whose id the function says so; None: before none."""
+        with self._changed:
+            self._hold_before = is_the_one
+
+    def open(self, why: Hold = Hold.STOP) -> None:
+        """Let batches in again, unless there is another reason to hold them."""
+        with self._changed:
+            self._holds.discard(why)
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """End the query at its next batch, also one that is waiting at the gate."""
-        self._set(_Door.STOPPED)
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
 
     @property
     def is_held(self) -> bool:
         """True while no batch is let in."""
-        return self._door is not _Door.OPEN
+        return self._is_stopped or bool(self._holds)
+
+    def is_held_for(self, why: Hold) -> bool:
+        """True while this is one of the reasons."""
+        return why in self._holds
 
     @property
     def inside(self) -> int | None:
         """The batch that is being written; None between two batches."""
         return self._inside
 
-    def _set(self, door: _Door) -> None:
-        with self._changed:
-            if self._door is not _Door.STOPPED:
-                self._door = door
-            self._changed.notify_all()
-
     def _enter(self, batch_id: int) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._door is not _Door.HELD)
-            if self._door is _Door.STOPPED:
+            if not self.is_held and self._hold_before is not None and self._hold_before(batch_id):
+                self._holds.add(Hold.BOUNDARY)
+            self._changed.wait_for(lambda: self._is_stopped or not self._holds)
+            if self._is_stopped:
                 raise StoppedAtBatchBoundary
             self._inside = batch_id
 

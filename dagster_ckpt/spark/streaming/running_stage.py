@@ -16,9 +16,11 @@ from dagster_ckpt.core.subtask_effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.channel_entries import Barrier
 from dagster_ckpt.spark.channel_log import ChannelLog
+from dagster_ckpt.spark.source_batch import read_source_batch
 from dagster_ckpt.spark.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.stage_snapshot import SnapshotOutcome, StageSnapshotter
-from dagster_ckpt.spark.streaming.gate import BatchGate, StoppedAtBatchBoundary
+from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, StoppedAtBatchBoundary
+from dagster_ckpt.spark.streaming.induced import InducedBarriers
 from dagster_ckpt.spark.streaming.input_channel import InputChannel
 from dagster_ckpt.spark.streaming.positions import CommittedBatches
 from dagster_ckpt.spark.streaming.progress import BatchMeter
@@ -35,6 +37,12 @@ if TYPE_CHECKING:
     from dagster_ckpt.spark.directories import AttemptDirectory
     from dagster_ckpt.spark.streaming.run import StreamingSettings
     from dagster_ckpt.spark.tables import PipelineTables
+
+
+MOST_STARTS = 6
+"""How often one stage of an attempt is started, the first time included."""
+_SLOW_START = "Python worker failed to connect back"
+"""Spark gives the Python process of a reader ten seconds, whatever else the machine is busy with; no setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +73,15 @@ class RunningStage:
     """Stopped for good, because the run stops with a savepoint."""
     meter: BatchMeter = field(default_factory=BatchMeter)
     query: StreamingQuery | None = None
+    starts: int = 0
 
     @classmethod
     def prepare(cls, setup: StageSetup, uid: StageUid, arguments: StageArguments) -> RunningStage:
         """Return the stage ready to be started, with its inputs released up to where the attempt begins."""
         gate = BatchGate()
+        is_source = not setup.pipeline.upstream[uid]
+        if is_source and setup.coordinator.config.pause_sources_until_first_checkpoint:
+            gate.hold(Hold.FIRST_CHECKPOINT)
         stage_query = StageQuery(
             pipeline=setup.pipeline,
             uid=uid,
@@ -96,7 +108,10 @@ class RunningStage:
             for upstream, log in logs.items()
         }
         snapshotter = StageSnapshotter(
-            uid=uid, directory=stage_query.directory, coordinator=setup.coordinator
+            uid=uid,
+            directory=stage_query.directory,
+            coordinator=setup.coordinator,
+            local_copies=setup.attempt.local_copies(uid),
         )
         worker = StageWorker(
             uid=uid,
@@ -111,16 +126,29 @@ class RunningStage:
             decline_later=_decline_later,
             confirm_aborted=lambda number, stage: _confirm_later(setup, number, stage),
             on_finished=setup.on_finished,
+            induced=_induced(stage_query, gate),
         )
         bounded = stage_query.stage.boundedness is Boundedness.BOUNDED
         return cls(uid=uid, stage_query=stage_query, worker=worker, gate=gate, is_bounded=bounded)
 
     def start(self, spark: SparkSession, settings: StreamingSettings) -> None:
         """Start the query. Raises InvalidRequest for a function that returns no streaming DataFrame."""
+        self.starts += 1
         if self.is_bounded:
             self.query = self.stage_query.start(spark, available_now=True)
             return
         self.query = self.stage_query.start(spark, interval=f"{settings.trigger_interval:.3f} seconds")
+
+    def start_again(self, spark: SparkSession, settings: StreamingSettings) -> bool:
+        """Start a query once more that only failed because a reader's process was slow to start; else False.
+
+        Spark has not begun a batch then, so this is what starting it later would have been.
+        """
+        failure = self.failure
+        if failure is None or _SLOW_START not in str(failure) or self.starts >= MOST_STARTS:
+            return False
+        self.start(spark, settings)
+        return True
 
     # --- looking ----------------------------------------------------------------------------------------------
 
@@ -208,6 +236,18 @@ def _stop_query(query: StreamingQuery) -> None:
 
 
 # --- helpers of prepare -------------------------------------------------------------------------------------------
+
+
+def _induced(query: StageQuery, gate: BatchGate) -> InducedBarriers | None:
+    barrier_after = query.stage.barrier_after
+    if barrier_after is None:
+        return None
+    folder = query.directory.query
+    return InducedBarriers(
+        gate=gate,
+        is_boundary=lambda batch: bool(barrier_after(read_source_batch(folder, batch))),
+        last_batch=query.log.last_batch,
+    )
 
 
 def _newest_barrier(log: ChannelLog) -> CheckpointId:

@@ -49,7 +49,8 @@ from dagster_ckpt.spark.channel_entries import Barrier, Cancel, encode_options
 from dagster_ckpt.spark.channel_log import ChannelLog, Outdated
 from dagster_ckpt.spark.channel_release import Release
 from dagster_ckpt.spark.streaming.alignment_facts import AlignmentFacts
-from dagster_ckpt.spark.streaming.gate import BatchGate
+from dagster_ckpt.spark.streaming.gate import BatchGate, Hold
+from dagster_ckpt.spark.streaming.induced import InducedBarriers, Trigger
 from dagster_ckpt.spark.streaming.input_channel import InputChannel
 from dagster_ckpt.spark.streaming.positions import CommittedBatches
 from dagster_ckpt.spark.streaming.snapshot_job import MAX_RUNNING, SnapshotJob, StageCut
@@ -79,6 +80,8 @@ class StageWorker:
     decline_later: DeclineLater
     confirm_aborted: Callable[[CheckpointId, StageUid], None]
     on_finished: Callable[[StageUid], None]
+    induced: InducedBarriers | None = None
+    """Of a source that decides itself where barriers fall."""
     subtask: SubtaskCheckpoints = field(default_factory=SubtaskCheckpoints)
     _handler: BarrierHandler | None = None
     _timers: dict[CheckpointId, float] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class StageWorker:
     _jobs: dict[CheckpointId, SnapshotJob] = field(default_factory=dict)
     _held: list[CheckpointId] = field(default_factory=list)
     """Barriers whose release waits for the end of the savepoint that ends the run."""
-    _waiting: list[tuple[CheckpointId, float, BarrierOptions]] = field(default_factory=list)
+    _waiting: list[Trigger] = field(default_factory=list)
     """Triggers of such a savepoint that wait for the batch inside the gate."""
     _pinned: dict[CheckpointId, dict[StageUid, LogPosition]] = field(default_factory=dict)
     blocked_since: dict[StageUid, float] = field(default_factory=dict)
@@ -106,14 +109,18 @@ class StageWorker:
     def trigger(self, checkpoint_id: CheckpointId, timestamp: float, options: BarrierOptions) -> None:
         """Begin a checkpoint at this stage: the coordinator triggers the roots of the graph directly."""
         if options.kind.is_synchronous:
-            self.gate.hold()
+            self.gate.hold(Hold.SAVEPOINT)
             self._waiting.append((checkpoint_id, timestamp, options))
-            return
-        self._begin(checkpoint_id, options, AlignmentFacts(timestamp=timestamp))
+        elif self.induced is not None:
+            self.induced.add((checkpoint_id, timestamp, options))
+        else:
+            self._begin(checkpoint_id, options, AlignmentFacts(timestamp=timestamp))
 
     def aborted(self, checkpoint_id: CheckpointId, latest_completed: CheckpointId | None, now: float) -> None:
         """A checkpoint is over without completing."""
         self._waiting = [w for w in self._waiting if w[0] != checkpoint_id]
+        if self.induced is not None:
+            self.induced.drop(checkpoint_id)
         self._perform(self.subtask.notify_aborted(checkpoint_id, latest_completed), now)
         if not self._waiting and self.subtask.synchronous is None:
             self._let_go()
@@ -122,6 +129,7 @@ class StageWorker:
 
     def completed(self, checkpoint_id: CheckpointId, now: float) -> None:
         """A checkpoint is complete."""
+        self.gate.open(Hold.FIRST_CHECKPOINT)
         self._perform(self.subtask.notify_complete(checkpoint_id), now)
         for channel in self.inputs.values():
             channel.forget_below(checkpoint_id)
@@ -164,12 +172,26 @@ class StageWorker:
 
     def _start_waiting(self) -> bool:
         """Begin the savepoint that ends the run, once no batch is being written behind its barrier."""
-        if not self._waiting or self.gate.inside is not None:
+        if not self._waiting:
+            return self._start_induced()
+        if self.gate.inside is not None:
             return False
         waiting, self._waiting = self._waiting, []
+        self._begin_all(waiting)
+        return True
+
+    def _start_induced(self) -> bool:
+        if self.induced is None or self.subtask.synchronous is not None:
+            return False
+        waiting = self.induced.take()
+        if waiting:
+            self._begin_all(waiting)
+            self.induced.let_on()
+        return bool(waiting)
+
+    def _begin_all(self, waiting: list[Trigger]) -> None:
         for number, timestamp, options in waiting:
             self._begin(number, options, AlignmentFacts(timestamp=timestamp))
-        return True
 
     def _announce(self, uid: StageUid, barrier: Barrier, now: float) -> bool:
         if not (self.holds and self.config.unaligned):
@@ -218,7 +240,7 @@ class StageWorker:
             case Unblock(channel):
                 self._unblock(StageUid(str(channel)))
             case TriggerSnapshot():
-                self._begin(effect.checkpoint_id, effect.options, _facts_of(effect))
+                self._begin(effect.checkpoint_id, effect.options, AlignmentFacts.of(effect))
             case InFlightComplete():
                 self._in_flight_complete(effect)
             case Decline():
@@ -363,19 +385,9 @@ class StageWorker:
         for number in self._held:
             self.release.through(number)
         self._held.clear()
-        self.gate.open()
+        self.gate.open(Hold.SAVEPOINT)
 
     # --- questions --------------------------------------------------------------------------------------------
-
-    @property
-    def is_idle(self) -> bool:
-        """True when no snapshot is underway and nothing is awaited."""
-        return not self._jobs and not self._waiting
-
-    @property
-    def pending_jobs(self) -> tuple[CheckpointId, ...]:
-        """Snapshots underway."""
-        return tuple(self._jobs)
 
     def needed_from(self) -> dict[StageUid, LogPosition]:
         """Return, per input, the first entry this stage may still read or must still store."""
@@ -384,12 +396,3 @@ class StageWorker:
             for uid, position in pinned.items():
                 positions[uid] = min(positions.get(uid, position), position)
         return positions
-
-
-def _facts_of(effect: TriggerSnapshot) -> AlignmentFacts:
-    return AlignmentFacts(
-        timestamp=effect.timestamp,
-        recording=frozenset(StageUid(str(channel)) for channel in effect.recording),
-        start_delay_ms=effect.start_delay * 1e3,
-        alignment_ms=(effect.alignment or 0.0) * 1e3,
-    )
