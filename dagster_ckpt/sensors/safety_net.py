@@ -25,6 +25,7 @@ from dagster_ckpt.ports import StoredRecord
 from dagster_ckpt.runtime.aftermath import Overtaken, Settled, end_attempt, expire_overdue
 from dagster_ckpt.sensors.common import Cursor, StandingCoordinator, code_location, owner_state, read_cursor
 from dagster_ckpt.spark.snapshots import read_metadata
+from dagster_ckpt.streaming_job import STREAM_OP, streaming_job_name
 
 if TYPE_CHECKING:
     from dagster_ckpt.resources import CheckpointCoordinatorResource
@@ -35,10 +36,10 @@ MOST_PER_TICK = 50
 
 
 class SafetyNetCursor(Cursor):
-    """How far the asset's events have been compared with the record; begun anew, all retained ones are compared."""
+    """Of what events have been compared with the record; begun anew, everything retained is compared."""
 
-    compared: int = 0
-    """Checkpoint id."""
+    compared: frozenset[str] = frozenset()
+    """Keys of retained checkpoints and savepoints; not the highest id: an import registers an id it took long ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,15 +138,19 @@ class Aftercare:
                 metadata={"restorable": "broken", "location": dg.MetadataValue.path(entry.location.uri)},
             )
         assert partition_key(metadata) == key
-        return completed_event(self.pipeline.name, metadata, uri=entry.location.uri, link=self._link(key))
+        link = self._link(key, metadata.run_id)
+        return completed_event(self.pipeline.name, metadata, uri=entry.location.uri, link=link)
 
-    def _link(self, key: str) -> str | None:
+    def _link(self, key: str, run_id: str) -> str | None:
+        """Return the link that goes on as the run did that took the checkpoint: as a stream, or epoch by epoch."""
         if self.location is None:
             return None
+        run = self.instance.get_run_by_id(run_id) if run_id else None
+        streamed = run is not None and run.job_name == streaming_job_name(self.pipeline)
         return restore_link(
-            job_name=epoch_job_name(self.pipeline),
+            job_name=streaming_job_name(self.pipeline) if streamed else epoch_job_name(self.pipeline),
             location=self.location,
-            restore_op=RESTORE_OP,
+            restore_op=STREAM_OP if streamed else RESTORE_OP,
             restore_from=key,
             ui_base_url=self.resource.ui_base_url,
         )
@@ -213,18 +218,17 @@ def _tick(care: Aftercare, cursor: SafetyNetCursor) -> dg.SensorResult | dg.Skip
         return dg.SkipReason("the pipeline has not run yet")
     told = care.settle(seen)
     plan = care.plan((care.look() or seen) if told.changed else seen)
-    known = {entry.known.key for entry in plan.settled} - {entry.known.key for entry in plan.add}
-    todo = [e for e in plan.settled if e.known.key not in known or e.checkpoint_id > cursor.compared]
-    todo = todo[:MOST_PER_TICK]
+    done = (cursor.compared & {e.known.key for e in plan.settled}) - {e.known.key for e in plan.add}
+    todo = [e for e in plan.settled if e.known.key not in done][:MOST_PER_TICK]
     missing = care.missing_events(todo)
-    compared = max((e.checkpoint_id for e in todo), default=cursor.compared)
+    compared = done | {e.known.key for e in todo}
     requests = _requests(care.pipeline.name, [e.known.key for e in todo if e in plan.add], plan.remove)
     is_idle = not (requests or told.events or missing)
     return dg.SensorResult(
         asset_events=[*told.events, *missing],
         dynamic_partitions_requests=requests or None,
         skip_reason=dg.SkipReason(told.said) if is_idle else None,
-        cursor=SafetyNetCursor(compared=max(compared, cursor.compared)).model_dump_json(),
+        cursor=SafetyNetCursor(compared=compared).model_dump_json(),
     )
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dagster as dg
 import pytest
 
+from dagster_ckpt.core.metadata_text import encode_metadata
+from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.sensors.safety_net import SafetyNetCursor
+from dagster_ckpt.core.restore_point import SnapshotLocation
+from dagster_ckpt.operations.registration import register_savepoint, reserve_id
+from dagster_ckpt.sensors.safety_net import Aftercare, SafetyNetCursor
+from dagster_ckpt.spark.snapshots import open_snapshot
 from tests.dagster.conftest import COORDINATOR_KEY, Site
 
 NET = "shop_safety_net"
@@ -50,7 +57,50 @@ def test_a_partition_without_an_event_gets_the_event(site: Site) -> None:
     site.instance.add_dynamic_partitions("shop/checkpoints", ["chk-000001"])
     result = site.tick(NET)
     assert site.materialized() == ["chk-000001"]
-    assert SafetyNetCursor.model_validate_json(result.cursor or "").compared == 1
+    assert SafetyNetCursor.model_validate_json(result.cursor or "").compared == {"chk-000001"}
+
+
+def test_an_import_that_took_long_gets_its_event_though_newer_checkpoints_have_theirs(
+    site: Site, tmp_path: Path
+) -> None:
+    """Its number is taken first and registered last; the command line has added its partition by then."""
+    run = site.start_run()
+    attempt = site.attempt(run)
+    deployment = site.resource.deployment()
+    number = reserve_id(deployment, site.pipeline.name)
+    attempt.crash()
+    attempt.recover()
+    newer = attempt.completed_checkpoint()
+    assert newer > number
+    cursor = site.tick(NET).cursor
+
+    stored = open_snapshot(site.resource.storage(), attempt.coordinator.record.completed[-1].location.folder)
+    imported = stored.metadata.model_copy(
+        update={"checkpoint_id": number, "kind": CheckpointKind.SAVEPOINT, "name": "brought"}
+    )
+    storage = site.resource.open_storage(str(tmp_path / "brought"))
+    storage.create("sp/_metadata", encode_metadata(imported))
+    place = SnapshotLocation(base_uri=storage.base_uri, folder="sp")
+    register_savepoint(deployment, imported, place, 1)
+    site.instance.add_dynamic_partitions("shop/checkpoints", [f"savepoint-{number:06d}"])
+    site.tick(NET, cursor)
+    assert site.materialized() == [f"chk-{newer:06d}", f"savepoint-{number:06d}"]
+
+
+def test_the_link_goes_on_as_the_run_did_that_took_the_checkpoint(site: Site) -> None:
+    links = {}
+    for job in ("shop", "shop_streaming"):
+        run = site.start_run(job)
+        site.attempt(run).completed_checkpoint()
+        record = site.record
+        care = Aftercare(
+            pipeline=site.pipeline, resource=site.resource, instance=site.instance, location="shop.py"
+        )
+        [event] = care.missing_events(record.completed[-1:])
+        links[job] = str(event.metadata["restore"].value)
+    assert "/locations/shop.py/jobs/shop/playground" in links["shop"]
+    assert "/locations/shop.py/jobs/shop_streaming/playground" in links["shop_streaming"]
+    assert "ops%3A%0A%20%20stream%3A" in links["shop_streaming"]
 
 
 def test_partitions_of_subsumed_checkpoints_go_and_those_of_others_stay(site: Site) -> None:
