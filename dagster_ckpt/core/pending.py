@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import NamedTuple
 
 from dagster_ckpt.core.evolve import evolved
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, StageUid
@@ -39,9 +40,8 @@ class Phase(StrEnum):
     """All have acknowledged; the metadata is being written and stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class AckedSubtask:
-    """One accepted acknowledgement, linked to those before it."""
+class AckedSubtask(NamedTuple):
+    """One accepted acknowledgement, linked to those before it; made once per subtask, so it must be cheap."""
 
     subtask: int
     acknowledged_at: float
@@ -53,7 +53,7 @@ class AckedSubtask:
 _FIRST_TRY: Mapping[int, int] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StageProgress:
     """Which subtasks of one stage have acknowledged."""
 
@@ -101,17 +101,13 @@ class StageProgress:
 
     def acknowledged(self, ack: SubtaskAcknowledgement, now: float) -> StageProgress:
         """Return the progress with one acknowledgement that was judged a SUCCESS."""
-        bit = 1 << ack.attempt.subtask
-        return StageProgress(
-            uid=self.uid,
-            parallelism=self.parallelism,
-            epoch=self.epoch,
-            waiting=self.waiting,
+        subtask = ack.attempt.subtask
+        bit = 1 << subtask
+        return evolved(
+            self,
             acked=self.acked | bit,
             finished=self.finished if ack.report is SubtaskReport.NORMAL else self.finished | bit,
-            numbers=self.numbers,
-            retries=self.retries,
-            last=AckedSubtask(ack.attempt.subtask, now, ack.handles, ack.metrics, self.last),
+            last=AckedSubtask(subtask, now, ack.handles, ack.metrics, self.last),
         )
 
 
@@ -143,7 +139,7 @@ class Progress:
 
     def with_stage(self, stage: StageProgress) -> Progress:
         """Return the progress with one stage's part replaced."""
-        return evolved(self, "stages", {**self.stages, stage.uid: stage})
+        return evolved(self, stages={**self.stages, stage.uid: stage})
 
     def outstanding(self, pending: PendingRecord) -> tuple[StageUid, ...]:
         """Return the stages that have not acknowledged, neither as a whole nor with all their subtasks."""

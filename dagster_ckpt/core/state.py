@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.effects import Effect, Tell
@@ -22,8 +22,7 @@ from dagster_ckpt.core.stop_with_savepoint import StopWithSavepoint
 from dagster_ckpt.core.tasks import TaskTable
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(NamedTuple):
     """The moment of a decision."""
 
     wall: float
@@ -119,7 +118,7 @@ class CoordinatorState:
 
     def with_progress(self, progress: Progress) -> CoordinatorState:
         """Return the state with one checkpoint's progress replaced."""
-        return evolved(self, "progress", {**self.progress, progress.checkpoint_id: progress})
+        return evolved(self, progress={**self.progress, progress.checkpoint_id: progress})
 
     def with_record(self, **changes: Any) -> CoordinatorState:
         """Return the state with fields of the record replaced."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from dagster_ckpt.core import paths
@@ -38,13 +39,18 @@ class SharedFiles:
         self._known: set[int] = set()
         limit = None if highest_not_claimed is None else CheckpointId(highest_not_claimed)
         self._registry = SharedStateRegistry(highest_not_claimed=limit)
+        self._heard: deque[tuple[CheckpointId, Sequence[StateHandle]]] = deque()
+        """Acknowledged, and taken up before the registry is next looked at: most of what a message would cost."""
 
     def register(self, checkpoint_id: CheckpointId, handles: Sequence[StateHandle]) -> None:
         """Note that a checkpoint uses these files (those in the shared folder); late messages count as well."""
-        shared = [h for h in handles if h.scope is StateScope.SHARED]
-        if shared:
-            with self._lock:
-                self._register(checkpoint_id, shared)
+        self._heard.append((checkpoint_id, handles))
+
+    def _catch_up(self) -> None:
+        """Take up what was acknowledged; under the lock."""
+        while self._heard:
+            checkpoint_id, handles = self._heard.popleft()
+            self._register(checkpoint_id, [h for h in handles if h.scope is StateScope.SHARED])
 
     def _register(self, checkpoint_id: CheckpointId, handles: Iterable[StateHandle]) -> None:
         for handle in handles:
@@ -60,6 +66,7 @@ class SharedFiles:
     def completed(self, checkpoint_id: CheckpointId) -> None:
         """Note that every acknowledgement of a checkpoint was heard by this process, and it is complete."""
         with self._lock:
+            self._catch_up()
             self._known.add(checkpoint_id)
             self._registry.checkpoint_completed(checkpoint_id)
 
@@ -73,6 +80,7 @@ class SharedFiles:
         """
         self.load(record)
         with self._lock:
+            self._catch_up()
             self._load_doomed(cleanup)
             limit = lowest if lowest is not None else CheckpointId(record.next_id)
             files = self._registry.unregister_unused(limit).files
@@ -81,18 +89,21 @@ class SharedFiles:
     def load(self, record: CoordinatorRecord) -> None:
         """Read the file lists of retained checkpoints this process did not see; raises as ``unused``."""
         with self._lock:
+            self._catch_up()
             for entry in record.completed:
                 self._load_retained(entry)
 
     def uses(self, key: str) -> bool:
         """True while some checkpoint uses the file."""
-        return key in self._registry
+        with self._lock:
+            self._catch_up()
+            return key in self._registry
 
     def is_deletable(self, key: str) -> bool:
         """True for a file in this pipeline's shared folder that nobody uses and that is ours to delete."""
         creator = self._layout.shared_creator(key)
         limit = self._registry.highest_not_claimed or 0
-        return creator is not None and creator > limit and key not in self._registry
+        return creator is not None and creator > limit and not self.uses(key)
 
     def _load_retained(self, entry: CompletedRecord) -> None:
         if entry.checkpoint_id in self._known:
