@@ -62,7 +62,8 @@ class PipelineAttempt:
             pipeline.name, job_name=pipeline.name, restore_op=RESTORE_OP, ui_base_url=resource.ui_base_url
         )
         self.events.attach(context)
-        config = resource.checkpoint_config(pipeline)
+        # An epoch ends with its checkpoint: the timer is for the same pipeline's streams.
+        config = resource.checkpoint_config(pipeline).model_copy(update={"interval": None})
         self.tables = PipelineTables(
             pipeline=pipeline,
             table_dir=resource.resolved_table_dir(pipeline),

@@ -192,6 +192,7 @@ def _stream(
         work_dir=resource.resolved_work_dir,
         table_dir=resource.resolved_table_dir(pipeline),
         owner=context.run_id,
+        root=context.run.tags.get("dagster/root_run_id", context.run_id),
         reporter=events,
         restore=config.options(),
         listeners=[events],

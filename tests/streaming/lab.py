@@ -74,8 +74,18 @@ class Running:
             self.wait_until_running(timeout)
             done = self.outcome(self.trigger(timeout, **request), timeout)
             if isinstance(done, Completed):
+                self._wait_until_published(CheckpointId(done.metadata.checkpoint_id), timeout)
                 return done
             assert time.monotonic() < until_then, done
+
+    def _wait_until_published(self, number: CheckpointId, timeout: float) -> None:
+        """Wait until the stages were told of a completion: the tables are published before that."""
+
+        def told() -> bool:
+            current = self.service.current
+            return current is None or (current.loop.newest_complete or 0) >= number
+
+        until(told, timeout, self)
 
     def outcome(self, number: CheckpointId, timeout: float = 60) -> CheckpointOutcome:
         """Wait until a checkpoint is over."""
@@ -213,7 +223,7 @@ class StreamLab:
             restore=restore or RestoreOptions(),
             listeners=[events.append],
             strategy=strategy or FixedDelay(attempts=3, delay=0.5),
-            settings=StreamingSettings(snapshot_retries=0),
+            settings=StreamingSettings(snapshot_retries=0, tidy_tables_every=1.0),
         )
         return service, events
 

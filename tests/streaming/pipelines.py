@@ -83,6 +83,29 @@ def diamond(folder: Path, *, boundedness: str = "unbounded", **checkpointing: An
     return pipeline  # type: ignore[no-any-return]
 
 
+def straight(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
+    """One source and one table of its rows."""
+
+    @spark_source
+    def numbers(spark):  # type: ignore[no-untyped-def]
+        return (
+            spark.readStream.schema(SCHEMA)
+            .option("maxFilesPerTrigger", 1)
+            .option("maxFileAge", "9999d")
+            .json(str(folder))
+        )
+
+    @spark_sink
+    def rows(numbers):  # type: ignore[no-untyped-def]
+        return numbers.selectExpr("n", "'fast' AS path")
+
+    @checkpointed_pipeline(name="straight", checkpointing=checkpointing)
+    def pipeline() -> None:
+        rows(numbers())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
 def read_rows(tables: Path) -> Counter[tuple[int, str]]:
     files = list((tables / "rows").glob("*.parquet"))
     found = pq.read_table(tables / "rows").to_pylist() if files else []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.outcomes import Failed
@@ -17,7 +20,15 @@ from dagster_ckpt.spark.streaming.restart import FixedDelay, NoRestart
 from dagster_ckpt.spark.streaming.run import TakenOver
 from dagster_ckpt.spark.streaming.service import GaveUp
 from tests.streaming.lab import Running, StreamLab, until
-from tests.streaming.pipelines import Numbers, diamond, expected_rows, expected_totals, read_rows, read_totals
+from tests.streaming.pipelines import (
+    Numbers,
+    diamond,
+    expected_rows,
+    expected_totals,
+    read_rows,
+    read_totals,
+    straight,
+)
 
 
 @dataclass
@@ -155,6 +166,30 @@ def test_a_stage_that_dies_restarts_from_the_latest_checkpoint_as_often_as_the_s
     numbers.put(5)
     all_published(lab, other, numbers.count)
     other.stop()
+
+
+def test_a_reader_whose_process_is_slow_to_start_is_started_again_within_the_same_attempt(
+    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "python"
+    slow.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *python_streaming_source_runner*) mkdir {tmp_path}/was-slow 2>/dev/null && sleep 15;; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    slow.chmod(0o755)
+    monkeypatch.setattr(lab.spark.sparkContext, "pythonExec", str(slow))
+    numbers = Numbers(tmp_path / "numbers")
+    numbers.put(5)
+    running = lab.start(straight(numbers.folder))
+    until(lambda: bool(running.checkpoint()) and sum(read_rows(lab.tables).values()) == 5, 60, running)
+    assert (tmp_path / "was-slow").is_dir()
+    said = running.service.reporter.said  # type: ignore[attr-defined]
+    assert [line for line in said if "slow to start" in line] == [
+        "WARN the reader of stage rows was slow to start: started again"
+    ]
+    assert running.service.restarts == 0
+    running.stop()
 
 
 def _kill_query(running: Running, uid: str) -> None:

@@ -114,6 +114,9 @@ def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_st
     numbers.put(10)
     assert jobs.run("diamond").success
     assert read_rows(jobs.tables) == expected_rows(10)
+    record = jobs.record()
+    assert record is not None
+    assert (record.next_id, len(record.completed)) == (2, 1), "the timer is the stream's, not the epoch's"
 
     numbers.put(10)
     stream = jobs.launch("diamond_streaming", stream={"progress_interval": 2.0})

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.errors import Declined
 from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.local_copy import drop_local_copies_before
 from dagster_ckpt.spark.reporting import Reporter
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, Begin, IsAborted, IsComplete
 from dagster_ckpt.spark.tables import PipelineTables
@@ -26,7 +27,8 @@ class StreamingGateway:
     """Set once the stages run."""
     after_completion: Callable[[], None] | None = None
     """Called after a checkpoint's tables are published."""
-    _publishing: threading.Lock = field(default_factory=threading.Lock)
+    publishing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while tables are published."""
 
     def trigger(self, message: TriggerStages) -> None:
         """Let the source stages put the barrier behind their last batch. Raises Declined before they run."""
@@ -37,8 +39,10 @@ class StreamingGateway:
     def notify_complete(self, message: NotifyComplete) -> None:
         """Publish what the checkpoint contains, then tell the stages."""
         if self.attempt is not None:
-            with self._publishing:
+            with self.publishing:
                 self.tables.publish(self.attempt, message.checkpoint_id, message.permit, self.reporter)
+            for uid in self.tables.pipeline.stages:
+                drop_local_copies_before(self.attempt.local_copies(uid), message.checkpoint_id)
         if self.loop is not None:
             self.loop.post(IsComplete(message.checkpoint_id))
         if self.after_completion is not None:

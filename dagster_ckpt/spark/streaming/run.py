@@ -21,6 +21,8 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.reporting import Reporter
 from dagster_ckpt.spark.stage_query import StageArguments
+from dagster_ckpt.spark.streaming.end_of_data import WorkedOff
+from dagster_ckpt.spark.streaming.garbage import TableGarbage
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded
 from dagster_ckpt.spark.streaming.retention import cut_logs
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
 LOOK_AT_QUERIES_EVERY = 0.25
 CUT_LOGS_EVERY = 10.0
-QUIET_BEFORE_THE_END = 1.0
-"""Seconds without a batch after which bounded sources and everything behind them count as worked off."""
 FINAL_CHECKPOINT_EVERY = 2.0
 
 
@@ -89,6 +89,7 @@ class StreamingSettings:
     start_timeout: float = 60.0
     stop_timeout: float = 30.0
     """How long a stop waits for the batches being written."""
+    tidy_tables_every: float = 60.0
 
 
 @dataclass(kw_only=True)
@@ -113,7 +114,7 @@ class StreamingRun:
     _ends: queue.SimpleQueue[RunEnd] = field(default_factory=queue.SimpleQueue)
     _finished: set[StageUid] = field(default_factory=set)
     _next_cut: float = 0.0
-    _quiet_since: float | None = None
+    _worked_off: WorkedOff | None = None
     _final: CheckpointId | None = None
     _final_at: float = 0.0
     _cutting: threading.Lock = field(default_factory=threading.Lock)
@@ -141,12 +142,20 @@ class StreamingRun:
             on_error=lambda uid, error: self._ends.put(StageDied(uid, f"{uid}: {error}", error)),
         )
         self.poller = Poller(self._poll, on_error=self._poll_failed)
+        self.garbage = TableGarbage(
+            coordinator=self.coordinator,
+            tables=self.tables,
+            attempt=self.attempt,
+            publishing=self.gateway.publishing,
+            reporter=self.reporter,
+            every=self.settings.tidy_tables_every,
+        )
         for uid in order:
             self.stages[uid].start(self.spark, self.settings)
             self._wait_for_sources(at_most=self.settings.starting_at_once)
         self._wait_for_sources(at_most=0)
         self.gateway.loop = self.loop
-        self.gateway.after_completion = self.cut_logs
+        self.gateway.after_completion = self._tidy
         self.loop.start()
         for uid in order:
             self.coordinator.report_stage(uid, StageStatus.RUNNING)
@@ -156,10 +165,15 @@ class StreamingRun:
     def _wait_for_sources(self, *, at_most: int) -> None:
         """Every reader of a channel starts a Python process, which Spark gives ten seconds: too many at once fail."""
         until = time.monotonic() + self.settings.start_timeout
-        while sum(stage.is_initializing for stage in self.stages.values()) > at_most:
-            if time.monotonic() > until:
-                return
+        while self._count_initializing() > at_most and time.monotonic() < until:
             time.sleep(0.02)
+
+    def _count_initializing(self) -> int:
+        started = [stage for stage in self.stages.values() if stage.starts]
+        for stage in started:
+            if not stage.is_active and stage.start_again(self.spark, self.settings):
+                self.reporter.warn(f"the reader of stage {stage.uid} was slow to start: started again")
+        return sum(stage.is_initializing for stage in started)
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
@@ -192,6 +206,10 @@ class StreamingRun:
         elif not isinstance(error, CheckpointError):
             self._ends.put(StageDied(None, f"the coordinator failed: {error}", error))
 
+    def _tidy(self) -> None:
+        self.cut_logs()
+        self.garbage.collect_if_due()
+
     def cut_logs(self) -> None:
         """Remove log entries that nobody needs any more."""
         if self._cutting.acquire(blocking=False):
@@ -208,6 +226,9 @@ class StreamingRun:
                 self.coordinator.report_stage(uid, StageStatus.FINISHED)
                 stage.is_over = True
             if stage.is_over or stage.is_active:
+                continue
+            if stage.start_again(self.spark, self.settings):
+                self.reporter.warn(f"the reader of stage {uid} was slow to start: started again")
                 continue
             error = stage.failure
             if error is None and stage.is_bounded:
@@ -231,13 +252,8 @@ class StreamingRun:
     def _look_for_the_end(self) -> RunEnd | None:
         """When everything is worked off, take the final checkpoint; its completion publishes the last rows."""
         if not self._is_worked_off():
-            self._quiet_since = None
             return None
         now = time.monotonic()
-        if self._quiet_since is None:
-            self._quiet_since = now
-        if now - self._quiet_since < QUIET_BEFORE_THE_END:
-            return None
         if self._final is not None:
             match self.coordinator.status_of(self._final):
                 case Completed():
@@ -253,10 +269,12 @@ class StreamingRun:
         return None
 
     def _is_worked_off(self) -> bool:
-        sources = [stage for stage in self.stages.values() if not stage.worker.inputs]
-        if not all(stage.is_ended for stage in sources):
+        if not all(stage.is_ended for stage in self.stages.values() if not stage.worker.inputs):
             return False
-        return all(stage.is_quiet() for stage in self.stages.values())
+        if self._worked_off is None:
+            self._worked_off = WorkedOff(list(self.stages.values()))
+            self._worked_off.start()
+        return self._worked_off.is_set
 
     # --- the end ----------------------------------------------------------------------------------------------
 

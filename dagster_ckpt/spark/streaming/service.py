@@ -21,7 +21,7 @@ from dagster_ckpt.core.tasks import StageStatus
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore
 from dagster_ckpt.runtime.clock import SystemClock
-from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
 from dagster_ckpt.runtime.mailbox import Mailbox
 from dagster_ckpt.runtime.opening import Ownership
 from dagster_ckpt.spark.attempt_restore import AttemptRestorer, state_of_directory
@@ -83,6 +83,8 @@ class StreamingService:
     table_dir: Path
     owner: str
     """The Dagster run."""
+    root: str = ""
+    """First run of a chain of re-executions: what an earlier try completed beats the restore point of them all."""
     reporter: Reporter
     restore: RestoreOptions = RestoreOptions()
     listeners: Sequence[Callable[[CoordinatorEvent], None]] = ()
@@ -165,6 +167,7 @@ class StreamingService:
             gateway=gateway,
             clock=self.clock,
             owner=self.owner,
+            root=self.root or self.owner,
             restore=self.restore,
             listeners=self.listeners,
             read_manifest=handles_in_manifest,
@@ -173,6 +176,7 @@ class StreamingService:
             directory_state=partial(state_of_directory, self.pipeline),
             library_version=self.library_version,
             ownership=Ownership.RESTART if self.restarts else Ownership.NEW_ATTEMPT,
+            acks=AckDurability.AT_COMPLETION,
         )
         self.coordinator = coordinator
         for uid in self.pipeline.stages:
@@ -185,6 +189,7 @@ class StreamingService:
             tables=tables,
             reporter=self.reporter,
             options=self.restore,
+            session=self.session,
         ).restore()
         self.current = StreamingRun(
             pipeline=self.pipeline,
