@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.outcomes import Completed, Failed, Triggered
 from dagster_ckpt.core.requests import CheckpointRequest
 from dagster_ckpt.core.stop_with_savepoint import NotStopped, Stopped, StoppedBadly
 from dagster_ckpt.core.tasks import StageStatus
@@ -115,7 +114,7 @@ class StreamingRun:
     _finished: set[StageUid] = field(default_factory=set)
     _next_cut: float = 0.0
     _worked_off: WorkedOff | None = None
-    _final: CheckpointId | None = None
+    _final_from: CheckpointId | None = None
     _final_at: float = 0.0
     _cutting: threading.Lock = field(default_factory=threading.Lock)
 
@@ -250,22 +249,19 @@ class StreamingRun:
         return StageDied(None, failure) if failure else None
 
     def _look_for_the_end(self) -> RunEnd | None:
-        """When everything is worked off, take the final checkpoint; its completion publishes the last rows."""
+        """When everything is worked off, a checkpoint taken after that is the final one: it publishes the last rows."""
         if not self._is_worked_off():
             return None
+        record = self.coordinator.record
+        if self._final_from is None:
+            self._final_from = CheckpointId(record.next_id)
+        newest = self.loop.newest_complete
+        if newest is not None and newest >= self._final_from:
+            return EndOfData(newest)
         now = time.monotonic()
-        if self._final is not None:
-            match self.coordinator.status_of(self._final):
-                case Completed():
-                    return EndOfData(self._final)
-                case Failed():
-                    self._final = None
-                case _:
-                    return None
-        if now >= self._final_at:
+        if not record.pending and now >= self._final_at:
             self._final_at = now + FINAL_CHECKPOINT_EVERY
-            outcome = self.coordinator.trigger(CheckpointRequest(note="final checkpoint"))
-            self._final = outcome.id if isinstance(outcome, Triggered) else None
+            self.coordinator.trigger(CheckpointRequest(note="final checkpoint"))
         return None
 
     def _is_worked_off(self) -> bool:
