@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.deployment import Deployment, deployed
-from tests.epoch.small_pipeline import Feed
+from tests.browser.till import Till
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Shop:
     """The deployment and what was fed to it."""
 
     dagster: Deployment
-    feed: Feed
+    till: Till
 
 
 @pytest.fixture(scope="session")
@@ -41,13 +41,12 @@ def chromium() -> Iterator[Browser]:
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """A fresh instance on which the pipeline has run once, so that there is a checkpoint to restore from."""
     folder = tmp_path_factory.mktemp("shop")
-    feed = Feed(folder / "feed")
-    feed.customer("ann", "fr")
-    feed.customer("bob", "de")
-    feed.order(("ann", 5), ("bob", 7))
+    till = Till(folder / "till")
+    till.order("ann", 5)
+    till.order("bob", 7)
     with deployed(folder) as dagster:
         dagster.run("shop")
-        yield Shop(dagster, feed)
+        yield Shop(dagster, till)
 
 
 @pytest.fixture

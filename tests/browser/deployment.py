@@ -1,4 +1,4 @@
-"""A real Dagster deployment of the small pipeline, in a folder of the test's own, and a browser in front of it."""
+"""A real Dagster deployment of a small pipeline, in a folder of the test's own, and a browser in front of it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ from urllib.request import Request, urlopen
 
 import dagster as dg
 
+from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.record import CoordinatorRecord, parse_record
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOCATION = "small_deployment"
 INSTANCE = """\
@@ -31,16 +35,18 @@ DEFINITIONS = """\
 from pathlib import Path
 
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, build_pipeline_definitions
-from tests.epoch.small_pipeline import shop
+from tests.browser.till import pipeline_of
 
 HERE = Path(__file__).resolve().parent
 defs = build_pipeline_definitions(
-    shop(HERE / "feed"),
+    pipeline_of(HERE / "till"),
     coordinator=CheckpointCoordinatorResource(base_dir=str(HERE / "state"), table_dir=str(HERE / "tables")),
     spark=SparkSessionResource(
         master="local[2,3]",
         conf={
             "spark.driver.memory": "1g",
+            # a JVM that lives for seconds: compiling thoroughly costs more than it brings
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
@@ -70,6 +76,15 @@ class Deployment:
     @property
     def tables(self) -> Path:
         return self.folder / "tables"
+
+    @property
+    def record(self) -> CoordinatorRecord:
+        """The coordinator's record as stored."""
+        store = SqlCoordinatorStore(f"sqlite:///{self.folder / 'state' / 'coordinator.db'}")
+        stored = store.load(PipelineId("shop"))
+        store.close()
+        assert stored is not None
+        return parse_record(stored.body)
 
     def run(self, job: str) -> str:
         """Launch a job over GraphQL and wait for its success; return the run's id."""

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from dagster_ckpt.assets import RESTORE_TAG
 from tests.browser.conftest import Shop
-from tests.epoch.small_pipeline import read_lines, read_totals
+from tests.browser.till import read_spent
 
 FILLED_IN = re.compile("restore_from: '?chk-000001'?")
 """In the Launchpad's editor."""
@@ -27,15 +27,15 @@ def launched(shop: Shop, page: Page) -> str:
     return found[1]
 
 
-def check_tables(shop: Shop) -> None:
-    assert read_lines(shop.dagster.tables) == shop.feed.expected_lines()
-    assert read_totals(shop.dagster.tables) == shop.feed.expected_totals()
+def check_restored(shop: Shop) -> None:
+    assert shop.dagster.record.restored_id == 1
+    assert read_spent(shop.dagster.tables) == shop.till.spent
 
 
 def test_the_link_in_a_checkpoints_metadata_opens_the_launchpad_filled_in_and_restores(
     shop: Shop, page: Page
 ) -> None:
-    shop.feed.order(("ann", 100))
+    shop.till.order("ann", 100)
     page.goto(f"{shop.dagster.url}/assets/shop/checkpoints?view=events")
     page.get_by_text("chk-000001").first.click()
     page.get_by_role("link", name="Restore from chk-000001").first.click()
@@ -46,13 +46,13 @@ def test_the_link_in_a_checkpoints_metadata_opens_the_launchpad_filled_in_and_re
     assert run.job_name == "shop"
     assert run.run_config["ops"]["restore"]["config"]["restore_from"] == "chk-000001"
     assert run.tags[RESTORE_TAG] == "chk-000001"
-    check_tables(shop)
+    check_restored(shop)
 
 
 def test_the_restore_jobs_drop_down_lists_the_checkpoints_and_restores_the_one_picked(
     shop: Shop, page: Page
 ) -> None:
-    shop.feed.order(("bob", 1000))
+    shop.till.order("bob", 1000)
     page.goto(f"{shop.dagster.url}/locations/small_deployment.py/jobs/shop_restore/playground")
     page.get_by_placeholder("Partition").click()
     page.get_by_text("chk-000001", exact=True).last.click()
@@ -61,4 +61,4 @@ def test_the_restore_jobs_drop_down_lists_the_checkpoints_and_restores_the_one_p
     assert run is not None
     assert run.job_name == "shop_restore"
     assert run.tags[RESTORE_TAG] == "chk-000001"
-    check_tables(shop)
+    check_restored(shop)

@@ -1,0 +1,62 @@
+"""The smallest pipeline with state: orders of a till, and one row per customer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+
+ORDER = "customer STRING, amount BIGINT"
+
+
+@dataclass
+class Till:
+    """Orders that were put where the source looks, and the truth about them."""
+
+    folder: Path
+    spent: Counter[str] = field(default_factory=Counter)
+    _files: int = 0
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+
+    def order(self, customer: str, amount: int) -> None:
+        """Let one order arrive, whole."""
+        self._files += 1
+        temporary = self.folder / f".{self._files}"
+        temporary.write_text(json.dumps({"customer": customer, "amount": amount}))
+        os.utime(temporary, (1_700_000_000 + self._files, 1_700_000_000 + self._files))
+        temporary.rename(self.folder / f"{self._files:05d}.json")
+        self.spent[customer] += amount
+
+
+def pipeline_of(folder: Path) -> CheckpointedPipeline:
+    """orders → totals, of the orders in ``folder``."""
+
+    @spark_source
+    def orders(spark: Any) -> Any:
+        return spark.readStream.schema(ORDER).json(str(folder))
+
+    @spark_sink(key=["customer"])
+    def totals(orders: Any) -> Any:
+        return orders.groupBy("customer").agg({"amount": "sum"}).toDF("customer", "spent")
+
+    @checkpointed_pipeline(name="shop")
+    def pipeline() -> None:
+        totals(orders())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def read_spent(tables: Path) -> dict[str, int]:
+    """What the table says; a customer twice would be an error."""
+    rows = pq.read_table(tables / "totals").to_pylist()
+    assert len({row["customer"] for row in rows}) == len(rows)
+    return {row["customer"]: row["spent"] for row in rows}
