@@ -1,0 +1,164 @@
+"""A page of files to write and commands to type, done as its reader would do it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_TO_WRITE = re.compile(r"[Ww]rite `([\w.]+)`:\s*\Z")
+SERVER = "dagster dev"
+SERVING = re.compile(r"Serving dagster-webserver on (http://\S+)")
+COMMAND_WITHIN = 180.0
+KILLED = 128 + signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Write:
+    """A file the reader writes."""
+
+    name: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Type:
+    """A command, and the lines the page shows below it."""
+
+    command: str
+    shown: tuple[str, ...]
+
+
+def steps(page: str) -> Iterator[Write | Type]:
+    """Yield what the page asks for, in order; a block nobody would know what to do with is an error."""
+    for block in FENCE.finditer(page):
+        language, content = block.groups()
+        if language == "console":
+            yield from _commands(content)
+            continue
+        named = FILE_TO_WRITE.search(page[: block.start()])
+        assert language == "python", f"a block in {language!r}: neither a file to write nor commands"
+        assert named, f"the page does not say which file this is:\n{content}"
+        yield Write(named[1], content)
+
+
+def _commands(content: str) -> Iterator[Type]:
+    assert content.startswith("$ "), f"no command in:\n{content}"
+    for part in content.removeprefix("$ ").split("\n$ "):
+        command, *shown = part.strip().splitlines()
+        yield Type(command, tuple(shown))
+
+
+class Reader:
+    """Follows the page in a folder; folder and exported variables last from command to command, as in a shell."""
+
+    def __init__(self, folder: Path) -> None:
+        self._start = folder
+        self._log = folder / ".log"
+        (folder / ".variables").touch()
+        (folder / ".folder").write_text(str(folder))
+
+    @property
+    def folder(self) -> Path:
+        """Where the reader is."""
+        return Path((self._start / ".folder").read_text().strip())
+
+    def write(self, step: Write) -> None:
+        """Write a file."""
+        (self.folder / step.name).write_text(step.content)
+
+    def type(self, step: Type) -> None:
+        """Run a command to its end, and insist on its success and on what the page shows."""
+        if step.command.startswith(SERVER):
+            self._serve(step)
+            return
+        keep = f'code=$?; export -p > "{self._start}/.variables"; pwd > "{self._start}/.folder"; exit $code'
+        done = subprocess.run(
+            ["bash", "-c", f"{self._prelude}{step.command}\n{keep}"],
+            cwd=self.folder,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_WITHIN,
+            check=False,
+        )
+        wanted = KILLED if any("Killed" in line for line in step.shown) else 0
+        assert done.returncode == wanted, f"$ {step.command}\nexit code {done.returncode}\n{done.stdout}"
+        assert_shown(step, done.stdout)
+
+    @property
+    def _prelude(self) -> str:
+        return f'source "{self._start}/.variables"; cd "{self.folder}"\n'
+
+    def _serve(self, step: Type) -> None:
+        """Start a server, wait until it serves what the page shows, and end it as Ctrl-C does."""
+        with self._log.open("w") as log:
+            server = subprocess.Popen(
+                ["bash", "-c", f"{self._prelude}exec {step.command}"],
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            address = self._address(server)
+            with urlopen(f"{address}/server_info", timeout=30) as answer:
+                assert answer.status == 200
+            assert_shown(step, self._log.read_text())
+        finally:
+            _end(server)
+
+    def _address(self, server: subprocess.Popen[bytes]) -> str:
+        until = time.monotonic() + COMMAND_WITHIN
+        while time.monotonic() < until and server.poll() is None:
+            if found := SERVING.search(self._log.read_text()):
+                return found[1]
+            time.sleep(0.2)
+        raise AssertionError(f"the server does not serve:\n{self._log.read_text()}")
+
+
+def _environment() -> dict[str, str]:
+    """What a reader's shell has: the project's programs first, and nothing this test session has set for itself."""
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DAGSTER_", "PYTEST_", "PYTHON"))
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{ours.get('PATH', '')}"
+    # Each JVM lives for seconds: compiling thoroughly would cost more than it brings.
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return {**ours, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": quick}
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    for sent, patience in ((signal.SIGINT, 30), (signal.SIGKILL, 10)):
+        if server.poll() is None:
+            os.killpg(server.pid, sent)
+        try:
+            server.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def assert_shown(step: Type, output: str) -> None:
+    """The lines the page shows appear in this order; ``…`` stands for anything."""
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    at = 0
+    for shown in step.shown:
+        pattern = re.compile(".*".join(re.escape(part) for part in " ".join(shown.split()).split("…")))
+        while at < len(lines) and not pattern.fullmatch(lines[at]):
+            at += 1
+        assert at < len(lines), f"$ {step.command}\ndoes not show: {shown}\nbut:\n{output}"
+        at += 1
