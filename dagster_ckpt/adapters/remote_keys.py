@@ -142,10 +142,12 @@ class RemoteKeys:
         for remaining in reversed(range(_FOLDER_TRIES)):
             try:
                 self._put_aside(source, path)
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):
                 if not remaining:
                     raise
-                continue  # a deletion beside it took the folder away, because it was empty at that moment
+                # A deletion beside it took the folder away, because it was empty at that moment (to makedirs it
+                # existed, and then it did not).
+                continue
             return
 
     def _put_aside(self, source: bytes | Path, path: str) -> None:
