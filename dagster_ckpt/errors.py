@@ -70,6 +70,13 @@ class Corrupt(CheckpointError):
 
 
 class Declined(CheckpointError):
-    """A stage could not take its part of a checkpoint; the failure manager decides what follows."""
+    """A stage could not take its part of a checkpoint; the failure manager decides what follows.
+
+    ``reason``: the ``CheckpointFailureReason``, where whoever raises it knows better than whoever catches it.
+    """
 
     kind = "declined"
+
+    def __init__(self, message: str, *, reason: object = None) -> None:
+        super().__init__(message)
+        self.reason = reason

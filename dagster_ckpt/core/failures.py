@@ -64,9 +64,8 @@ class FailureCounter(Record):
         if is_job_level and kind.is_savepoint:
             return self, FailureDecision.GO_ON
         if not is_job_level and kind.is_synchronous:
-            counter, verdict = self, FailureDecision.FAIL_RUN
-        else:
-            counter, verdict = self._count(reason, checkpoint_id, tolerable)
+            return self, FailureDecision.FAIL_RUN
+        counter, verdict = self._count(reason, checkpoint_id, tolerable)
         return counter, FailureDecision.GO_ON if scope is FailureScope.ENDED_TASK else verdict
 
     def _count(

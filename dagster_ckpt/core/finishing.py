@@ -78,7 +78,7 @@ def abort(
     after = remembered(after, statistics)
     decision = Decision(state=after, answer=verdict, history=(statistics,))
     decision = decision.doing(
-        AbortCoordinators(checkpoint_id), SendAborted(_abort_message(state, progress, reason, message))
+        SendAborted(_abort_message(state, progress, reason, message)), AbortCoordinators(checkpoint_id)
     ).telling(
         _failed_event(
             pending,
@@ -90,7 +90,8 @@ def abort(
         )
     )
     if verdict is FailureDecision.FAIL_RUN:
-        decision = decision.then(lambda s: fail_job(s, _why_failed(checkpoint_id, reason, message)))
+        cause = _why_failed(pending, reason, message)
+        decision = decision.then(lambda s: fail_job(s, cause))
     return decision.then(
         lambda s: with_savepoint_result(s, checkpoint_id, SavepointFailed(reason, message), now)
     )
@@ -117,11 +118,11 @@ def broken(state: CoordinatorState, event: CheckpointBroken, now: Now) -> Decisi
     )
 
 
-def _why_failed(checkpoint_id: CheckpointId, reason: CheckpointFailureReason, message: str) -> str:
-    return (
-        f"Checkpoint {checkpoint_id} failed and no more failures are tolerable "
-        f"({reason.name}: {message or reason.text})"
-    )
+def _why_failed(pending: PendingRecord, reason: CheckpointFailureReason, message: str) -> str:
+    number, why = pending.checkpoint_id, f"{reason.name}: {message or reason.text}"
+    if pending.properties.kind.is_synchronous:
+        return f"Savepoint {number}, with which the run was to stop, failed at a stage ({why})"
+    return f"Checkpoint {number} failed and no more failures are tolerable ({why})"
 
 
 def _writers(progress: Progress, pending: PendingRecord, ended: frozenset[str]) -> tuple[str, ...]:

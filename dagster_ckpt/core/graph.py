@@ -66,6 +66,13 @@ class PipelineGraph:
             )
         if not uids:
             raise InvalidRequest(f"pipeline {self.pipeline!r} has no stage")
+        for stage in self.stages:
+            limit = stage.max_parallelism
+            if stage.parallelism < 1 or (limit is not None and stage.parallelism > limit):
+                raise InvalidRequest(
+                    f"stage {stage.uid!r} of pipeline {self.pipeline!r} has parallelism {stage.parallelism}: "
+                    f"it must be at least 1{'' if limit is None else f' and at most max_parallelism {limit}'}"
+                )
         for edge in self.edges:
             for end in (edge.upstream, edge.downstream):
                 if end not in uids:

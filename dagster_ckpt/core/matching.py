@@ -80,7 +80,8 @@ def holds_something(snapshot: StageSnapshot) -> bool:
         return True
     if snapshot.finished:
         return False
-    if snapshot.manifest is None and snapshot.batch_id is None and not snapshot.offsets:
+    has_files = snapshot.manifest is not None or snapshot.subtask_handles is not None
+    if not has_files and snapshot.batch_id is None and not snapshot.offsets:
         return False
     return not (snapshot.stateless and snapshot.input_positions)
 

@@ -125,6 +125,8 @@ class Progress:
     deadline_at: float
     """The same as stored, to notice when another process moved it."""
     hooks_waiting: frozenset[str] = frozenset()
+    is_savepoint: bool = False
+    """Its files are the user's: none of them is shared with a checkpoint."""
     request_number: int | None = None
     """Request that triggered it; None in a process that attached later."""
     handles: Mapping[StageUid, tuple[StateHandle, ...]] = field(default_factory=dict)
@@ -161,6 +163,7 @@ def begin_progress(
     hooks: frozenset[str],
     deadline: float,
     deadline_at: float,
+    is_savepoint: bool,
     request_number: int,
 ) -> Progress:
     """Return the progress of a checkpoint just triggered."""
@@ -183,6 +186,7 @@ def begin_progress(
         deadline=deadline,
         deadline_at=deadline_at,
         hooks_waiting=hooks,
+        is_savepoint=is_savepoint,
         request_number=request_number,
     )
 
@@ -202,6 +206,7 @@ def resume_progress(pending: PendingRecord, tasks: TaskTable, *, deadline: float
         stages={uid: _resumed(parts[uid], tasks, mask) for uid, mask in wait.items()},
         deadline=deadline,
         deadline_at=pending.deadline_at,
+        is_savepoint=pending.properties.kind.is_savepoint,
     )
 
 

@@ -17,7 +17,7 @@ from dagster_ckpt.core.finished_state import FinishedState, check_finished_state
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.matching import MatchedStages, NonRestoredState, match_stages
-from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
 from dagster_ckpt.core.properties import CheckpointProperties, restored_properties
 from dagster_ckpt.core.restore_facts import (
     AttemptEnd,
@@ -315,10 +315,13 @@ def _ownership(
 
 
 def _finished_states(stages: MatchedStages) -> dict[StageUid, list[FinishedState]]:
-    return {
-        match.uid: [FinishedState.FULLY_FINISHED if match.snapshot.finished else FinishedState.ALL_RUNNING]
-        for match in stages.matches
-    }
+    return {match.uid: [_finished_state(match.snapshot)] for match in stages.matches}
+
+
+def _finished_state(snapshot: StageSnapshot) -> FinishedState:
+    if snapshot.finished:
+        return FinishedState.FULLY_FINISHED
+    return FinishedState.PARTIALLY_FINISHED if snapshot.finished_subtasks else FinishedState.ALL_RUNNING
 
 
 def _check_in_flight(stages: MatchedStages, metadata: CheckpointMetadata) -> None:

@@ -17,6 +17,7 @@ from dagster_ckpt.core.statistics import (
     SubtaskStatistics,
     combined,
 )
+from dagster_ckpt.core.tasks import bits
 
 REMEMBERED = 200
 """Numbers of so many checkpoints are at hand; older ones are in the store."""
@@ -26,7 +27,7 @@ def pending_statistics(
     state: CoordinatorState, pending: PendingRecord, progress: Progress
 ) -> CheckpointStatistics:
     """Return the numbers of a checkpoint underway."""
-    stages = tuple(_stage(part, progress) for part in pending.stages)
+    stages = tuple(_stage(part, progress, pending.triggered_at) for part in pending.stages)
     location = pending.location
     return CheckpointStatistics(
         checkpoint_id=pending.checkpoint_id,
@@ -84,11 +85,17 @@ def remembered(state: CoordinatorState, statistics: CheckpointStatistics) -> Coo
     return replace(state, statistics=kept)
 
 
-def _stage(part: PendingStageRecord, progress: Progress) -> StageStatistics:
+def _stage(part: PendingStageRecord, progress: Progress, triggered_at: float) -> StageStatistics:
     stage = progress.stages.get(StageUid(part.uid))
     if stage is None:
-        finished = progress.plan.finished.get(StageUid(part.uid), 0)
-        return StageStatistics(uid=part.uid, subtasks=finished.bit_count(), acknowledged=finished.bit_count())
+        before = _finished_before(StageUid(part.uid), progress, triggered_at)
+        return StageStatistics(
+            uid=part.uid,
+            subtasks=len(before),
+            acknowledged=len(before),
+            latest_ack_at=triggered_at if before else None,
+            details=before,
+        )
     if part.snapshot is not None:
         return StageStatistics(
             uid=part.uid,
@@ -98,7 +105,13 @@ def _stage(part: PendingStageRecord, progress: Progress) -> StageStatistics:
             metrics=part.snapshot.metrics,
             details=_details_of(part, progress),
         )
-    return _per_subtask(stage, progress)
+    return _per_subtask(stage, progress, triggered_at)
+
+
+def _finished_before(uid: StageUid, progress: Progress, triggered_at: float) -> tuple[SubtaskStatistics, ...]:
+    """Return the subtasks that had finished before the trigger: acknowledged then, without any numbers."""
+    finished = bits(progress.plan.finished.get(uid, 0))
+    return tuple(SubtaskStatistics(index=index, acknowledged_at=triggered_at) for index in finished)
 
 
 def _details_of(part: PendingStageRecord, progress: Progress) -> tuple[SubtaskStatistics, ...]:
@@ -109,21 +122,22 @@ def _details_of(part: PendingStageRecord, progress: Progress) -> tuple[SubtaskSt
     )
 
 
-def _per_subtask(stage: StageProgress, progress: Progress) -> StageStatistics:
+def _per_subtask(stage: StageProgress, progress: Progress, triggered_at: float) -> StageStatistics:
     """Return the numbers of a stage that acknowledges per subtask; finished ones count as acknowledged."""
-    before = progress.plan.finished.get(stage.uid, 0).bit_count()
+    before = _finished_before(stage.uid, progress, triggered_at)
     acks = [*stage.acks()]
-    details = tuple(
+    acked = (
         SubtaskStatistics(
             index=a.subtask, acknowledged_at=a.acknowledged_at, metrics=a.metrics or SnapshotMetrics()
         )
         for a in reversed(acks)
     )
+    details = (*before, *acked)
     return StageStatistics(
         uid=stage.uid,
-        subtasks=before + stage.waiting.bit_count(),
-        acknowledged=before + len(acks),
-        latest_ack_at=max((a.acknowledged_at for a in acks), default=None),
+        subtasks=len(before) + stage.waiting.bit_count(),
+        acknowledged=len(before) + len(acks),
+        latest_ack_at=max((d.acknowledged_at for d in details), default=None),
         metrics=combined(d.metrics for d in details),
         details=details,
     )

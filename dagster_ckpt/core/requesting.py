@@ -56,7 +56,9 @@ def request(state: CoordinatorState, event: RequestCheckpoint, now: Now) -> Deci
     numbered = replace(state, requests=state.requests + 1)
     refusal = pre_check(state, wanted)
     if refusal is not None:
-        return reject(numbered, queued, *refusal, now)
+        # The record of an attempt that ended is not written any more.
+        refuse = reject if state.is_shut_down else failed_before_id
+        return refuse(numbered, queued, *refusal, now)
     queue, fallen = state.queue.add(queued)
     decision = Decision(state=replace(numbered, queue=queue))
     if fallen is not None:

@@ -37,7 +37,7 @@ class SubtaskStatistics(Record):
     """Seconds since the Unix epoch."""
     metrics: SnapshotMetrics = SnapshotMetrics()
     late: bool = False
-    """Its message came after the checkpoint was over."""
+    """Its message came after the checkpoint was over: it does not count as acknowledged."""
 
 
 class StageStatistics(Record):
@@ -138,22 +138,20 @@ def combined(parts: Iterable[SnapshotMetrics]) -> SnapshotMetrics:
 def with_late_subtask(
     statistics: CheckpointStatistics, uid: str, late: SubtaskStatistics
 ) -> CheckpointStatistics:
-    """Return the numbers of a failed checkpoint after one more subtask's message came in."""
+    """Return the numbers of a failed checkpoint after one more subtask's message came in.
+
+    Its sizes and times count, it does not count as acknowledged
+    (CheckpointCoordinatorTest#testCheckpointStatsUpdatedAfterFailure).
+    """
     stages = tuple(_with_late(s, late) if s.uid == uid else s for s in statistics.stages)
-    latest = max(statistics.latest_ack_at or 0.0, late.acknowledged_at)
-    return statistics.model_copy(update={"stages": stages, "latest_ack_at": latest})
+    return statistics.model_copy(update={"stages": stages})
 
 
 def _with_late(stage: StageStatistics, late: SubtaskStatistics) -> StageStatistics:
     if any(d.index == late.index for d in stage.details):
         return stage
     return stage.model_copy(
-        update={
-            "details": (*stage.details, late),
-            "acknowledged": stage.acknowledged + 1,
-            "latest_ack_at": max(stage.latest_ack_at or 0.0, late.acknowledged_at),
-            "metrics": combined([stage.metrics, late.metrics]) if stage.acknowledged else late.metrics,
-        }
+        update={"details": (*stage.details, late), "metrics": combined([stage.metrics, late.metrics])}
     )
 
 

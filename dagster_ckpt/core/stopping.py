@@ -19,10 +19,9 @@ from dagster_ckpt.core.tasks import StageStatus, TaskTable
 
 
 def fail_job(state: CoordinatorState, cause: str) -> Decision:
-    """Note that the run must fail; said once."""
-    if state.record.job_failure:
-        return Decision(state=state)
-    return Decision(state=state.with_record(job_failure=cause)).telling(JobFailed(cause=cause))
+    """Say that the run must fail, as often as there is cause; the first cause is the one on record."""
+    after = state if state.record.job_failure else state.with_record(job_failure=cause)
+    return Decision(state=after).telling(JobFailed(cause=cause))
 
 
 def with_savepoint_result(

@@ -109,6 +109,7 @@ def _begun(state: CoordinatorState, queued: QueuedRequest, plan: CheckpointPlan,
         hooks=state.setup.hooks,
         deadline=now.monotonic + state.config.timeout,
         deadline_at=pending.deadline_at,
+        is_savepoint=wanted.kind.is_savepoint,
         request_number=queued.number,
     )
     counts = state.record.counts

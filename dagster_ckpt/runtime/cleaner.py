@@ -74,10 +74,9 @@ class Cleaner:
     def clean(self, cleanup: CleanupRecord, record: CoordinatorRecord, lowest: CheckpointId | None) -> bool:
         """Return True when everything is gone; False when something failed or is still used."""
         try:
-            if cleanup.complete:
+            if cleanup.complete or cleanup.folder_gone:
                 self._delete(self._storage, self._shared.unused(record, cleanup, lowest))
             if cleanup.folder_gone:
-                self._shared.load(record)
                 return self._sweep_shared(cleanup)
             return self._folder(cleanup)
         except (CheckpointError, OSError) as error:

@@ -38,6 +38,7 @@ from dagster_ckpt.runtime.hooks import (
     MasterHook,
     OperatorCoordinator,
     distinct_hooks,
+    read_states,
     restore_hooks,
     serialized,
 )
@@ -107,7 +108,6 @@ class CheckpointCoordinator(CoordinatorView):
 
         ``root`` is the first run of a chain of retries: what an earlier try has completed beats the restore point
         that all of them carry in their config.
-
         Claiming fences the previous attempt and aborts what it left pending. ``read_manifest`` names the files of
         a stage's manifest; without it shared files of checkpoints this process did not see are never deleted.
         Raises InvalidRequest, NotFound, Corrupt, Unavailable: nothing was changed, nothing is started.
@@ -135,6 +135,7 @@ class CheckpointCoordinator(CoordinatorView):
             restore=restore,
             purpose=purpose,
             directory_state=directory_state,
+            check=lambda restored: _check_masters(outside, restored, restore),
             ownership=ownership,
         )
         return cls._opened(opening, outside)
@@ -146,6 +147,7 @@ class CheckpointCoordinator(CoordinatorView):
         coordinator = cls(workings, opened.restored)
         if opened.claimed is None:
             workings.perform(renotified(opened.state))
+            workings.clean()
             return coordinator
         workings.register_restored(opened.restored)
         workings.perform(opened.claimed.effects)
@@ -177,11 +179,22 @@ class CheckpointCoordinator(CoordinatorView):
         self._workings.submit(i.BacklogReported(frozenset(stages)))
 
     def fail_over(self, message: str = "") -> None:
-        """Abort everything pending, because stages are about to be restarted; hooks without a state are reset."""
+        """Abort everything pending, because stages are about to be restarted from the latest checkpoint.
+
+        Master hooks get the state it holds; without a checkpoint they are reset. Driver-side coordinators keep
+        theirs. Raises Unavailable, NotFound, Corrupt when that checkpoint cannot be read.
+        """
         self._workings.submit(i.FailingOver(message))
-        if not self._engine.state.record.completed:
-            for hook in self._workings.outside.hooks.values():
-                hook.reset()
+        hooks = self._workings.outside.hooks
+        latest = self._engine.state.record.completed[-1:]
+        if not hooks:
+            return
+        for hook in () if latest else hooks.values():
+            hook.reset()
+        for entry in latest:
+            states = self._workings.metadata_of(entry).master_states
+            number = CheckpointId(entry.checkpoint_id)
+            restore_hooks(hooks, number, states, skip_unmatched=frozenset(states))
 
     def close(self, status: RunStatus, *, clean: bool) -> None:
         """End the attempt; ``clean``: all queries were stopped at batch boundaries. Again: nothing happens.
@@ -327,6 +340,17 @@ class CheckpointCoordinator(CoordinatorView):
         return next_timer(self._engine.state)
 
 
+def _check_masters(outside: Outside, restored: RestoreDecision, options: RestoreOptions) -> None:
+    """Raise where a master hook's state would be lost or cannot be read."""
+    if isinstance(restored, Materialise):
+        states = restored.metadata.master_states
+        read_states(outside.hooks, states, skip_unmatched=_droppable(states, options))
+
+
+def _droppable(states: Mapping[str, str], options: RestoreOptions) -> frozenset[str]:
+    return frozenset(states) if options.allow_non_restored_state else frozenset()
+
+
 def _restore_masters(outside: Outside, restored: RestoreDecision, options: RestoreOptions) -> None:
     """Give master hooks and driver-side coordinators their state; without a checkpoint they are reset."""
     if not isinstance(restored, Materialise):
@@ -337,8 +361,7 @@ def _restore_masters(outside: Outside, restored: RestoreDecision, options: Resto
         return
     number = CheckpointId(restored.metadata.checkpoint_id)
     states: Mapping[str, str] = restored.metadata.master_states
-    dropped = frozenset(states) if options.allow_non_restored_state else frozenset()
-    restore_hooks(outside.hooks, number, states, skip_unmatched=dropped)
+    restore_hooks(outside.hooks, number, states, skip_unmatched=_droppable(states, options))
     saved = {match.uid: match.snapshot.coordinator_state for match in restored.stages.matches}
     for uid, coordinator in outside.coordinators.items():
         coordinator.restore(number, saved.get(uid))

@@ -95,17 +95,16 @@ def distinct_hooks(hooks: Sequence[MasterHook]) -> dict[str, MasterHook]:
     return found
 
 
-def restore_hooks(
+def read_states(
     hooks: Mapping[str, MasterHook],
-    checkpoint_id: CheckpointId,
     states: Mapping[str, str],
     *,
     skip_unmatched: frozenset[str] = frozenset(),
-) -> None:
-    """Give every hook its state; all are read before the first is called.
+) -> dict[str, Any]:
+    """Return what each hook's saved text says; nothing is changed and no hook is told yet.
 
-    ``skip_unmatched``: ids of states no hook wants and that may be dropped. Raises InvalidRequest for another.
-    A checkpoint without any master state calls no hook (Flink's quirk).
+    ``skip_unmatched``: ids of states no hook wants and that may be dropped. Raises InvalidRequest for another,
+    and what ``deserialize`` raises.
     """
     lost = sorted(set(states) - set(hooks) - skip_unmatched)
     if lost:
@@ -113,9 +112,23 @@ def restore_hooks(
             f"the checkpoint holds state of master hook {lost[0]!r}, which does not exist any more: "
             "add it again, or set allow_non_restored_state"
         )
+    return {name: hook.deserialize(states[name]) for name, hook in hooks.items() if name in states}
+
+
+def restore_hooks(
+    hooks: Mapping[str, MasterHook],
+    checkpoint_id: CheckpointId,
+    states: Mapping[str, str],
+    *,
+    skip_unmatched: frozenset[str] = frozenset(),
+) -> None:
+    """Give every hook its state; all are read (see ``read_states``) before the first is called.
+
+    A checkpoint without any master state calls no hook (Flink's quirk).
+    """
+    read = read_states(hooks, states, skip_unmatched=skip_unmatched)
     if not states:
         return
-    read = {name: hook.deserialize(states[name]) for name, hook in hooks.items() if name in states}
     for name, hook in hooks.items():
         hook.restore(checkpoint_id, read.get(name))
 

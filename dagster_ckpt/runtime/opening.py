@@ -69,6 +69,8 @@ class Opening:
     restore: RestoreOptions
     purpose: RestorePurpose
     directory_state: Callable[[str], DirectoryState]
+    check: Callable[[RestoreDecision], None]
+    """Raises where what is chosen cannot be restored: the claim is not made then."""
     ownership: Ownership = Ownership.ATTACH
 
 
@@ -110,6 +112,7 @@ def open_attempt(opening: Opening, now: Callable[[], Now]) -> Opened:
                 f"epoch {record.epoch}. This run must stop"
             )
         decision, restored = _claim(opening, record, now())
+        opening.check(restored)
         body = decision.state.record.model_dump_json()
         rows = [history_row(opening.setup.pipeline, record.epoch, s) for s in decision.history]
         outcome = opening.store.compare_and_set(opening.setup.pipeline, version, body, rows)

@@ -17,7 +17,7 @@ from dagster_ckpt.core.metadata_text import decode_metadata, encode_metadata
 from dagster_ckpt.core.model import CheckpointMetadata, ObjectRef
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.restore_point import SnapshotLocation
-from dagster_ckpt.errors import Corrupt, Fenced, NotFound, OutcomeUnknown
+from dagster_ckpt.errors import Corrupt, Declined, Fenced, NotFound, OutcomeUnknown
 from dagster_ckpt.ports import AlreadyExists, CheckpointStorage, CommitPermit, TaskGateway
 from dagster_ckpt.runtime.handles import write_subtask_handles
 from dagster_ckpt.runtime.hooks import MasterHook, OperatorCoordinator, ResultPending, serialized
@@ -228,13 +228,23 @@ class Performer:
 
 
 def trigger_failure(error: BaseException) -> CheckpointFailureReason:
-    """Return the reason for a failed step of the trigger: an I/O error anywhere in the chain counts as one."""
+    """Return the reason for a failed step of the trigger.
+
+    An I/O error anywhere in the chain counts as one; else the reason that a ``Declined`` in it brings is kept.
+    """
+    chain = [*_causes(error)]
+    if any(isinstance(cause, OSError) for cause in chain):
+        return CheckpointFailureReason.IO_EXCEPTION
+    given = (cause.reason for cause in chain if isinstance(cause, Declined))
+    known = (reason for reason in given if isinstance(reason, CheckpointFailureReason))
+    return next(known, CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError):
-            return CheckpointFailureReason.IO_EXCEPTION
+        yield cause
         cause = cause.__cause__ or cause.__context__
-    return CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
 
 
 def _sentence(error: Exception) -> str:

@@ -127,6 +127,11 @@ class CoordinatorView:
         return len(self._engine.state.queue.waiting)
 
     @property
+    def triggering(self) -> CheckpointId | None:
+        """The checkpoint whose trigger is in flight; None: the next request may be triggered."""
+        return self._engine.state.triggering
+
+    @property
     def is_scheduling(self) -> bool:
         """True while the periodic scheduler is on."""
         return self._engine.state.scheduler.is_on

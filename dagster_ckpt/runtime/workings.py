@@ -167,10 +167,15 @@ class Workings:
                 self.submit(event)
 
     def acknowledge(self, event: i.StageAcked | i.SubtaskAcked) -> AcknowledgeResult:
-        """Take an acknowledgement; its shared files are noted first, always, even when it comes too late."""
+        """Take an acknowledgement; its shared files are noted first, always, even when it comes too late.
+
+        Except a pending savepoint's: its files are not the coordinator's to keep or to delete.
+        """
         ack = event.ack
         if ack.handles:
-            self._shared.register(ack.checkpoint_id, ack.handles)
+            progress = self.engine.state.progress.get(ack.checkpoint_id)
+            if progress is None or not progress.is_savepoint:
+                self._shared.register(ack.checkpoint_id, ack.handles)
         self._check_owner(event)
         if isinstance(event, i.StageAcked):
             result = cast(AcknowledgeResult, self.submit(event))

@@ -34,6 +34,7 @@ from dagster_ckpt.core.recovery import DirectoryState
 from dagster_ckpt.core.requests import CheckpointRequest, RequestOrigin, SnapshotScope
 from dagster_ckpt.core.state import AckDurability
 from dagster_ckpt.core.tasks import StageStatus
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.testing.background import ManualBackground
@@ -42,14 +43,14 @@ from dagster_ckpt.testing.gateway import RecordingGateway
 from dagster_ckpt.testing.harness_answers import HarnessAnswers
 from dagster_ckpt.testing.harness_events import HarnessEvents
 from dagster_ckpt.testing.harness_faults import HarnessFaults
-from dagster_ckpt.testing.harness_graph import EdgeLike, build_graph
+from dagster_ckpt.testing.harness_graph import EdgeLike, build_graph, one_of
 from dagster_ckpt.testing.participants import RecordingHook, RecordingOperatorCoordinator
 
 __all__ = ["CoordinatorHarness"]
 
 
 class CoordinatorHarness(HarnessAnswers):
-    """One attempt of a pipeline, played by the test. ``settings`` are those of CheckpointConfig."""
+    """One attempt of a pipeline, played by the test. ``settings`` are those of CheckpointConfig and RestoreOptions."""
 
     def __init__(
         self,
@@ -75,6 +76,9 @@ class CoordinatorHarness(HarnessAnswers):
         HarnessFaults.__init__(self, world=world, store=store, storage=storage)
         HarnessEvents.__init__(self)
         self.graph = build_graph(pipeline, stages, edges, frozenset(union_state))
+        of_restore = {
+            name: settings.pop(name) for name in RestoreOptions.model_fields.keys() & settings.keys()
+        }
         self.config = CheckpointConfig.of(**settings)
         self.paths = CheckpointPaths(self.graph.pipeline)
         self.clock: ManualClock = world.clock if world is not None else ManualClock()
@@ -92,7 +96,7 @@ class CoordinatorHarness(HarnessAnswers):
         """Everything the listeners were told, in order."""
         self._random = Random(seed)
         self._acks = acks
-        self._restore = restore or RestoreOptions(restore_from=restore_from)
+        self._restore = restore or RestoreOptions(restore_from=restore_from, **of_restore)
         self.coordinator = self._open()
         if running:
             self.run()
@@ -142,7 +146,8 @@ class CoordinatorHarness(HarnessAnswers):
     ) -> CoordinatorHarness:
         """Return a newer attempt of the pipeline over the same store and storage: this one is fenced.
 
-        ``options``: ``restore`` (RestoreOptions), ``hooks``, ``coordinators``, ``stages``, ``edges``, settings.
+        ``options``: ``claim_mode`` and whatever else RestoreOptions has, ``hooks``, ``coordinators``, ``stages``,
+        ``edges``, settings.
         """
         return self._beside(owner, restore_from, running=running, **options)
 
@@ -161,14 +166,24 @@ class CoordinatorHarness(HarnessAnswers):
             world=self,
         )
 
-    def close(self, status: RunStatus = RunStatus.SUSPENDED, *, clean: bool = True) -> None:
-        """End the attempt."""
-        self.coordinator.close(status, clean=clean)
+    def close(self, status: RunStatus | str = RunStatus.SUSPENDED, *, clean: bool = True) -> None:
+        """End the attempt: SUSPENDED, FINISHED, CANCELED or FAILED."""
+        self.coordinator.close(one_of(RunStatus, status, "status"), clean=clean)
+
+    def fail_over(self, message: str = "") -> None:
+        """Let the stages restart within the attempt: everything pending fails with JOB_FAILOVER_REGION."""
+        self.coordinator.fail_over(message)
+
+    def dispose(self, savepoint_id: int) -> None:
+        """Delete a savepoint."""
+        self.coordinator.dispose_savepoint(CheckpointId(savepoint_id))
 
     # --- time -----------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, stopping at every timer that falls due on the way."""
+        """Let time pass, stopping at every timer that falls due on the way. Raises InvalidRequest: backwards."""
+        if seconds < 0:
+            raise InvalidRequest(f"time does not run backwards: advance({seconds})")
         end = self.clock.monotonic() + seconds
         next_at = self.coordinator.poll()
         while next_at is not None and next_at <= end:
@@ -198,18 +213,20 @@ class CoordinatorHarness(HarnessAnswers):
 
     def trigger(
         self,
-        kind: CheckpointKind = CheckpointKind.CHECKPOINT,
+        kind: CheckpointKind | str = CheckpointKind.CHECKPOINT,
         *,
         periodic: bool = False,
-        scope: SnapshotScope = SnapshotScope.CONFIGURED,
+        scope: SnapshotScope | str = SnapshotScope.CONFIGURED,
         target: str = "",
         **fields: Any,
     ) -> TriggerOutcome:
         """Request a checkpoint or savepoint; a savepoint without a target goes to ``memory://savepoints``."""
+        kind = one_of(CheckpointKind, kind, "kind")
         if kind.is_savepoint and not target and not self.config.savepoint_dir:
             target = "memory://savepoints"
         origin = RequestOrigin.PERIODIC if periodic else RequestOrigin.MANUAL
-        request = CheckpointRequest(kind=kind, origin=origin, scope=scope, target=target, **fields)
+        wanted = one_of(SnapshotScope, scope, "scope")
+        request = CheckpointRequest(kind=kind, origin=origin, scope=wanted, target=target, **fields)
         return self.coordinator.trigger(request)
 
     def checkpoint(self, **fields: Any) -> CheckpointId:
@@ -247,9 +264,9 @@ class CoordinatorHarness(HarnessAnswers):
 
     # --- tasks ----------------------------------------------------------------------------------------------
 
-    def report(self, stage: str, status: StageStatus, subtask: int | None = None) -> None:
+    def report(self, stage: str, status: StageStatus | str, subtask: int | None = None) -> None:
         """Report the status of a stage or of one subtask."""
-        self.coordinator.report_stage(StageUid(stage), status, subtask)
+        self.coordinator.report_stage(StageUid(stage), one_of(StageStatus, status, "status"), subtask)
 
     def fail_task(self, stage: str, subtask: int = 0) -> None:
         """Let a task fail."""
@@ -271,6 +288,7 @@ class CoordinatorHarness(HarnessAnswers):
 
     def confirm_aborted(self, checkpoint_id: int, stage: str) -> None:
         """Let a stage say that it writes nothing more for an aborted checkpoint."""
+        self.check_task(stage)
         self.coordinator.confirm_aborted(CheckpointId(checkpoint_id), StageUid(stage))
 
     def _confirm(self, message: NotifyAborted) -> None:

@@ -19,9 +19,11 @@ from dagster_ckpt.core.model import ObjectRef, SnapshotMetrics, StageSnapshot
 from dagster_ckpt.core.paths import CheckpointPaths, exclusive_file
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.core.tasks import StageStatus
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.handles import write_subtask_handles
 from dagster_ckpt.testing.harness_events import HarnessEvents
 from dagster_ckpt.testing.harness_faults import HarnessFaults
+from dagster_ckpt.testing.harness_graph import one_of
 from dagster_ckpt.testing.harness_readings import HarnessReadings
 
 
@@ -41,6 +43,7 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
         self, checkpoint_id: int, stage: str, name: str = "state", content: bytes = b"private"
     ) -> StateHandle:
         """Write a private file of a checkpoint into its folder; return its handle."""
+        self.check_task(stage)
         location = self.coordinator.location_of(CheckpointId(checkpoint_id))
         key = exclusive_file(location.folder, StageUid(stage), name)
         location.storage.create(key, content)
@@ -48,6 +51,7 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
 
     def shared(self, checkpoint_id: int, stage: str, name: str, content: bytes = b"shared") -> StateHandle:
         """Write a shared file as uploaded by a checkpoint (or name it, when it is there); return its handle."""
+        self.check_task(stage)
         key = self.paths.shared_file(StageUid(stage), CheckpointId(checkpoint_id), name)
         self.storage.create(key, content)
         return StateHandle(key, len(content), StateScope.SHARED)
@@ -60,17 +64,20 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
         *,
         handles: Sequence[StateHandle] = (),
         metrics: SnapshotMetrics | None = None,
-        report: SubtaskReport = SubtaskReport.NORMAL,
+        report: SubtaskReport | str = SubtaskReport.NORMAL,
         attempt: ExecutionAttempt | None = None,
     ) -> AcknowledgeResult:
-        """Acknowledge for one subtask; ``attempt`` where it is not the current try."""
+        """Acknowledge for one subtask; ``attempt`` where it is not the current try.
+
+        A subtask that the stage does not have is a stranger: UNKNOWN.
+        """
         return self.coordinator.acknowledge(
             SubtaskAcknowledgement(
                 checkpoint_id=CheckpointId(checkpoint_id),
                 attempt=attempt or self.attempt(stage, subtask),
                 handles=tuple(handles),
                 metrics=metrics,
-                report=report,
+                report=one_of(SubtaskReport, report, "report"),
             )
         )
 
@@ -87,6 +94,7 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
 
         Its file list is written as a stage does it, unless ``snapshot`` brings one.
         """
+        self.check_task(stage)
         spec = self.graph.by_uid[StageUid(stage)]
         fields = {"uid": stage, "parallelism": spec.parallelism, **snapshot}
         if handles and not {"manifest", "subtask_handles"} & snapshot.keys():
@@ -121,13 +129,18 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
         """Give the result a hook owed."""
         self.coordinator.acknowledge_hook(CheckpointId(checkpoint_id), hook, state)
 
+    def fail_hook(self, checkpoint_id: int, hook: str, error: Exception | None = None) -> None:
+        """Let a hook that owes a result fail: its checkpoint fails."""
+        failure = error or RuntimeError(f"hook {hook} failed")
+        self.coordinator.fail_hook(CheckpointId(checkpoint_id), hook, failure)
+
     def decline(
         self,
         checkpoint_id: int,
         stage: str,
         subtask: int = 0,
         *,
-        reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_DECLINED,
+        reason: CheckpointFailureReason | str = CheckpointFailureReason.CHECKPOINT_DECLINED,
         message: str = "declined by the test",
         transient: bool = False,
         retries_left: int = 0,
@@ -137,8 +150,18 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
         return self.coordinator.decline(
             CheckpointId(checkpoint_id),
             attempt or self.attempt(stage, subtask),
-            reason,
+            _reason(reason),
             message,
             transient=transient,
             retries_left=retries_left,
         )
+
+
+def _reason(given: CheckpointFailureReason | str) -> CheckpointFailureReason:
+    """Return the reason, which may be given by name. Raises InvalidRequest that lists the names."""
+    if isinstance(given, CheckpointFailureReason):
+        return given
+    if given.upper() in CheckpointFailureReason.__members__:
+        return CheckpointFailureReason[given.upper()]
+    names = ", ".join(CheckpointFailureReason.__members__)
+    raise InvalidRequest(f"reason must be one of {names}, got {given!r}")

@@ -10,8 +10,10 @@ from typing import Any
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.reasons import AcknowledgeResult
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.gated_coordinator import GatedCoordinator
+from dagster_ckpt.testing.harness_graph import unknown_stage
 from dagster_ckpt.testing.participants import RecordingOperatorCoordinator
 
 
@@ -30,8 +32,17 @@ class HarnessEvents:
         self._on_the_way: list[tuple[str, int, Any, Future[None]]] = []
 
     def send_event(self, stage: str, event: Any, subtask: int = 0) -> None:
-        """Let a stage's driver-side coordinator send an event to a subtask."""
-        self.gates[StageUid(stage)].send(subtask, event)
+        """Let a stage's driver-side coordinator send an event to a subtask.
+
+        Raises InvalidRequest where the stage has no coordinator, or no such subtask.
+        """
+        gate = self.gates.get(StageUid(stage))
+        if gate is None:
+            there = ", ".join(sorted(self.gates)) or "none"
+            raise InvalidRequest(
+                f"stage {stage!r} has no coordinator in this scenario: those with one: {there}"
+            )
+        gate.send(subtask, event)
 
     def received(self, stage: str, subtask: int = 0) -> list[Any]:
         """Return the events that reached a subtask, in order."""
@@ -43,15 +54,25 @@ class HarnessEvents:
         return [event for _, _, event, _ in self._on_the_way]
 
     def confirm_event(self) -> None:
-        """Let the oldest event on its way arrive."""
-        stage, subtask, event, delivery = self._on_the_way.pop(0)
+        """Let the oldest event on its way arrive. Raises InvalidRequest where none is."""
+        stage, subtask, event, delivery = self._oldest()
         self._received[stage, subtask].append(event)
         delivery.set_result(None)
 
     def lose_event(self) -> None:
-        """Let the oldest event on its way get lost."""
-        *_, event, delivery = self._on_the_way.pop(0)
+        """Let the oldest event on its way get lost. Raises InvalidRequest where none is."""
+        *_, event, delivery = self._oldest()
         delivery.set_exception(RuntimeError(f"event {event!r} was lost"))
+
+    def _oldest(self) -> tuple[str, int, Any, Future[None]]:
+        if not self._on_the_way:
+            raise InvalidRequest("no event is on its way: set confirm_events = False before it is sent")
+        return self._on_the_way.pop(0)
+
+    def fail_coordinator(self, checkpoint_id: int, stage: str, error: Exception | None = None) -> None:
+        """Let a stage's driver-side coordinator fail to give its state: its checkpoint fails."""
+        failure = error or RuntimeError(f"the coordinator of stage {stage} failed")
+        self.coordinator.fail_coordinator(CheckpointId(checkpoint_id), StageUid(stage), failure)
 
     def acknowledge_coordinator(
         self, checkpoint_id: int, stage: str, state: str | None = "splits"
@@ -73,6 +94,8 @@ class HarnessEvents:
         return list(self.gates.values())
 
     def _gate(self, one: RecordingOperatorCoordinator) -> GatedCoordinator:
+        if one.uid not in self.graph.by_uid:
+            raise unknown_stage(one.uid, self.graph.by_uid)
         gate = GatedCoordinator(
             one,
             parallelism=self.graph.by_uid[one.uid].parallelism,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TypeVar
 
 from dagster_ckpt.core.graph import Edge, EdgePattern, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import StageUid, pipeline_id
+from dagster_ckpt.errors import InvalidRequest, NotFound
+
+E = TypeVar("E", bound=Enum)
 
 EdgeLike = Edge | tuple[str, str] | tuple[str, str, str]
 """An edge, or (upstream, downstream), or (upstream, downstream, "pointwise" | "all_to_all")."""
@@ -17,7 +22,10 @@ def build_graph(
     edges: Sequence[EdgeLike],
     union_state: frozenset[str],
 ) -> PipelineGraph:
-    """Return the graph a scenario names: stages with their parallelism, edges as pairs (and a pattern)."""
+    """Return the graph a scenario names: stages with their parallelism, edges as pairs (and a pattern).
+
+    Raises InvalidRequest for an unknown stage or pattern.
+    """
     if isinstance(stages, Mapping):
         specs = tuple(
             StageSpec(uid=StageUid(uid), parallelism=width, uses_union_state=uid in union_state)
@@ -25,11 +33,32 @@ def build_graph(
         )
     else:
         specs = tuple(stages)
+    if strange := sorted(union_state - {s.uid for s in specs}):
+        raise unknown_stage(strange[0], [s.uid for s in specs])
     return PipelineGraph(pipeline=pipeline_id(pipeline), stages=specs, edges=tuple(_edge(e) for e in edges))
 
 
 def _edge(given: EdgeLike) -> Edge:
     if isinstance(given, Edge):
         return given
-    pattern = EdgePattern(given[2]) if len(given) == 3 else EdgePattern.ALL_TO_ALL
+    pattern = one_of(EdgePattern, given[2], "pattern") if len(given) == 3 else EdgePattern.ALL_TO_ALL
     return Edge(upstream=StageUid(given[0]), downstream=StageUid(given[1]), pattern=pattern)
+
+
+def unknown_stage(uid: str, stages: Iterable[str]) -> NotFound:
+    """Return the error for a stage that is not there; it names those that are."""
+    return NotFound(f"there is no stage {uid!r}: the stages are {', '.join(sorted(stages))}")
+
+
+def one_of(kind: type[E], given: E | str, what: str) -> E:
+    """Return the member ``given`` is or names, by its name or its value, in any case.
+
+    Raises InvalidRequest that lists the names.
+    """
+    if isinstance(given, kind):
+        return given
+    wanted = str(given).lower()
+    for member in kind:
+        if wanted in (member.name.lower(), str(member.value).lower()):
+            return member
+    raise InvalidRequest(f"{what} must be one of {', '.join(m.name for m in kind)}, got {given!r}")

@@ -10,7 +10,9 @@ from dagster_ckpt.core.events import (
     CoordinatorEvent,
     JobFailed,
 )
+from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.messages import BarrierOptions
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
 from dagster_ckpt.core.outcomes import CheckpointOutcome
@@ -18,16 +20,22 @@ from dagster_ckpt.core.paths import metadata as metadata_key
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.record import CoordinatorRecord
 from dagster_ckpt.core.statistics import StatisticsSnapshot, gauges
+from dagster_ckpt.core.stop_with_savepoint import StopOutcome
 from dagster_ckpt.core.tasks import StageStatus
+from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.gateway import AbortNotice, CompleteNotice, Notice, RecordingGateway
+from dagster_ckpt.testing.harness_graph import unknown_stage
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
 
 
 class HarnessReadings:
     """Everything observable, without changing anything."""
 
+    graph: PipelineGraph
+    clock: ManualClock
     coordinator: CheckpointCoordinator
     gateway: RecordingGateway
     events: list[CoordinatorEvent]
@@ -90,6 +98,27 @@ class HarnessReadings:
         """Consecutive counted failures."""
         return self.record.failures.count
 
+    @property
+    def triggering(self) -> CheckpointId | None:
+        """The checkpoint whose trigger is in flight: its stages were not told yet."""
+        return self.coordinator.triggering
+
+    @property
+    def is_scheduling(self) -> bool:
+        """True while the periodic scheduler is on."""
+        return self.coordinator.is_scheduling
+
+    @property
+    def next_periodic(self) -> float | None:
+        """Seconds until the timer fires next; None while it is off or parked by a backlog."""
+        at = self.coordinator.next_periodic
+        return None if at is None else at - self.clock.monotonic()
+
+    @property
+    def stop_outcome(self) -> StopOutcome | None:
+        """How the stop-with-savepoint ended (Stopped, NotStopped, StoppedBadly); None while it is open."""
+        return self.coordinator.stop_outcome
+
     def outcome(self, checkpoint_id: int) -> CheckpointOutcome:
         """Return what became of a checkpoint."""
         return self.coordinator.status_of(CheckpointId(checkpoint_id))
@@ -123,18 +152,39 @@ class HarnessReadings:
         return decode_metadata(location.storage.read(key), name=key)
 
     def _memory(self, uri: str | None) -> MemoryCheckpointStorage:
-        found = next(iter(self.memory_storages.values())) if uri is None else self.memory_storages[uri]
+        if uri is not None and uri.rstrip("/") not in self.memory_storages:
+            return MemoryCheckpointStorage(uri)  # nothing was ever written there
+        storages = self.memory_storages
+        found = next(iter(storages.values())) if uri is None else storages[uri.rstrip("/")]
         assert isinstance(found, MemoryCheckpointStorage), "only a memory storage can be listed this way"
         return found
 
     # --- tasks ----------------------------------------------------------------------------------------------
 
     def triggered(self, stage: str, subtask: int = 0) -> list[CheckpointId]:
-        """Return the checkpoints one subtask was asked to start, in order."""
+        """Return the checkpoints one subtask was asked to start, in order. Raises NotFound: no such task."""
+        self.check_task(stage, subtask)
         return self.gateway.triggered(stage, subtask)
 
+    def options(self, checkpoint_id: int) -> BarrierOptions:
+        """Return what travelled with a checkpoint's barrier: kind, alignment, time-out. Raises NotFound."""
+        sent = (m.options for m in self.gateway.triggers if m.checkpoint_id == checkpoint_id)
+        found = next(sent, None)
+        if found is None:
+            raise NotFound(f"no stage was told of checkpoint {checkpoint_id}")
+        return found
+
+    def check_task(self, stage: str, subtask: int = 0) -> None:
+        """Raise NotFound, naming what there is, for a stage or a subtask that the graph does not have."""
+        spec = self.graph.by_uid.get(StageUid(stage))
+        if spec is None:
+            raise unknown_stage(stage, self.graph.by_uid)
+        if not 0 <= subtask < spec.parallelism:
+            raise NotFound(f"stage {stage!r} has {spec.parallelism} subtasks, so no subtask {subtask}")
+
     def notices(self, stage: str, subtask: int = 0) -> list[Notice]:
-        """Return what one subtask was told, in order."""
+        """Return what one subtask was told, in order. Raises NotFound: no such task."""
+        self.check_task(stage, subtask)
         return self.gateway.notices(stage, subtask)
 
     def completes(self, stage: str, subtask: int = 0) -> list[CheckpointId]:
