@@ -13,6 +13,7 @@ Running stages:
 | ``stage_snapshot`` | one stage's part of a checkpoint |
 | ``log_restore`` | a stage's channel log, begun where the snapshot left it |
 | ``reporting`` | what the runner tells its host |
+| ``worker_start/`` | lets Spark's Python processes start in a third of the time |
 | ``streaming/`` | streaming runs: all stages at once, barriers through the logs |
 
 Capture and restore:

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
@@ -22,6 +23,7 @@ __all__ = ["build_session", "default_master", "default_spark_conf"]
 
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+_WORKER_START = Path(__file__).with_name("worker_start")
 LOCAL_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -46,6 +48,9 @@ def default_spark_conf() -> dict[str, str]:
         # The default forks a chmod per file; this one halves the time of a trigger. Its rename does not
         # exclude a second writer: the attempt's own directory and the coordinator epoch do.
         "spark.sql.streaming.checkpointFileManagerClass": LOCAL_FILE_MANAGER,
+        # An idle query looks for data every so often; each look asks the Python process of every reader. Spark's
+        # 10 ms keep a core busy for half a dozen stages that have nothing to do.
+        "spark.sql.streaming.pollingDelay": "50ms",
         # How far back a batch can be captured after the fact (Spark's default, named because captures rely
         # on it).
         "spark.sql.streaming.minBatchesToRetain": "100",
@@ -80,8 +85,22 @@ def build_session(
     builder = SparkSession.builder.appName(app_name).master(where)
     for key, value in {**default_spark_conf(), **(conf or {})}.items():
         builder = builder.config(key, value)
-    with _keeping_interrupts():
+    with _keeping_interrupts(), _compiled_pyspark():
         return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _compiled_pyspark() -> Iterator[None]:
+    """Let the Python processes of a Spark that is started inside import pyspark from its package, not from a zip."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_WORKER_START), *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextlib.contextmanager

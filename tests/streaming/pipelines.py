@@ -39,17 +39,24 @@ class Numbers:
         temporary.rename(self.folder / f"{self._files:06d}.json")
 
 
+def read_numbers(spark, folder: Path):  # type: ignore[no-untyped-def]
+    """A batch per file."""
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    return reader.option("maxFileAge", "9999d").json(str(folder))
+
+
+def count(rows):  # type: ignore[no-untyped-def]
+    from pyspark.sql import functions as f
+
+    return rows.groupBy("key").agg(f.sum("n").alias("total"), f.count("path").alias("times"))
+
+
 def diamond(folder: Path, *, boundedness: str = "unbounded", **checkpointing: Any) -> CheckpointedPipeline:
     """One source, two paths of different speed, and where they meet: rows (append) and totals (per key)."""
 
     @spark_source(boundedness=boundedness)
     def numbers(spark):  # type: ignore[no-untyped-def]
-        return (
-            spark.readStream.schema(SCHEMA)
-            .option("maxFilesPerTrigger", 1)
-            .option("maxFileAge", "9999d")
-            .json(str(folder))
-        )
+        return read_numbers(spark, folder)
 
     @spark_stage(max_entries_per_trigger=1)
     def slow(numbers):  # type: ignore[no-untyped-def]
@@ -69,9 +76,7 @@ def diamond(folder: Path, *, boundedness: str = "unbounded", **checkpointing: An
 
     @spark_sink(key=["key"])
     def totals(met):  # type: ignore[no-untyped-def]
-        from pyspark.sql import functions as f
-
-        return met.groupBy("key").agg(f.sum("n").alias("total"), f.count("path").alias("times"))
+        return count(met)
 
     @checkpointed_pipeline(name="diamond", checkpointing=checkpointing)
     def pipeline() -> None:
@@ -83,17 +88,39 @@ def diamond(folder: Path, *, boundedness: str = "unbounded", **checkpointing: An
     return pipeline  # type: ignore[no-any-return]
 
 
+def short_diamond(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
+    """One source, two paths of different speed, and a table with state (totals per key) where they meet."""
+
+    @spark_source
+    def numbers(spark):  # type: ignore[no-untyped-def]
+        return read_numbers(spark, folder)
+
+    @spark_stage(max_entries_per_trigger=1)
+    def slow(numbers):  # type: ignore[no-untyped-def]
+        return numbers.selectExpr("n", "key", "'slow' AS path")
+
+    @spark_stage
+    def fast(numbers):  # type: ignore[no-untyped-def]
+        return numbers.selectExpr("n", "key", "'fast' AS path")
+
+    @spark_sink(key=["key"])
+    def totals(fast, slow):  # type: ignore[no-untyped-def]
+        return count(slow.unionByName(fast))
+
+    @checkpointed_pipeline(name="short_diamond", checkpointing=checkpointing)
+    def pipeline() -> None:
+        both = numbers()
+        totals(fast(both), slow(both))
+
+    return pipeline  # type: ignore[no-any-return]
+
+
 def straight(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
     """One source and one table of its rows."""
 
     @spark_source
     def numbers(spark):  # type: ignore[no-untyped-def]
-        return (
-            spark.readStream.schema(SCHEMA)
-            .option("maxFilesPerTrigger", 1)
-            .option("maxFileAge", "9999d")
-            .json(str(folder))
-        )
+        return read_numbers(spark, folder)
 
     @spark_sink
     def rows(numbers):  # type: ignore[no-untyped-def]
