@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagster_ckpt.core.config import CheckpointingMode
+from dagster_ckpt.core.alignment.options import options_for
 from dagster_ckpt.core.effects import AskCoordinators, CallHooks, MakeLocation, SendTrigger
 from dagster_ckpt.core.events import CheckpointTriggered
 from dagster_ckpt.core.ids import CheckpointId
@@ -16,7 +16,7 @@ from dagster_ckpt.core.inputs import (
     LocationMade,
     TasksTriggered,
 )
-from dagster_ckpt.core.messages import Alignment, BarrierOptions, TriggerStages
+from dagster_ckpt.core.messages import BarrierOptions, TriggerStages
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.paths import CheckpointPaths
 from dagster_ckpt.core.pending import Phase, Progress, begin_progress
@@ -258,16 +258,8 @@ def tasks_triggered(state: CoordinatorState, event: TasksTriggered) -> Decision:
 
 
 def _barrier_options(state: CoordinatorState, pending: PendingRecord) -> BarrierOptions:
-    config = state.config
-    kind = pending.properties.kind
-    location = pending.location
-    target = "" if location is None else (location.uri if kind.is_savepoint else location.folder)
-    alignment, timeout_ms = Alignment.ALIGNED, None
-    if config.mode is CheckpointingMode.AT_LEAST_ONCE:
-        alignment = Alignment.AT_LEAST_ONCE
-    elif config.unaligned and not kind.is_savepoint:
-        if config.aligned_checkpoint_timeout > 0:
-            timeout_ms = config.aligned_checkpoint_timeout * 1e3
-        else:
-            alignment = Alignment.UNALIGNED
-    return BarrierOptions(kind=kind, alignment=alignment, aligned_timeout_ms=timeout_ms, target=target)
+    kind, location = pending.properties.kind, pending.location
+    if location is None:
+        return options_for(kind, state.config)
+    target = location.uri if kind.is_savepoint else location.folder
+    return options_for(kind, state.config, target=target)

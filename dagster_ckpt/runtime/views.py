@@ -15,6 +15,7 @@ from dagster_ckpt.core.outcomes import (
     Triggered,
     TriggerOutcome,
 )
+from dagster_ckpt.core.plan import CheckpointPlan
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.record import CoordinatorRecord
 from dagster_ckpt.core.state import CoordinatorState
@@ -146,6 +147,13 @@ class CoordinatorView:
         progress = self._engine.state.progress.get(checkpoint_id)
         stages = () if progress is None else progress.stages.values()
         return {s.uid: list(bits(s.waiting & ~s.acked)) for s in stages if s.waiting & ~s.acked}
+
+    def plan_of(self, checkpoint_id: CheckpointId) -> CheckpointPlan:
+        """Return whom a pending checkpoint triggers and waits for. Raises NotFound."""
+        progress = self._engine.state.progress.get(checkpoint_id)
+        if progress is None:
+            raise NotFound(f"checkpoint {checkpoint_id} is not pending")
+        return progress.plan
 
     def deadline_of(self, checkpoint_id: CheckpointId) -> float:
         """Return the monotonic time at which a pending checkpoint expires. Raises NotFound."""

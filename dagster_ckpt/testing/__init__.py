@@ -9,6 +9,8 @@
 | ``harness_graph``, ``harness_answers`` | its parts: the graph of a scenario, what tasks answer |
 | ``harness_events`` | events of driver-side coordinators to their subtasks |
 | ``harness_faults``, ``harness_readings`` | what fails, and what it shows |
+| ``barriers`` | ``BarrierHarness``: the input side of one stage, its channels played by the test |
+| ``subtask`` | ``SubtaskHarness``: the stage's side of a checkpoint, and the notices it hears |
 | ``clock`` | ``ManualClock``: time stands still until the test moves it |
 | ``gateway`` | ``RecordingGateway``: what tasks were asked and told |
 | ``participants`` | master hooks and driver-side coordinators that answer as the test says |

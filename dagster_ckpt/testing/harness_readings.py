@@ -21,7 +21,7 @@ from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.record import CoordinatorRecord
 from dagster_ckpt.core.statistics import StatisticsSnapshot, gauges
 from dagster_ckpt.core.stop_with_savepoint import StopOutcome
-from dagster_ckpt.core.tasks import StageStatus
+from dagster_ckpt.core.tasks import StageStatus, bits
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
@@ -130,6 +130,14 @@ class HarnessReadings:
     def outstanding(self, checkpoint_id: int) -> dict[str, list[int]]:
         """Return the subtasks that have not acknowledged, by stage."""
         return self.coordinator.outstanding(CheckpointId(checkpoint_id))
+
+    def plan(self, checkpoint_id: int) -> dict[str, dict[str, list[int]]]:
+        """Return the subtasks of a pending checkpoint that it does ``trigger``, does ``wait`` for, and that had
+        ``finished``, each by stage. Raises NotFound.
+        """
+        plan = self.coordinator.plan_of(CheckpointId(checkpoint_id))
+        masks = {"trigger": plan.trigger, "wait": plan.wait, "finished": plan.finished}
+        return {what: {uid: [*bits(mask)] for uid, mask in of.items()} for what, of in masks.items()}
 
     def status(self, stage: str, subtask: int = 0) -> StageStatus:
         """Return the status of a task."""

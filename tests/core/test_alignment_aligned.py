@@ -10,12 +10,12 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.messages import Alignment
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.errors import InvalidRequest
-from tests.core.alignment_host import AT_LEAST_ONCE, UNALIGNED, Host
+from dagster_ckpt.testing.barriers import AT_LEAST_ONCE, UNALIGNED, BarrierHarness
 
 
 def test_one_channel_is_never_blocked_and_its_alignment_takes_no_time() -> None:
     """AL#testSingleChannelWithBarriers."""
-    host = Host.of(1)
+    host = BarrierHarness(1)
     for number in (1, 2, 3):
         host.now += 5
         effects = host.barrier(number, 0)
@@ -26,7 +26,7 @@ def test_one_channel_is_never_blocked_and_its_alignment_takes_no_time() -> None:
 
 def test_channels_are_blocked_until_the_last_barrier_has_arrived() -> None:
     """AL#testMultiChannelWithBarriers."""
-    host = Host.of(3)
+    host = BarrierHarness(3)
     host.barrier(1, 1)
     assert host.blocked == {1}
     host.barrier(1, 2)
@@ -39,7 +39,7 @@ def test_channels_are_blocked_until_the_last_barrier_has_arrived() -> None:
 
 def test_the_snapshot_is_triggered_before_any_channel_is_released() -> None:
     """1.18: trigger snapshot, unblock all."""
-    host = Host.of(2)
+    host = BarrierHarness(2)
     host.barrier(1, 0)
     effects = host.barrier(1, 1)
     assert [type(e) for e in effects] == [TriggerSnapshot, Unblock, Unblock]
@@ -48,14 +48,14 @@ def test_the_snapshot_is_triggered_before_any_channel_is_released() -> None:
 
 def test_checkpoints_may_be_skipped_altogether() -> None:
     """AL#testMultiChannelSkippingCheckpoints: nothing of 3 or 5 is ever seen."""
-    host = Host.of(2)
+    host = BarrierHarness(2)
     host.barriers((1, 0), (1, 1), (4, 1), (4, 0), (6, 0), (6, 1))
     assert host.notified == [1, 4, 6]
 
 
 def test_a_newer_barrier_gives_the_pending_checkpoint_up() -> None:
     """AL#testMultiChannelJumpingOverCheckpoint (C091)."""
-    host = Host.of(3)
+    host = BarrierHarness(3)
     host.barriers((2, 0), (2, 1))
     assert host.blocked == {0, 1}
     host.barrier(3, 2)
@@ -68,7 +68,7 @@ def test_a_newer_barrier_gives_the_pending_checkpoint_up() -> None:
 
 
 def test_a_jump_declines_forwards_the_cancel_marker_and_only_then_releases() -> None:
-    host = Host.of(2)
+    host = BarrierHarness(2)
     host.barrier(1, 0)
     effects = host.barrier(2, 1)
     assert [type(e) for e in effects] == [Decline, ForwardCancel, Unblock, Block]
@@ -76,7 +76,7 @@ def test_a_jump_declines_forwards_the_cancel_marker_and_only_then_releases() -> 
 
 def test_late_barriers_of_a_checkpoint_that_is_over_are_passed() -> None:
     """AL: id < current, or id = current and no longer pending, is obsolete (the channel is resumed)."""
-    host = Host.of(3)
+    host = BarrierHarness(3)
     host.barriers((1, 0), (2, 1))
     assert host.barrier(1, 2) == (Unblock(2),)
     host.barriers((2, 0), (2, 2))
@@ -85,7 +85,7 @@ def test_late_barriers_of_a_checkpoint_that_is_over_are_passed() -> None:
 
 
 def test_a_repeated_barrier_counts_once() -> None:
-    host = Host.of(2)
+    host = BarrierHarness(2)
     host.barriers((1, 0), (1, 0))
     assert host.notified == []
     assert host.blocked == {0}
@@ -96,7 +96,7 @@ def test_a_repeated_barrier_counts_once() -> None:
 
 def test_a_cancel_marker_on_a_single_channel_aborts_and_later_ones_go_on() -> None:
     """AL#testSingleChannelAbortCheckpoint."""
-    host = Host.of(1)
+    host = BarrierHarness(1)
     host.barriers((1, 0), (2, 0))
     host.cancel(4, 0)
     assert host.handler.latest_checkpoint_id == 4
@@ -109,7 +109,7 @@ def test_a_cancel_marker_on_a_single_channel_aborts_and_later_ones_go_on() -> No
 
 def test_a_cancel_marker_aborts_the_alignment_and_later_barriers_of_it_are_ignored() -> None:
     """AL#testMultiChannelAbortCheckpoint."""
-    host = Host.of(3)
+    host = BarrierHarness(3)
     host.barriers((1, 1), (1, 2), (1, 0), (2, 0), (2, 2))
     host.cancel(2, 1)
     assert host.blocked == set()
@@ -127,7 +127,7 @@ def test_a_cancel_marker_aborts_the_alignment_and_later_barriers_of_it_are_ignor
 
 def test_barriers_of_a_cancelled_checkpoint_do_not_disturb_the_next_one() -> None:
     """AL#testAbortOnCanceledBarriers: markers and barriers of 2 arrive mixed with those of 3."""
-    host = Host.of(3)
+    host = BarrierHarness(3)
     host.barrier(2, 1)
     host.cancel(2, 0)
     assert host.blocked == set()
@@ -141,7 +141,7 @@ def test_barriers_of_a_cancelled_checkpoint_do_not_disturb_the_next_one() -> Non
 
 def test_a_cancel_marker_of_a_subsumed_checkpoint_is_ignored() -> None:
     """AL#testIgnoreCancelBarrierIfCheckpointSubsumed (C092)."""
-    host = Host.of(3)
+    host = BarrierHarness(3)
     host.barriers((3, 1), (3, 0), (5, 2))
     assert host.notified == [-3]
     assert host.cancel(3, 1) == ()
@@ -153,7 +153,7 @@ def test_a_cancel_marker_of_a_subsumed_checkpoint_is_ignored() -> None:
 def test_a_cancel_marker_of_a_newer_checkpoint_gives_up_the_pending_one_too() -> None:
     """AL#testMissingCancellationBarriers; here the older one is declined as well, so that nobody waits
     for it."""
-    host = Host.of(2)
+    host = BarrierHarness(2)
     host.barrier(1, 0)
     host.cancel(3, 1)
     assert host.blocked == set()
@@ -171,7 +171,7 @@ def test_a_cancel_marker_of_a_newer_checkpoint_gives_up_the_pending_one_too() ->
 
 def test_channels_that_ended_before_are_not_waited_for() -> None:
     """AL#testStartAlignmentWithClosedChannels."""
-    host = Host.of(4)
+    host = BarrierHarness(4)
     host.end(2)
     host.end(1)
     host.barriers((2, 3), (2, 0), (3, 0), (3, 3))
@@ -183,7 +183,7 @@ def test_channels_that_ended_before_are_not_waited_for() -> None:
 
 def test_the_end_of_a_channel_completes_the_alignment() -> None:
     """AL#testTriggerCheckpointsWithEndOfPartition."""
-    host = Host.of(3)
+    host = BarrierHarness(3)
     host.barriers((1, 0), (1, 1))
     host.end(2)
     assert host.notified == [1]
@@ -195,7 +195,7 @@ def test_the_end_of_a_channel_completes_the_alignment() -> None:
 
 def test_barrier_and_end_of_one_channel_count_once() -> None:
     """AL#testDeduplicateChannelsWithBothBarrierAndEndOfPartition (C094)."""
-    host = Host.of(3)
+    host = BarrierHarness(3)
     host.barriers((2, 0), (2, 1))
     host.end(1)
     assert host.notified == []
@@ -205,7 +205,7 @@ def test_barrier_and_end_of_one_channel_count_once() -> None:
 
 def test_alignment_begins_with_the_channels_that_are_still_open() -> None:
     """AL#testTriggerCheckpointsAfterReceivedEndOfPartition."""
-    host = Host.of(3)
+    host = BarrierHarness(3)
     host.barriers((3, 0), (3, 1), (3, 2))
     host.end(0)
     host.barriers((4, 1), (4, 2))
@@ -216,7 +216,7 @@ def test_alignment_begins_with_the_channels_that_are_still_open() -> None:
 
 def test_the_end_of_a_channel_aborts_when_checkpoints_after_finish_are_off() -> None:
     """AL#testEndOfStreamWhileCheckpoint."""
-    host = Host.of(3, checkpoints_after_tasks_finish=False)
+    host = BarrierHarness(3, checkpoints_after_tasks_finish=False)
     host.barriers((1, 0), (1, 1), (1, 2), (2, 2), (2, 0))
     host.end(1)
     assert host.notified == [1, -2]
@@ -229,7 +229,7 @@ def test_the_end_of_a_channel_aborts_when_checkpoints_after_finish_are_off() -> 
 
 def test_the_end_of_a_channel_means_nothing_when_no_checkpoint_is_pending() -> None:
     """AL: not applied to closing channels of a non-pending checkpoint."""
-    host = Host.of(2)
+    host = BarrierHarness(2)
     assert host.end(0) == ()
     assert not host.handler.is_checkpoint_pending
 
@@ -239,7 +239,7 @@ def test_the_end_of_a_channel_means_nothing_when_no_checkpoint_is_pending() -> N
 
 def test_start_delay_and_alignment_are_measured_from_the_first_barrier() -> None:
     """AL#testMetrics."""
-    host = Host.of(3)
+    host = BarrierHarness(3)
     host.made[1] = 0.0
     host.now = 10
     host.barrier(1, 1)
@@ -254,7 +254,7 @@ def test_start_delay_and_alignment_are_measured_from_the_first_barrier() -> None
 
 def test_a_checkpoint_that_never_aligned_leaves_no_alignment_behind() -> None:
     """AL: the alignment of an aborted checkpoint is not counted to the next."""
-    host = Host.of(2)
+    host = BarrierHarness(2)
     host.barrier(1, 0)
     host.now = 100
     host.cancel(1, 1)
@@ -263,7 +263,7 @@ def test_a_checkpoint_that_never_aligned_leaves_no_alignment_behind() -> None:
 
 
 def test_nothing_happens_after_close() -> None:
-    host = Host.of(2)
+    host = BarrierHarness(2)
     host.barrier(1, 0)
     host.close()
     assert host.barrier(1, 1) == ()
@@ -273,16 +273,16 @@ def test_nothing_happens_after_close() -> None:
 
 def test_an_unaligned_barrier_is_refused_where_unaligned_checkpoints_are_off() -> None:
     with pytest.raises(InvalidRequest, match="unaligned checkpoints are off"):
-        Host.of(2).barrier(1, 0, UNALIGNED)
+        BarrierHarness(2).barrier(1, 0, UNALIGNED)
 
 
 def test_an_at_least_once_barrier_is_refused_by_an_exactly_once_stage() -> None:
     with pytest.raises(InvalidRequest, match="reads exactly once"):
-        Host.of(2).barrier(1, 0, AT_LEAST_ONCE)
+        BarrierHarness(2).barrier(1, 0, AT_LEAST_ONCE)
 
 
 def test_an_unknown_or_ended_channel_is_refused() -> None:
-    host = Host.of(2)
+    host = BarrierHarness(2)
     host.end(1)
     for send in (lambda: host.barrier(1, 7), lambda: host.barrier(1, 1), lambda: host.end(1)):
         with pytest.raises(InvalidRequest, match="not an open input"):
@@ -296,7 +296,7 @@ def test_a_stage_without_inputs_needs_no_handler() -> None:
 
 def test_forced_aligned_barriers_are_aligned_here() -> None:
     """1.18: edges that cannot carry unaligned data."""
-    host = Host.of(2, unaligned=True)
+    host = BarrierHarness(2, unaligned=True)
     forced = host.options.__class__(alignment=Alignment.FORCED_ALIGNED)
     host.barrier(1, 0, forced)
     assert host.blocked == {0}

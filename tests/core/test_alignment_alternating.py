@@ -8,18 +8,18 @@ import pytest
 from dagster_ckpt.core.alignment import ArmTimer, PullForward, TriggerSnapshot, Unblock
 from dagster_ckpt.core.messages import Alignment, BarrierOptions
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
-from tests.core.alignment_host import ALIGNED, UNALIGNED, Host, timeoutable
+from dagster_ckpt.testing.barriers import ALIGNED, UNALIGNED, BarrierHarness, timeoutable
 
 
-def alternating(channels: int, timeout: float = 0.1) -> Host:
-    return Host.of(channels, timeoutable(timeout), unaligned=True)
+def alternating(channels: int, timeout: float = 0.1) -> BarrierHarness:
+    return BarrierHarness(channels, timeoutable(timeout), unaligned=True)
 
 
-def unaligned(channels: int) -> Host:
-    return Host.of(channels, UNALIGNED, unaligned=True)
+def unaligned(channels: int) -> BarrierHarness:
+    return BarrierHarness(channels, UNALIGNED, unaligned=True)
 
 
-def how(host: Host) -> list[Alignment]:
+def how(host: BarrierHarness) -> list[Alignment]:
     return [snapshot.options.alignment for snapshot in host.snapshots]
 
 
@@ -65,9 +65,9 @@ def test_on_time_out_announced_barriers_are_pulled_forward_and_the_first_trigger
     assert host.notified == [1]
     assert how(host) == [Alignment.UNALIGNED]
     assert host.snapshots[0].recording == {0, 1}
-    assert not host.complete
+    assert not host.in_flight
     host.barrier(1, 1)
-    assert [done.checkpoint_id for done in host.complete] == [1]
+    assert [done.checkpoint_id for done in host.in_flight] == [1]
     assert host.notified == [1]
 
 
@@ -83,7 +83,7 @@ def test_a_time_out_while_collecting_triggers_at_once_and_releases_all() -> None
     host.barriers((1, 1), (1, 2))
     assert host.blocked == set()
     assert host.notified == [1]
-    assert len(host.complete) == 1
+    assert len(host.in_flight) == 1
 
 
 def test_a_barrier_read_after_the_time_out_triggers_without_waiting_for_the_others() -> None:
@@ -185,7 +185,7 @@ def test_ends_of_channels_count_after_the_time_out_as_well() -> None:
     assert host.notified == [1]
     assert host.snapshots[0].recording == {1, 2}
     host.end(2)
-    assert len(host.complete) == 1
+    assert len(host.in_flight) == 1
     host.barrier(2, 1)
     assert host.notified == [1, 2]
 
@@ -221,9 +221,9 @@ def test_unaligned_snapshots_on_the_first_barrier_and_ends_with_the_last() -> No
     assert host.snapshots[0].recording == {0, 1, 2}
     host.now += 3
     host.barrier(1, 1)
-    assert not host.complete
+    assert not host.in_flight
     host.barrier(1, 2)
-    assert host.complete[0].alignment == 3
+    assert host.in_flight[0].alignment == 3
     assert host.blocked == set()
 
 
@@ -234,7 +234,7 @@ def test_a_newer_unaligned_barrier_gives_the_pending_one_up() -> None:
     assert host.notified == [1, -1, 2]
     assert host.barrier(1, 1) == (Unblock(1),)
     host.barrier(2, 0)
-    assert [done.checkpoint_id for done in host.complete] == [2]
+    assert [done.checkpoint_id for done in host.in_flight] == [2]
 
 
 def test_a_cancel_marker_before_any_barrier_makes_later_ones_obsolete() -> None:
@@ -261,13 +261,13 @@ def test_the_end_of_the_last_channel_completes_the_in_flight_data() -> None:
     host = unaligned(3)
     host.barriers((1, 0), (1, 1))
     host.end(2)
-    assert len(host.complete) == 1
+    assert len(host.in_flight) == 1
     assert host.notified == [1]
 
 
 def test_checkpoints_and_savepoints_alternate() -> None:
     """ALT#testAlternation, #testSavepointHandling, #testCheckpointHandling."""
-    host = Host.of(3, unaligned=True)
+    host = BarrierHarness(3, ALIGNED, unaligned=True)
     for number in range(1, 21):
         options = UNALIGNED if number % 2 else ALIGNED
         for channel in range(3):

@@ -9,11 +9,11 @@ from dagster_ckpt.core.alignment.tracker import MAX_TRACKED
 from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.errors import InvalidRequest
-from tests.core.alignment_host import AT_LEAST_ONCE, UNALIGNED, Host
+from dagster_ckpt.testing.barriers import AT_LEAST_ONCE, UNALIGNED, BarrierHarness
 
 
-def tracker(channels: int, **config: object) -> Host:
-    return Host.of(channels, AT_LEAST_ONCE, mode=CheckpointingMode.AT_LEAST_ONCE, **config)
+def tracker(channels: int, **config: object) -> BarrierHarness:
+    return BarrierHarness(channels, AT_LEAST_ONCE, mode=CheckpointingMode.AT_LEAST_ONCE, **config)
 
 
 def test_every_barrier_of_a_single_channel_triggers() -> None:

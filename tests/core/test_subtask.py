@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.messages import Alignment, BarrierOptions, StateHandle
+from dagster_ckpt.core.messages import Alignment, BarrierOptions
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.subtask import (
     MAX_ABORTED_REMEMBERED,
     OnSyncFailure,
-    Step,
-    SubtaskCheckpoints,
     TaskPhase,
-    refusal,
 )
 from dagster_ckpt.core.subtask_effects import (
     Acknowledge,
@@ -43,49 +38,22 @@ from dagster_ckpt.core.subtask_effects import (
     TellComplete,
     TellSubsumed,
 )
+from dagster_ckpt.testing.subtask import FILES, SubtaskHarness
 
 ALIGNED = BarrierOptions()
 UNALIGNED = BarrierOptions(alignment=Alignment.UNALIGNED)
 TIMEOUT = BarrierOptions(aligned_timeout_ms=100)
-FILES = (StateHandle("f", 1),)
 
 
 def n(number: int) -> CheckpointId:
     return CheckpointId(number)
 
 
-@dataclass
-class Task:
-    """Keeps the state and collects what was asked for."""
-
-    state: SubtaskCheckpoints = field(default_factory=SubtaskCheckpoints)
-    done: list[SubtaskEffect] = field(default_factory=list)
-
-    def take(self, step: Step) -> tuple[SubtaskEffect, ...]:
-        self.state = step.state
-        self.done += step.effects
-        return step.effects
-
-    def checkpoint(self, number: int, options: BarrierOptions = ALIGNED) -> tuple[SubtaskEffect, ...]:
-        effects = self.take(self.state.checkpoint(n(number), options))
-        if any(isinstance(effect, TakeSnapshot) for effect in effects):
-            self.take(self.state.sync_part_done(n(number)))
-        return effects
-
-    def acked(self, number: int) -> tuple[SubtaskEffect, ...]:
-        return self.take(self.state.async_part_done(n(number), FILES))
-
-    def complete(self, number: int) -> tuple[SubtaskEffect, ...]:
-        return self.take(self.state.notify_complete(n(number)))
-
-    def abort(self, number: int, latest: int | None = None) -> tuple[SubtaskEffect, ...]:
-        return self.take(self.state.notify_aborted(n(number), None if latest is None else n(latest)))
-
-    def told_complete(self) -> list[int]:
-        return [e.checkpoint_id for e in self.done if isinstance(e, TellComplete)]
+class Task(SubtaskHarness):
+    """A subtask whose effects can be counted."""
 
     def count(self, kind: type[SubtaskEffect]) -> int:
-        return sum(isinstance(e, kind) for e in self.done)
+        return sum(isinstance(e, kind) for e in self.effects)
 
 
 def kinds(effects: tuple[SubtaskEffect, ...]) -> list[type[SubtaskEffect]]:
@@ -157,7 +125,7 @@ def test_an_out_of_order_checkpoint_is_ignored_and_its_channel_state_discarded()
     ],
 )
 def test_only_a_running_task_takes_a_trigger(phase: TaskPhase, reason: Reason | None) -> None:
-    assert refusal(phase) is reason
+    assert Task(phase=phase).refusal is reason
 
 
 # --- aborts ---------------------------------------------------------------------------------------
@@ -188,7 +156,7 @@ def test_an_abort_during_the_async_part_cancels_it_and_nothing_is_acknowledged()
     task.checkpoint(1)
     effects = task.abort(1)
     assert kinds(effects)[:2] == [CancelAsyncPart, DiscardFiles]
-    assert kinds(task.acked(1)) == [ReportMetrics]
+    assert kinds(task.upload_done(1)) == [ReportMetrics]
     assert task.count(Acknowledge) == 0
 
 
@@ -197,7 +165,7 @@ def test_an_abort_after_the_async_part_only_tells_the_operators() -> None:
     NotifyCheckpointAbortedITCase#testNotifyCheckpointAborted."""
     task = Task()
     task.checkpoint(1)
-    task.acked(1)
+    task.upload_done(1)
     assert kinds(task.abort(1)) == [DiscardChannelState, TellAborted, DropLocalCopy]
     assert task.state.aborted == ()
 
@@ -208,7 +176,7 @@ def test_an_old_checkpoint_is_aborted_while_a_new_one_starts() -> None:
     task.checkpoint(1)
     task.abort(1)
     task.checkpoint(2)
-    assert kinds(task.acked(2)) == [Acknowledge]
+    assert kinds(task.upload_done(2)) == [Acknowledge]
 
 
 # --- the asynchronous part ------------------------------------------------------------------------
@@ -218,21 +186,21 @@ def test_whoever_ends_the_async_part_first_wins() -> None:
     """ST#testAsyncCheckpointingConcurrentCloseAfterAcknowledge, …BeforeAcknowledge."""
     acknowledged = Task()
     acknowledged.checkpoint(1)
-    acknowledged.acked(1)
-    assert acknowledged.take(acknowledged.state.async_part_closed(n(1))) == ()
+    acknowledged.upload_done(1)
+    assert acknowledged.upload_closed(1) == ()
     closed = Task()
     closed.checkpoint(1)
-    assert kinds(closed.take(closed.state.async_part_closed(n(1)))) == [CancelAsyncPart, DiscardFiles]
-    assert kinds(closed.acked(1)) == [ReportMetrics]
+    assert kinds(closed.upload_closed(1)) == [CancelAsyncPart, DiscardFiles]
+    assert kinds(closed.upload_done(1)) == [ReportMetrics]
 
 
 def test_an_empty_snapshot_is_acknowledged_as_none() -> None:
     """ST#testEmptySubtaskStateLeadsToStatelessAcknowledgment (C104)."""
     task = Task()
     task.checkpoint(1)
-    assert task.take(task.state.async_part_done(n(1), ())) == (Acknowledge(n(1), None),)
+    assert task.upload_done(1, ()) == (Acknowledge(n(1), None),)
     task.checkpoint(2)
-    assert task.acked(2) == (Acknowledge(n(2), FILES),)
+    assert task.upload_done(2) == (Acknowledge(n(2), FILES),)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +217,7 @@ def test_an_error_in_the_async_part_declines_and_the_task_goes_on(
     ACR#testDecline…WhenRunning."""
     task = Task()
     task.checkpoint(1)
-    effects = task.take(task.state.async_part_failed(n(1), "disk full", nested))
+    effects = task.upload_fails(1, "disk full", nested)
     assert effects == (DiscardFiles(n(1)), DeclineCheckpoint(n(1), reason, "disk full"))
     assert kinds(task.checkpoint(2))[-1] is TakeSnapshot
 
@@ -258,23 +226,23 @@ def test_an_error_in_the_async_part_of_a_task_that_has_ended_is_not_declined() -
     """ACR#testDeclineWithAsyncCheckpointExceptionWhenNotRunning."""
     task = Task()
     task.checkpoint(1)
-    task.state = task.state.leave(TaskPhase.ENDED)
-    assert kinds(task.take(task.state.async_part_failed(n(1), "x"))) == [DiscardFiles]
+    task.leave(TaskPhase.ENDED)
+    assert kinds(task.upload_fails(1)) == [DiscardFiles]
 
 
 def test_an_error_in_the_sync_part_declines_by_default_and_the_task_goes_on() -> None:
     """A pipeline must not chase its data because storage was down."""
     task = Task()
-    effects = task.take(task.state.sync_part_failed(n(1), "no space"))
+    effects = task.snapshot_fails(1, "no space")
     assert effects[-1] == DeclineCheckpoint(n(1), Reason.CHECKPOINT_DECLINED, "no space")
 
 
 def test_an_error_in_the_sync_part_fails_the_task_where_that_is_asked_for() -> None:
     """TaskCheckpointingBehaviourTest#testDeclineOnCheckpointErrorInSyncPart."""
-    task = Task(SubtaskCheckpoints(on_sync_failure=OnSyncFailure.FAIL_TASK))
-    assert task.take(task.state.sync_part_failed(n(1), "half-way"))[-1] == FailTask("half-way")
-    ended = Task(task.state.leave(TaskPhase.ENDED))
-    assert FailTask not in kinds(ended.take(ended.state.sync_part_failed(n(1), "half-way")))
+    task = Task(on_sync_failure=OnSyncFailure.FAIL_TASK)
+    assert task.snapshot_fails(1, "half-way")[-1] == FailTask("half-way")
+    ended = Task(on_sync_failure=OnSyncFailure.FAIL_TASK, phase=TaskPhase.ENDED)
+    assert FailTask not in kinds(ended.snapshot_fails(1))
 
 
 # --- notices --------------------------------------------------------------------------------------
@@ -285,23 +253,23 @@ def test_completions_are_told_in_rising_order_and_lost_ones_are_made_up_by_abort
     8."""
     task = Task()
     task.complete(3)
-    task.abort(5, latest=3)
-    task.abort(10, latest=8)
+    task.abort(5, latest_completed=3)
+    task.abort(10, latest_completed=8)
     task.complete(8)
-    assert task.told_complete() == [3, 8]
+    assert task.told_complete == [3, 8]
 
 
 def test_a_made_up_completion_comes_before_the_abort() -> None:
-    effects = Task().abort(10, latest=8)
+    effects = Task().abort(10, latest_completed=8)
     assert kinds(effects).index(TellComplete) < kinds(effects).index(TellAborted)
 
 
 def test_the_restored_checkpoint_counts_as_told() -> None:
     """ST#testIgnoreCompleteCheckpointBeforeStartup (C103)."""
-    task = Task(SubtaskCheckpoints().restored_from(n(5)))
+    task = Task(restored_from=5)
     for number in (4, 5, 6):
         task.complete(number)
-    assert task.told_complete() == [6]
+    assert task.told_complete == [6]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 20), st.integers(1, 20)), max_size=40))
@@ -314,7 +282,7 @@ def test_operators_see_strictly_rising_completions_whatever_arrives(
             task.complete(number)
         else:
             task.abort(number, min(latest, number))
-    told = task.told_complete()
+    told = task.told_complete
     assert told == sorted(set(told))
     greatest = [number if completes else min(latest, number) for completes, number, latest in notices]
     assert (told[-1] if told else None) == max(greatest, default=None)
@@ -322,16 +290,16 @@ def test_operators_see_strictly_rising_completions_whatever_arrives(
 
 def test_after_the_task_has_ended_only_local_copies_hear_of_completions() -> None:
     """1.19: after a task leaves RUNNING, only the local state manager gets it."""
-    task = Task(SubtaskCheckpoints(phase=TaskPhase.ENDED))
+    task = Task(phase=TaskPhase.ENDED)
     assert task.complete(1) == (ConfirmLocalCopy(n(1)),)
     assert task.abort(2) == (DropLocalCopy(n(2)),)
-    assert task.take(task.state.notify_subsumed(n(1))) == ()
+    assert task.subsumed(1) == ()
 
 
 def test_operators_are_told_what_was_subsumed() -> None:
     """SCC#testNotifyCheckpointSubsumed."""
     task = Task()
-    assert task.take(task.state.notify_subsumed(n(1))) == (TellSubsumed(n(1)),)
+    assert task.subsumed(1) == (TellSubsumed(n(1)),)
 
 
 # --- stop-with-savepoint and the final checkpoint -------------------------------------------------
@@ -343,7 +311,7 @@ def test_the_task_ends_when_its_synchronous_savepoint_is_complete() -> None:
     """1.20: tasks hold after the snapshot until notifyComplete of that id, then finish."""
     task = Task()
     task.checkpoint(4, SUSPEND)
-    task.acked(4)
+    task.upload_done(4)
     task.complete(3)
     assert task.count(FinishTask) == 0
     assert kinds(task.complete(4))[-1] is FinishTask
@@ -355,7 +323,7 @@ def test_the_task_fails_when_its_synchronous_savepoint_is_aborted(acked: bool) -
     task = Task()
     task.checkpoint(4, SUSPEND)
     if acked:
-        task.acked(4)
+        task.upload_done(4)
     assert task.abort(4)[-1] == FailTask("Stop-with-savepoint failed")
 
 
@@ -371,23 +339,23 @@ def test_a_task_at_the_end_of_data_waits_for_a_checkpoint_that_began_later() -> 
     (C106)."""
     task = Task()
     task.checkpoint(1)
-    task.acked(1)
-    assert kinds(task.take(task.state.end_of_data())) == [FinishOperators]
+    task.upload_done(1)
+    assert kinds(task.end_of_data()) == [FinishOperators]
     task.complete(1)
     assert task.count(FinishTask) == 0
     task.checkpoint(2)
-    task.acked(2)
+    task.upload_done(2)
     task.complete(2)
     assert task.count(FinishTask) == 1
 
 
 def test_a_lost_final_notice_is_made_up_by_a_later_checkpoint() -> None:
     task = Task()
-    task.take(task.state.end_of_data())
+    task.end_of_data()
     task.checkpoint(2)
-    task.acked(2)
+    task.upload_done(2)
     task.checkpoint(3)
-    task.abort(3, latest=2)
+    task.abort(3, latest_completed=2)
     assert task.count(FinishTask) == 1
 
 
@@ -395,20 +363,20 @@ def test_a_task_does_not_end_while_an_earlier_part_is_under_way() -> None:
     """STF#testWaitingForPendingCheckpointsOnFinished."""
     task = Task()
     task.checkpoint(1)
-    task.take(task.state.end_of_data())
+    task.end_of_data()
     task.checkpoint(2)
-    task.acked(2)
+    task.upload_done(2)
     task.complete(2)
     assert task.count(FinishTask) == 0
-    task.acked(1)
+    task.upload_done(1)
     assert task.count(FinishTask) == 1
 
 
 def test_a_task_ends_once() -> None:
     task = Task()
-    task.take(task.state.end_of_data())
+    task.end_of_data()
     task.checkpoint(2)
-    task.acked(2)
+    task.upload_done(2)
     task.complete(2)
     task.complete(3)
     assert task.count(FinishTask) == 1
@@ -416,15 +384,15 @@ def test_a_task_ends_once() -> None:
 
 def test_nothing_is_waited_for_when_checkpointing_is_off() -> None:
     """1.19: not waited for if checkpointing is off."""
-    effects = SubtaskCheckpoints().end_of_data_without_checkpoints().effects
+    effects = Task().end_of_data(checkpoints=False)
     assert kinds(effects) == [FinishOperators, FinishTask]
 
 
 def test_a_savepoint_can_stop_a_task_that_waits_for_its_final_checkpoint() -> None:
     """STF#testTriggerStopWithSavepointWhenWaitingForFinalCheckpoint."""
     task = Task()
-    task.take(task.state.end_of_data())
+    task.end_of_data()
     task.checkpoint(2, SUSPEND)
-    task.acked(2)
+    task.upload_done(2)
     task.complete(2)
     assert task.count(FinishTask) == 1

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from dagster_ckpt.testing.barriers import BarrierHarness
 from dagster_ckpt.testing.harness import CoordinatorHarness
+from dagster_ckpt.testing.subtask import SubtaskHarness
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "testing.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
@@ -23,8 +27,30 @@ def test_there_are_examples() -> None:
 
 
 def test_every_call_the_page_names_exists() -> None:
-    named = set(re.findall(r"`([a-z_]+)\(", PAGE)) | set(
-        re.findall(r"`([a-z_]+)`[,:]? ", PAGE.split("## Reading it")[1])
-    )
-    known = set(dir(CoordinatorHarness())) | {"h"}
+    reading = PAGE.split("## Reading it")[1].split("\n## ")[0]
+    named = set(re.findall(r"`([a-z_]+)\(", PAGE)) | set(re.findall(r"`([a-z_]+)`[,:]? ", reading))
+    known = {*dir(CoordinatorHarness()), *dir(BarrierHarness()), *dir(SubtaskHarness()), "h"}
     assert {n for n in named if n not in known} <= {"dagster_ckpt"}
+    [barriers] = re.findall(r"^Calls: .*?\n\n", PAGE, re.M | re.S)
+    words = set(re.findall(r"`([a-z_]+)[`(]", barriers)) - {"mode", "checkpoints_after_tasks_finish"}
+    assert words <= set(dir(BarrierHarness()))
+    assert len(words) > 12
+
+
+def test_every_module_the_page_names_exists() -> None:
+    named = set(re.findall(r"`(dagster_ckpt\.[A-Za-z_.]+)`", PAGE))
+    assert len(named) > 12
+    for name in named:
+        module, _, member = name.rpartition(".")
+        assert (
+            find_spec(name)
+            if member.islower() and _is_module(name)
+            else hasattr(import_module(module), member)
+        )
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
