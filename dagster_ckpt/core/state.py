@@ -172,7 +172,12 @@ def reconciled(state: CoordinatorState, record: CoordinatorRecord, now: Now) -> 
     """Return the state on a record that another process of the attempt changed.
 
     Progress of checkpoints that are no longer pending goes; what is new is taken up as far as it is durable.
+    Acknowledgements that this process keeps until the completion are not in the other's record: they stand.
     """
+    if state.setup.acks is AckDurability.AT_COMPLETION:
+        own = {p.checkpoint_id: p for p in state.record.pending}
+        kept = tuple(_with_kept_snapshots(p, own.get(p.checkpoint_id)) for p in record.pending)
+        record = record.model_copy(update={"pending": kept})
     progress: dict[CheckpointId, Progress] = {}
     for pending in record.pending:
         number = CheckpointId(pending.checkpoint_id)
@@ -189,3 +194,18 @@ def reconciled(state: CoordinatorState, record: CoordinatorRecord, now: Now) -> 
     if record.last_completed_at is not None and record.last_completed_at != state.record.last_completed_at:
         last = now.monotonic - max(0.0, now.wall - record.last_completed_at)
     return replace(state, record=record, progress=progress, triggering=triggering, last_completion=last)
+
+
+def _with_kept_snapshots(stored: PendingRecord, own: PendingRecord | None) -> PendingRecord:
+    if own is None:
+        return stored
+    kept = {part.uid: part for part in own.stages if part.snapshot is not None}
+    parts = tuple(
+        part.model_copy(
+            update={"snapshot": kept[part.uid].snapshot, "acknowledged_at": kept[part.uid].acknowledged_at}
+        )
+        if part.snapshot is None and part.uid in kept
+        else part
+        for part in stored.stages
+    )
+    return stored.model_copy(update={"stages": parts})

@@ -159,12 +159,17 @@ def test_in_a_run_of_one_process_acknowledgements_are_stored_with_the_completion
 def test_acknowledgements_kept_in_memory_outlive_what_others_store_meanwhile() -> None:
     h = two(acks=AckDurability.AT_COMPLETION, savepoint_dir="memory://savepoints")
     cp = h.checkpoint()
-    h.acknowledge_stage(cp, "a")
+    h.acknowledge_stage(cp, "a", batch_id=7)
     h.another_process().savepoint()
     h.coordinator.poll()
     assert h.outstanding(cp) == {"b": [0]}
-    h.acknowledge_stage(cp, "b")
+    h.acknowledge_stage(cp, "b", batch_id=8)
     assert h.completed == [cp]
+    done = h.coordinator.status_of(cp)
+    assert isinstance(done, Completed)
+    assert [stage.batch_id for stage in done.metadata.stages] == [7, 8], (
+        "a stage was completed without its state"
+    )
 
 
 def test_acknowledgements_kept_in_memory_are_refused_once_fenced() -> None:
