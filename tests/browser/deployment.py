@@ -61,6 +61,21 @@ mutation Launch($params: ExecutionParams!) {
   launchRun(executionParams: $params) { ... on LaunchRunSuccess { run { runId } } }
 }
 """
+LOADED = """
+query Loaded {
+  workspaceOrError {
+    ... on Workspace {
+      locationEntries {
+        loadStatus
+        locationOrLoadError {
+          ... on RepositoryLocation { repositories { pipelines { name } } }
+          ... on PythonError { message }
+        }
+      }
+    }
+  }
+}
+"""
 UP_WITHIN = 150.0
 RUN_WITHIN = 240.0
 
@@ -97,6 +112,17 @@ class Deployment:
         run_id = str(answer["data"]["launchRun"]["run"]["runId"])
         self.wait(run_id)
         return run_id
+
+    def wait_until_loaded(self, job: str) -> None:
+        """Wait until the code location offers a job: the server answers before it has loaded any."""
+        until = time.monotonic() + UP_WITHIN
+        seen: Any = None
+        while time.monotonic() < until:
+            seen = self._graphql(LOADED, {})["data"]["workspaceOrError"]
+            if f"'name': '{job}'" in str(seen):
+                return
+            time.sleep(0.3)
+        raise AssertionError(f"job {job!r} was not loaded within {UP_WITHIN:.0f} s: {seen}")
 
     def _graphql(self, query: str, variables: dict[str, Any]) -> Any:
         """Plain HTTP: Dagster's own client refuses to work beside a browser's event loop."""
@@ -149,7 +175,9 @@ def deployed(folder: Path) -> Iterator[Deployment]:
         url = f"http://127.0.0.1:{port}"
         _wait_until_up(url, server, folder / "dagster.log")
         with dg.DagsterInstance.from_config(str(home)) as instance:
-            yield Deployment(url, folder, instance)
+            deployment = Deployment(url, folder, instance)
+            deployment.wait_until_loaded("shop")
+            yield deployment
     finally:
         _stop(server)
 

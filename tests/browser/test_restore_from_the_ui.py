@@ -10,6 +10,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from dagster_ckpt.assets import RESTORE_TAG
+from tests.browser.clicking import opened_partitions
 from tests.browser.conftest import Shop
 from tests.browser.till import read_spent
 
@@ -54,8 +55,7 @@ def test_the_restore_jobs_drop_down_lists_the_checkpoints_and_restores_the_one_p
 ) -> None:
     shop.till.order("bob", 1000)
     page.goto(f"{shop.dagster.url}/locations/small_deployment.py/jobs/shop_restore/playground")
-    page.get_by_placeholder("Partition").click()
-    page.get_by_text("chk-000001", exact=True).last.click()
+    opened_partitions(page, "chk-000001").click()
     expect(page.locator(".CodeMirror-code").first).to_contain_text(FILLED_IN)
     run = shop.dagster.instance.get_run_by_id(launched(shop, page))
     assert run is not None
