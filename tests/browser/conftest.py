@@ -22,9 +22,12 @@ class Shop:
     till: Till
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Chromium of the system; without one the tests are skipped, but not in CI."""
+    """Chromium of the system; without one the tests are skipped, but not in CI.
+
+    Not for the session: its event loop would be in the way of other tests.
+    """
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         if os.environ.get("CI"):
