@@ -373,3 +373,19 @@ def lowest_in_use(state: CoordinatorState) -> CheckpointId | None:
     retained = store.lowest_retained
     both = [*pending, *([retained] if retained is not None else [])]
     return CheckpointId(min(both)) if both else None
+
+
+def shared_files_free_below(state: CoordinatorState, cleanup: CleanupRecord) -> CheckpointId:
+    """Return the id below which shared files go with this deletion: those last used by a checkpoint before it.
+
+    Never those a pending checkpoint has named; and while nothing is retained only what the deleted one used,
+    because the next to complete may take up what aborted ones uploaded.
+    """
+    limit = lowest_in_use(state)
+    if limit is None and state.is_shut_down:
+        limit = CheckpointId(state.record.next_id)
+    elif limit is None:
+        is_over = cleanup.complete and not cleanup.savepoint
+        limit = CheckpointId(cleanup.checkpoint_id + 1 if is_over else 0)
+    underway = (p.checkpoint_id for p in state.record.pending if not p.properties.kind.is_savepoint)
+    return CheckpointId(min([limit, *underway]))

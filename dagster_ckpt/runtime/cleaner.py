@@ -71,11 +71,16 @@ class Cleaner:
         self._storage_at = storage_at
         self._storage = storage
 
-    def clean(self, cleanup: CleanupRecord, record: CoordinatorRecord, lowest: CheckpointId | None) -> bool:
-        """Return True when everything is gone; False when something failed or is still used."""
+    def clean(self, cleanup: CleanupRecord, record: CoordinatorRecord, free_below: CheckpointId) -> bool:
+        """Return True when everything is gone; False when something failed or is still used.
+
+        ``free_below``: shared files that no checkpoint from this one on uses go as well.
+        """
         try:
             if cleanup.complete or cleanup.folder_gone:
-                self._delete(self._storage, self._shared.unused(record, cleanup, lowest))
+                keys = self._shared.unused(record, cleanup, free_below)
+                self._delete(self._storage, keys)
+                self._shared.deleted(keys)
             if cleanup.folder_gone:
                 return self._sweep_shared(cleanup)
             return self._folder(cleanup)

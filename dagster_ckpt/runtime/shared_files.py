@@ -41,6 +41,8 @@ class SharedFiles:
         self._registry = SharedStateRegistry(highest_not_claimed=limit)
         self._heard: deque[tuple[CheckpointId, Sequence[StateHandle]]] = deque()
         """Acknowledged, and taken up before the registry is next looked at: most of what a message would cost."""
+        self._doomed: set[str] = set()
+        """Unused, and not yet known to be deleted."""
 
     def register(self, checkpoint_id: CheckpointId, handles: Sequence[StateHandle]) -> None:
         """Note that a checkpoint uses these files (those in the shared folder); late messages count as well."""
@@ -71,20 +73,26 @@ class SharedFiles:
             self._registry.checkpoint_completed(checkpoint_id)
 
     def unused(
-        self, record: CoordinatorRecord, cleanup: CleanupRecord, lowest: CheckpointId | None
+        self, record: CoordinatorRecord, cleanup: CleanupRecord, limit: CheckpointId
     ) -> tuple[str, ...]:
-        """Return the shared files that no checkpoint from ``lowest`` on uses, and forget them.
+        """Return the shared files that no checkpoint from ``limit`` on uses; say so (``deleted``) when they are gone.
 
-        Raises Unavailable, NotFound or Corrupt when the file list of a retained checkpoint cannot be read: then
-        nothing is known to be unused.
+        Until then they are returned again: a deletion that failed is tried anew. Raises Unavailable, NotFound or
+        Corrupt when the file list of a retained checkpoint cannot be read: then nothing is known to be unused.
         """
         self.load(record)
         with self._lock:
             self._catch_up()
             self._load_doomed(cleanup)
-            limit = lowest if lowest is not None else CheckpointId(record.next_id)
             files = self._registry.unregister_unused(limit).files
-        return tuple(f.key for f in files if self._layout.shared_creator(f.key) is not None)
+            self._doomed |= {f.key for f in files if self._layout.shared_creator(f.key) is not None}
+            self._doomed -= {key for key in self._doomed if key in self._registry}
+            return tuple(sorted(self._doomed))
+
+    def deleted(self, keys: Iterable[str]) -> None:
+        """Note that files ``unused`` has returned are gone."""
+        with self._lock:
+            self._doomed -= set(keys)
 
     def load(self, record: CoordinatorRecord) -> None:
         """Read the file lists of retained checkpoints this process did not see; raises as ``unused``."""

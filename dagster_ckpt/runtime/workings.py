@@ -15,7 +15,7 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.effects import Effect
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.lifecycle import due_for_cleaning, lowest_in_use
+from dagster_ckpt.core.lifecycle import due_for_cleaning, shared_files_free_below
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSnapshot
 from dagster_ckpt.core.outcomes import CheckpointLocation
@@ -336,7 +336,7 @@ class Workings:
 
     def _clean_one(self, cleanup: CleanupRecord) -> None:
         state = self.engine.state
-        gone = self._cleaner.clean(cleanup, state.record, lowest_in_use(state))
+        gone = self._cleaner.clean(cleanup, state.record, shared_files_free_below(state, cleanup))
         if not gone:
             self._deferred[cleanup.checkpoint_id] = state.record.completed
         try:

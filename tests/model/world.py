@@ -51,6 +51,7 @@ class World:
         self.completed: list[int] = []
         self.failed: set[int] = set()
         self.disposed: set[int] = set()
+        self.written: dict[tuple[int, str], list[StateHandle]] = {}
         self._heard = 0
 
     # --- what users and stages do ---------------------------------------------------------------------------
@@ -282,6 +283,12 @@ class World:
                     self.h.acknowledge(number, stage, subtask, handles=self._files(number, stage, random))
 
     def _files(self, number: CheckpointId, stage: str, random: Random) -> list[StateHandle]:
+        """Return what a stage has written for a checkpoint: it writes once, however often it acknowledges."""
+        if (number, stage) not in self.written:
+            self.written[number, stage] = self._write(number, stage, random)
+        return self.written[number, stage]
+
+    def _write(self, number: CheckpointId, stage: str, random: Random) -> list[StateHandle]:
         """Write a private file; name shared ones again, as far as the checkpoint builds on one; write a new one."""
         handles = [self.h.private(number, stage)]
         if self.h.kind(number).is_savepoint:

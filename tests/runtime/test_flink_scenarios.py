@@ -81,6 +81,47 @@ def test_a_newer_completion_discards_what_the_older_one_had_and_what_comes_late(
     assert h.files() == []
 
 
+def test_disposing_of_a_savepoint_leaves_alone_what_a_pending_checkpoint_has_uploaded() -> None:
+    """SharedStateRegistry: only what was last used before the oldest retained checkpoint is free."""
+    h = two(incremental=True, max_concurrent_checkpoints=MANY)
+    savepoint = h.completed_savepoint()
+    cp = h.checkpoint()
+    h.acknowledge(cp, "a", handles=[h.shared(cp, "a", "sst")])
+    h.dispose(savepoint)
+    h.acknowledge(cp, "b")
+    assert h.completed == [cp]
+    assert f"pipeline/shared/a/{cp}/sst" in h.files()
+
+
+def test_a_savepoint_that_goes_does_not_take_what_an_aborted_checkpoint_left_for_the_next() -> None:
+    """CheckpointCoordinatorTest#testSharedStateNotDiscaredOnAbort: nothing is free before one has completed."""
+    h = two(incremental=True)
+    savepoint = h.completed_savepoint()
+    cp = h.checkpoint()
+    shared = h.shared(cp, "a", "sst")
+    h.acknowledge(cp, "a", handles=[shared])
+    h.decline(cp, "b")
+    h.dispose(savepoint)
+    cp = h.checkpoint()
+    h.acknowledge(cp, "a", handles=[shared])
+    h.acknowledge(cp, "b")
+    assert shared.key in h.files()
+
+
+def test_shared_files_whose_deletion_failed_go_with_the_next_one() -> None:
+    """StandaloneCompletedCheckpointStoreTest#testAddCheckpointWithFailedRemove: logged, and not forgotten."""
+    h = CoordinatorHarness(incremental=True)
+    cp = h.checkpoint()
+    shared = h.shared(cp, "task", "sst")
+    h.acknowledge(cp, "task", handles=[shared])
+    h.fail_next_deletion()
+    h.completed_checkpoint()
+    assert shared.key in h.files()
+    h.completed_checkpoint()
+    assert shared.key not in h.files()
+    assert h.discarded == [1, 2]
+
+
 # --- numbers ------------------------------------------------------------------------------------------------
 
 
