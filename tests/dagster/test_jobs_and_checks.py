@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, SparkSessionResource, build_pipeline_definitions
+from dagster_ckpt import (
+    CheckpointedPipeline,
+    SparkSessionResource,
+    build_pipeline_definitions,
+    find_snapshot,
+    open_state,
+    verify_snapshot,
+)
 from dagster_ckpt.assets import RESTORE_TAG
 from tests.epoch.conftest import Lab, failure_text, lab
 from tests.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["lab"]
 
@@ -141,7 +151,7 @@ def test_checks_pass_before_the_first_run(lab: Lab, feed: Feed) -> None:
 
 
 def test_a_checkpoint_is_restorable_when_spark_reads_all_of_it_and_starts_every_stage(
-    lab: Lab, feed: Feed
+    lab: Lab, feed: Feed, spark: SparkSession
 ) -> None:
     pipeline = shop(feed.folder)
     assert lab.run(pipeline).success
@@ -156,6 +166,13 @@ def test_a_checkpoint_is_restorable_when_spark_reads_all_of_it_and_starts_every_
     assert restorable(lab) == {"chk-000001": "verified"}
     assert lab.record(pipeline) == before, "nothing of the pipeline was touched"
     assert not list(lab.coordinator.resolved_work_dir.glob("dry-run-*"))
+
+    # the same state, as a notebook reads it with public names alone
+    found = find_snapshot(lab.coordinator.deployment(), "latest", pipeline.name)
+    assert verify_snapshot(found.stored).is_intact
+    with open_state(spark, found.stored, "totals") as state:
+        countries = {row["key"]["country"] for row in state.frame().collect()}
+    assert countries == {"fr", "de"}
 
     assert lab.run(pipeline).success, "and it runs on"
     assert read_totals(lab.tables) == feed.expected_totals()
