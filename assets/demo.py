@@ -1,8 +1,10 @@
 """``make demo``: the reference pipeline as its users live it, in a few minutes, with proof at the end.
 
 Days of flights arrive and epochs run as real Dagster runs; a savepoint is taken; one run is killed with SIGKILL in the
-middle of its work and the pipeline restarted from its latest checkpoint; both tables are compared with the truth; then
-a second pipeline forks from the savepoint, replays, and is compared as well. Everything stays under ``.demo/``.
+middle of its work and the pipeline restarted from its latest checkpoint. The same pipeline then goes on as a stream
+while more days arrive, with checkpoints on a timer, and is stopped with a savepoint; both tables are compared with the
+truth. Last, a second pipeline forks from the first savepoint, replays, and is compared as well. Everything stays under
+``.demo/``.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from assets.demo_deployment import Deployment, RunFailed
 from assets.flights import ARRIVALS, DEMO_DIR
 from assets.flights_data import FlightsFeed, date_of, prepare
 
-FIRST, SECOND, KILLED, LAST = range(1, 101), range(101, 171), range(171, 271), range(271, 366)
+FIRST, SECOND, KILLED, LAST = range(1, 101), range(101, 171), range(171, 271), range(271, 336)
 """Days of 2013 that arrive before each epoch."""
+STREAMED, AT_ONCE = range(336, 366), 5
+"""Days that arrive while the pipeline streams, so many together."""
 
 out = Console(highlight=False, soft_wrap=True)
 
@@ -53,6 +57,7 @@ def _story(dagster: Deployment, feed: FlightsFeed) -> int:
     savepoint = _savepoint(dagster)
     _killed(dagster, feed)
     _epoch(dagster, feed, "epoch 3, again", LAST, note="restarted from the latest checkpoint; meanwhile")
+    _stream(dagster, feed)
     differences = _compare("flights", DEMO_DIR / "tables")
     _fork(dagster, savepoint)
     return differences + _compare("flights_fork", DEMO_DIR / "fork_tables")
@@ -87,10 +92,46 @@ def _killed(dagster: Deployment, feed: FlightsFeed) -> None:
     )
 
 
+def _stream(dagster: Deployment, feed: FlightsFeed) -> None:
+    """The same stages at once, as concurrent queries: barriers flow while days keep arriving."""
+    heading(
+        "stream", f"{date_of(STREAMED[0])} to {date_of(STREAMED[-1])} arrive while all stages run at once"
+    )
+    run = dagster.launch("flights_streaming")
+    for first in STREAMED[::AT_ONCE]:
+        seen = len(dagster.checkpoints_of(run, "flights"))
+        dagster.until(run, lambda seen=seen: len(dagster.checkpoints_of(run, "flights")) > seen)  # type: ignore[misc]
+        for day in range(first, min(first + AT_ONCE, STREAMED[-1] + 1)):
+            feed.arrive(day)
+    dagster.until(run, lambda: not _differences(DEMO_DIR / "tables"))
+    taken = dagster.checkpoints_of(run, "flights")
+    times = sorted(float(checkpoint["duration_ms"]) for checkpoint in taken)
+    say(
+        f"{len(taken)} checkpoints on a timer of 2 s, completed in {times[len(times) // 2]:.0f} ms (median) to "
+        f"{times[-1]:.0f} ms; the newest: {int(taken[-1]['bytes_new']):,} bytes new of {int(taken[-1]['bytes_full']):,}"
+    )
+    stopped = dagster.run("flights_stop", {"ops": {"stop": {"config": {"name": "end of the year"}}}})
+    savepoint = dagster.checkpoints_of(run, "flights")[-1]
+    say(
+        f"stopped with {savepoint['partition']} by run {stopped[:8]}: the stream ended as {dagster.wait(run)} "
+        f"after {dagster.seconds(run):.0f} s"
+    )
+
+
 def _fork(dagster: Deployment, savepoint: str) -> None:
     heading("fork", "a second pipeline starts from the savepoint and replays everything after it")
     config = {"ops": {"restore": {"config": {"restore_from": savepoint, "fork": True}}}}
     _report(dagster, dagster.run("flights_fork", config))
+
+
+def _differences(tables: Path) -> int:
+    """How many tables differ from the truth at this moment; a file may come or go under the reader."""
+    try:
+        delays = truth.compare_airport_delays(tables / "airport_delays", truth.closed_days(truth.WHOLE_YEAR))
+        totals = truth.compare_tail_totals(tables / "tail_totals", truth.WHOLE_YEAR)
+    except OSError:
+        return 2
+    return (not delays.ok) + (not totals.ok)
 
 
 def _compare(pipeline: str, tables: Path) -> int:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -115,6 +115,18 @@ class Deployment:
             raise RunFailed(f"run {run_id} of {job} ended as {status}: {' | '.join(failures)}")
         return run_id
 
+    def until(self, run_id: str, holds: Callable[[], bool]) -> bool:
+        """Wait until something holds while the run goes on; False when it did not happen. Raises RunFailed."""
+        until = time.monotonic() + RUN_TIMEOUT
+        while not holds():
+            run = self.instance.get_run_by_id(run_id)
+            if run is not None and run.is_finished:
+                raise RunFailed(f"run {run_id} ended as {run.status.value} before it was stopped")
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.3)
+        return True
+
     def kill_when_step_runs(self, run_id: str, step: str) -> int:
         """Kill the run's process as soon as ``step`` is at work; return its process id."""
         until = time.monotonic() + RUN_TIMEOUT
@@ -150,6 +162,18 @@ class Deployment:
                 values = {name: value.value for name, value in record.asset_materialization.metadata.items()}
                 return {**values, "partition": record.partition_key}
         raise RunFailed(f"run {run_id} completed no checkpoint")
+
+    def checkpoints_of(self, run_id: str, pipeline: str) -> list[dict[str, Any]]:
+        """Return the metadata of everything a run has completed so far, oldest first."""
+        found = self.instance.fetch_materializations(checkpoints_asset_key(pipeline), limit=500).records
+        mine = [r for r in found if r.run_id == run_id and r.asset_materialization is not None]
+        return [
+            {
+                "partition": record.partition_key,
+                **{name: value.value for name, value in record.asset_materialization.metadata.items()},
+            }
+            for record in reversed(mine)
+        ]
 
     def seconds(self, run_id: str) -> float:
         """Return how long a run took."""

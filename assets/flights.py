@@ -98,7 +98,7 @@ def tail_totals(enriched: DataFrame) -> DataFrame:
     )
 
 
-@checkpointed_pipeline(name="flights")
+@checkpointed_pipeline(name="flights", checkpointing={"interval": 2.0})
 def flights_pipeline() -> None:
     """Flights of 2013, with the weather they left in."""
     both = enriched(flights(), weather())
