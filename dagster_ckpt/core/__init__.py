@@ -41,6 +41,7 @@ Taking a checkpoint:
 | ``stop_with_savepoint`` | its two facts and three endings |
 | ``stopping`` | how a stop goes on when savepoint or stages end |
 | ``lifecycle`` | stages come and go, the timer runs, the run ends |
+| ``deleting`` | which deletions the coordinator owes are due, and which shared files go with them |
 | ``statistics`` | numbers of a checkpoint, and what they add up to |
 | ``reporting`` | where those numbers are drawn from |
 | ``alignment`` | barriers at a stage's inputs: aligned, alternating, unaligned, tracked |

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from dagster_ckpt.core import collecting, finishing, lifecycle, mailbox, requesting, triggering
+from dagster_ckpt.core import collecting, deleting, finishing, lifecycle, mailbox, requesting, triggering
 from dagster_ckpt.core import inputs as i
 from dagster_ckpt.core.state import CoordinatorState, Decision, Now
 
@@ -117,7 +117,7 @@ def _from_effects(
         case i.CleaningBegan(numbers):
             decision = Decision(state=replace(state, cleaning=state.cleaning | numbers))
         case i.CleaningEnded():
-            decision = lifecycle.cleaning_ended(state, event)
+            decision = deleting.cleaning_ended(state, event)
         case _:
             assert_never(event)
     return decision

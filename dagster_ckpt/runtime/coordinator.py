@@ -246,7 +246,7 @@ class CheckpointCoordinator(CoordinatorView):
         self._workings.submit(i.SchedulerStopped())
 
     def dispose_savepoint(self, checkpoint_id: CheckpointId) -> None:
-        """Forget a savepoint and delete its files. Raises NotFound where there is none."""
+        """Forget a savepoint and delete its files. Raises NotFound; InvalidRequest while a restart needs it."""
         if not self._workings.submit(i.SavepointDisposed(checkpoint_id)):
             raise NotFound(f"pipeline {self.pipeline!r} has no savepoint {checkpoint_id}")
 

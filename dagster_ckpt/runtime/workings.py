@@ -12,10 +12,10 @@ from typing import cast
 from dagster_ckpt.core import inputs as i
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.deleting import due_for_cleaning, shared_files_free_below
 from dagster_ckpt.core.effects import Effect
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.lifecycle import due_for_cleaning, shared_files_free_below
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSnapshot
 from dagster_ckpt.core.outcomes import CheckpointLocation

@@ -108,6 +108,17 @@ def test_a_savepoint_that_goes_does_not_take_what_an_aborted_checkpoint_left_for
     assert shared.key in h.files()
 
 
+def test_the_savepoint_a_run_was_restored_from_goes_only_once_a_checkpoint_has_completed() -> None:
+    h = CoordinatorHarness(num_retained=3)
+    savepoint = h.completed_savepoint()
+    n = h.next_attempt(restore_from=f"savepoint-{savepoint}")
+    with pytest.raises(InvalidRequest, match="has completed no checkpoint since"):
+        n.dispose(savepoint)
+    cp = n.completed_checkpoint()
+    n.dispose(savepoint)
+    assert (n.completed, n.savepoints, n.files("memory://savepoints")) == ([cp], [], [])
+
+
 def test_shared_files_whose_deletion_failed_go_with_the_next_one() -> None:
     """StandaloneCompletedCheckpointStoreTest#testAddCheckpointWithFailedRemove: logged, and not forgotten."""
     h = CoordinatorHarness(incremental=True)
