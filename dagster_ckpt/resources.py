@@ -43,11 +43,12 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     def session(self) -> SparkSession:
         """The session, made now if need be."""
         if self._session is None:
-            from pyspark.sql import SparkSession
+            from pyspark import SparkContext
 
             from dagster_ckpt.spark.session import build_session
 
-            self._owned = SparkSession.getActiveSession() is None
+            # Not the active session: that one is known to the thread only that made it.
+            self._owned = SparkContext._active_spark_context is None
             self._session = build_session(self.app_name, master=self.master, conf=self.conf)
         return self._session
 

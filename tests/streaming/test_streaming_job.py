@@ -109,7 +109,7 @@ def jobs(tmp_path: Path, spark: SparkSession, numbers: Numbers) -> Iterator[JobL
 
 
 def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_stream(
-    jobs: JobLab, numbers: Numbers
+    jobs: JobLab, numbers: Numbers, spark: SparkSession
 ) -> None:
     numbers.put(10)
     assert jobs.run("diamond").success
@@ -146,6 +146,8 @@ def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_st
     assert jobs.run("diamond").success
     assert read_rows(jobs.tables) == expected_rows(40)
     assert read_totals(jobs.tables) == expected_totals(40)
+
+    assert spark.range(1).count() == 1, "a run stopped a session that others use"
 
     restored = jobs.run("diamond", restore={"restore_from": record.savepoints[-1].location.uri})
     assert restored.success
