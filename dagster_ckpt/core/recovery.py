@@ -213,15 +213,21 @@ def _obstacle_to_adoption(facts: RestoreFacts, graph: PipelineGraph) -> str | No
     previous = facts.previous
     if previous is None:
         return "there is no working directory of an earlier attempt"
-    if facts.line is not None and previous.epoch < facts.line.since:
-        return f"attempt {previous.epoch} ran before the restore that was asked for"
-    if previous.ended is not AttemptEnd.CLEAN:
-        return f"attempt {previous.epoch} did not end cleanly"
-    if previous.directory is not DirectoryState.INTACT:
-        return f"the working directory of attempt {previous.epoch} is {previous.directory}"
-    if previous.shape != shape_of(graph):
-        return f"the pipeline has changed since attempt {previous.epoch}"
-    return None
+    before = facts.line is not None and previous.epoch < facts.line.since
+    obstacles = (
+        (before, f"attempt {previous.epoch} ran before the restore that was asked for"),
+        (previous.ended is not AttemptEnd.CLEAN, f"attempt {previous.epoch} did not end cleanly"),
+        (
+            previous.directory is not DirectoryState.INTACT,
+            f"the working directory of attempt {previous.epoch} is {previous.directory}",
+        ),
+        (facts.has_driver_state, "driver-side coordinators and master hooks can only begin at a checkpoint"),
+        (
+            previous.shape != shape_of(graph),
+            f"the pipeline has changed since attempt {previous.epoch}",
+        ),
+    )
+    return next((why for is_so, why in obstacles if is_so), None)
 
 
 def _load(snapshot: KnownSnapshot, facts: RestoreFacts, reason: str) -> Load:

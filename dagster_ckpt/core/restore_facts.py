@@ -71,6 +71,8 @@ class RestoreFacts:
     """Above everything this pipeline has ever used."""
     tries_since: CoordinatorEpoch | None = None
     """First epoch of an earlier try of this very run; None: this is its first try."""
+    has_driver_state: bool = False
+    """Driver-side coordinators or master hooks take part: their state is in checkpoints alone, in no directory."""
 
 
 def shape_of(graph: PipelineGraph) -> tuple[str, ...]:

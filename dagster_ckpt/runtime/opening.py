@@ -304,6 +304,7 @@ def _facts(opening: Opening, record: CoordinatorRecord) -> RestoreFacts:
         line=record.line,
         next_checkpoint_id=CheckpointId(record.next_id),
         tries_since=CoordinatorEpoch(record.owner_since) if _is_try_of(record, opening) else None,
+        has_driver_state=bool(opening.setup.hooks or opening.setup.coordinators),
     )
 
 

@@ -295,6 +295,21 @@ def test_hooks_get_the_state_of_the_latest_checkpoint_when_stages_restart() -> N
     assert driver.restored == [(None, None)]
 
 
+def test_driver_side_state_comes_from_the_checkpoint_even_after_a_clean_end() -> None:
+    """restoreInitialCheckpointIfPresent: a directory that was left clean holds nothing for hooks and coordinators."""
+    h = CoordinatorHarness(
+        hooks=[RecordingHook("hook", "one")], coordinators=[RecordingOperatorCoordinator("task", "splits")]
+    )
+    cp = h.completed_checkpoint()
+    h.close()
+    hook, driver = RecordingHook("hook"), RecordingOperatorCoordinator("task")
+    n = h.next_attempt(hooks=[hook], coordinators=[driver])
+    assert isinstance(n.coordinator.restored, Materialise)
+    assert "can only begin at a checkpoint" in n.coordinator.restored.reason
+    assert (hook.restored, hook.resets) == ([(cp, "one")], 0)
+    assert driver.restored == [(cp, "splits")]
+
+
 def test_a_state_that_no_hook_can_read_leaves_the_pipeline_to_who_had_it() -> None:
     """CheckpointCoordinatorMasterHooksTest#testDeserializationFailsOnRestore: nothing restored, nothing claimed."""
     h = CoordinatorHarness(hooks=[RecordingHook("hook", "broken")])
