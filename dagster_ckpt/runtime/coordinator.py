@@ -147,6 +147,10 @@ class CheckpointCoordinator(CoordinatorView):
         coordinator = cls(workings, opened.restored)
         if opened.claimed is None:
             workings.perform(renotified(opened.state))
+            if (
+                not coordinator.working_directory
+            ):  # whoever claimed the epoch may have died before it restored them
+                _restore_masters(outside, opened.restored, opening.restore)
             workings.clean()
             return coordinator
         workings.register_restored(opened.restored)

@@ -310,6 +310,21 @@ def test_driver_side_state_comes_from_the_checkpoint_even_after_a_clean_end() ->
     assert driver.restored == [(cp, "splits")]
 
 
+def test_hooks_are_restored_by_the_process_that_takes_up_a_claim_nobody_has_restored() -> None:
+    """A process may die between the claim and the restore; once the stages run, hooks are left alone."""
+    h = CoordinatorHarness(hooks=[RecordingHook("hook", "one")])
+    cp = h.completed_checkpoint()
+    hook = RecordingHook("hook")
+    n = h.next_attempt(hooks=[hook], running=False)
+    n.crash()
+    n.recover()
+    assert hook.restored == [(cp, "one"), (cp, "one")]
+    n.run()
+    n.crash()
+    n.recover()
+    assert len(hook.restored) == 2
+
+
 def test_a_state_that_no_hook_can_read_leaves_the_pipeline_to_who_had_it() -> None:
     """CheckpointCoordinatorMasterHooksTest#testDeserializationFailsOnRestore: nothing restored, nothing claimed."""
     h = CoordinatorHarness(hooks=[RecordingHook("hook", "broken")])
