@@ -94,7 +94,7 @@ class CoordinatorHarness(HarnessAnswers):
         """What a new attempt finds of the previous working directory."""
         self.events: list[CoordinatorEvent] = []
         """Everything the listeners were told, in order."""
-        self._random: Random = Random(seed) if world is None else world._random
+        self._random: Random = getattr(world, "_random", None) or Random(seed)
         self._acks = acks
         self._restore = restore or RestoreOptions(restore_from=restore_from, **of_restore)
         self.coordinator = self._open()
