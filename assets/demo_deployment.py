@@ -15,11 +15,13 @@ from typing import Any
 from urllib.request import urlopen
 
 import dagster as dg
-from dagster_graphql import DagsterGraphQLClient
+from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
 
 from dagster_ckpt import checkpoints_asset_key
 
 ROOT = Path(__file__).resolve().parent.parent
+LOCATION = "definitions.py"
+RELOADS = 3
 SETTINGS = """\
 telemetry: {enabled: false}
 nux: {enabled: false}
@@ -93,7 +95,15 @@ class Deployment:
 
     def launch(self, job: str, config: Mapping[str, Any] | None = None) -> str:
         """Start a run and return its id."""
-        return self._client.submit_job_execution(job, run_config=dict(config or {}))
+        for _ in range(RELOADS):
+            try:
+                return self._client.submit_job_execution(job, run_config=dict(config or {}))
+            except DagsterGraphQLClientError as error:
+                if "No jobs with the name" not in str(error):
+                    raise
+            # On a busy machine the code server may come up later than Dagster waits for it.
+            self._client.reload_repository_location(LOCATION)
+        raise RunFailed(f"the code location {LOCATION} does not load, see {self._log}")
 
     def wait(self, run_id: str) -> str:
         """Wait for a run's end and return its status."""
