@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -88,6 +89,25 @@ class Stream:
         self.service.stopping.set()
         assert self.thread is not None
         self.thread.join(120)
+
+
+def processor_seconds() -> float:
+    """Processor time so far of this process and everything below it (Linux): what a busy machine does not distort."""
+    times: dict[int, float] = {}
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        times[int(folder.name)] = sum(int(ticks) for ticks in fields[11:15])
+        children.setdefault(int(fields[1]), []).append(int(folder.name))
+    total, todo = 0.0, [os.getpid()]
+    while todo:
+        number = todo.pop()
+        total += times.get(number, 0.0)
+        todo += children.get(number, [])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def wait(holds: Callable[[], bool], stream: Stream | None = None, timeout: float = 600.0) -> None:
