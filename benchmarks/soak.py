@@ -145,7 +145,7 @@ class Soak:
                 (self.folder / "stop-query").write_text(self.dice.choice(STAGES))
             case _:
                 (self.folder / name).touch()
-                threading.Timer(self.dice.uniform(3, 15), (self.folder / name).unlink).start()
+                threading.Timer(self.dice.uniform(3, 15), (self.folder / name).unlink, [True]).start()
 
     def restart_if_over(self) -> None:
         if self.process.poll() is not None:
