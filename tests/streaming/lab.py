@@ -73,6 +73,8 @@ class Running:
         while True:
             self.wait_until_running(timeout)
             done = self.outcome(self.trigger(timeout, **request), timeout)
+            if isinstance(done, Completed) and done.metadata.kind.is_savepoint:
+                return done  # stages are not told of it, and tables are not published
             if isinstance(done, Completed):
                 self._wait_until_published(CheckpointId(done.metadata.checkpoint_id), timeout)
                 return done
@@ -205,6 +207,7 @@ class StreamLab:
         *,
         restore: RestoreOptions | None = None,
         strategy: RestartStrategy | None = None,
+        root: str = "",
         **settings: Any,
     ) -> tuple[StreamingService, list[CoordinatorEvent]]:
         self.runs += 1
@@ -219,6 +222,7 @@ class StreamLab:
             work_dir=self.folder / "work",
             table_dir=self.tables,
             owner=f"run-{self.runs}",
+            root=root,
             reporter=Lines(),
             restore=restore or RestoreOptions(),
             listeners=[events.append],

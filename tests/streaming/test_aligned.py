@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.model import CheckpointKind
 from tests.streaming.lab import StreamLab, until
 from tests.streaming.pipelines import (
     Numbers,
@@ -12,6 +15,7 @@ from tests.streaming.pipelines import (
     expected_totals,
     read_rows,
     read_totals,
+    straight,
 )
 
 
@@ -21,7 +25,7 @@ def test_checkpoints_complete_while_the_queries_run_and_publish_what_lies_before
     numbers = Numbers(tmp_path / "numbers")
     pipeline = diamond(numbers.folder)
     numbers.put(10)
-    running = lab.start(pipeline)
+    running = lab.start(pipeline, local_backup=True)
     for _ in range(3):
         numbers.put(10)
         running.checkpoint()
@@ -31,4 +35,33 @@ def test_checkpoints_complete_while_the_queries_run_and_publish_what_lies_before
     running.checkpoint()
     until(lambda: read_rows(lab.tables) == expected_rows(numbers.count), 60, running)
     assert read_totals(lab.tables) == expected_totals(numbers.count)
+    newest = str(running.completed()[-1])
+    copies = {folder.name: os.listdir(folder) for folder in (lab.folder / "work/diamond/local").iterdir()}
+    assert copies == {uid: [newest] for uid in pipeline.stages}, "only the newest checkpoint is kept here"
     running.stop()
+
+
+def test_a_stream_that_is_executed_again_keeps_what_its_first_try_completed(
+    lab: StreamLab, tmp_path: Path
+) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    pipeline = straight(numbers.folder)
+    running = lab.start(pipeline)
+    numbers.put(5)
+    until(lambda: bool(running.checkpoint()) and read_rows(lab.tables).total() == 5, 60, running)
+    savepoint = running.checkpoint(kind=CheckpointKind.SAVEPOINT)
+    running.stop()
+
+    again = RestoreOptions(restore_from=savepoint.location.uri)
+    tried = lab.start(pipeline, restore=again, root="asked-once")
+    assert lab.record(pipeline).restored_id == savepoint.metadata.checkpoint_id
+    numbers.put(5)
+    until(lambda: bool(tried.checkpoint()) and read_rows(lab.tables).total() == 10, 60, tried)
+    tried.crash()
+    tried.join()
+    newest = tried.completed()[-1]
+
+    retried = lab.start(pipeline, restore=again, root="asked-once")
+    assert lab.record(pipeline).restored_id == newest
+    assert read_rows(lab.tables).total() == 10
+    retried.stop()
