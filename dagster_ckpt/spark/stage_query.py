@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dagster_ckpt.pipeline import CheckpointedPipeline
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_setting_partitions = threading.Lock()
+_setting_partitions = threading.RLock()
 
 BatchWriter = Callable[["DataFrame", int], None]
 TableWriterFactory = Callable[["StageDefinition", StageDirectory, "DataFrame"], BatchWriter]
