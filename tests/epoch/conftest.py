@@ -26,6 +26,14 @@ from dagster_ckpt.core.record import CoordinatorRecord, parse_record
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+WITHOUT_CAPTURE = {
+    "compute_logs": {
+        "module": "dagster._core.storage.noop_compute_log_manager",
+        "class": "NoOpComputeLogManager",
+    }
+}
+"""Of a Dagster instance whose runs share a process: capturing redirects the output of the whole process."""
+
 
 @dataclass
 class Lab:
@@ -90,7 +98,7 @@ class Lab:
 @pytest.fixture
 def lab(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Parametrise indirectly with a dict of coordinator settings."""
-    with dg.instance_for_test() as instance:
+    with dg.instance_for_test(overrides=WITHOUT_CAPTURE) as instance:
         yield Lab(tmp_path / "lab", instance, getattr(request, "param", {}))
 
 

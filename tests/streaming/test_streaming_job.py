@@ -21,6 +21,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.record import CoordinatorRecord, parse_record
+from tests.epoch.conftest import WITHOUT_CAPTURE
 from tests.streaming.lab import until
 from tests.streaming.pipelines import (
     Numbers,
@@ -104,7 +105,7 @@ def numbers(tmp_path: Path) -> Numbers:
 
 @pytest.fixture
 def jobs(tmp_path: Path, spark: SparkSession, numbers: Numbers) -> Iterator[JobLab]:
-    with dg.instance_for_test() as instance:
+    with dg.instance_for_test(overrides=WITHOUT_CAPTURE) as instance:
         yield JobLab(tmp_path / "lab", instance, diamond(numbers.folder))
 
 
