@@ -170,9 +170,16 @@ class StreamingRun:
     def _count_initializing(self) -> int:
         started = [stage for stage in self.stages.values() if stage.starts]
         for stage in started:
-            if not stage.is_active and stage.start_again(self.spark, self.settings):
-                self.reporter.warn(f"the reader of stage {stage.uid} was slow to start: started again")
+            if not stage.is_active:
+                self._started_again(stage)
         return sum(stage.is_initializing for stage in started)
+
+    def _started_again(self, stage: RunningStage) -> bool:
+        """Start a stage once more whose reader was slow to start, and say so; else False."""
+        again = stage.start_again(self.spark, self.settings)
+        if again:
+            self.reporter.warn(f"the reader of stage {stage.uid} was slow to start: started again")
+        return again
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
@@ -226,8 +233,7 @@ class StreamingRun:
                 stage.is_over = True
             if stage.is_over or stage.is_active:
                 continue
-            if stage.start_again(self.spark, self.settings):
-                self.reporter.warn(f"the reader of stage {uid} was slow to start: started again")
+            if self._started_again(stage):
                 continue
             error = stage.failure
             if error is None and stage.is_bounded:
