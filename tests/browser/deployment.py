@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +18,7 @@ import dagster as dg
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.record import CoordinatorRecord, parse_record
+from tests import web_server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOCATION = "small_deployment"
@@ -154,7 +152,7 @@ def deployed(folder: Path) -> Iterator[Deployment]:
     home.mkdir(parents=True)
     (home / "dagster.yaml").write_text(INSTANCE)
     (folder / f"{LOCATION}.py").write_text(DEFINITIONS)
-    port = _free_port()
+    port = web_server.free_port()
     environment = {
         **os.environ,
         "DAGSTER_HOME": str(home),
@@ -162,51 +160,12 @@ def deployed(folder: Path) -> Iterator[Deployment]:
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", "dagster_webserver", "-h", "127.0.0.1", "-p", str(port)]
-    with (folder / "dagster.log").open("w") as log:
-        server = subprocess.Popen(
-            [*command, "-f", str(folder / f"{LOCATION}.py"), "-d", str(folder)],
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            start_new_session=True,
-        )
-    try:
+    command += ["-f", str(folder / f"{LOCATION}.py"), "-d", str(folder)]
+    log = folder / "dagster.log"
+    with web_server.started(command, log, env=environment, cwd=folder) as server:
         url = f"http://127.0.0.1:{port}"
-        _wait_until_up(url, server, folder / "dagster.log")
+        web_server.wait_until_it_answers(url, server, log)
         with dg.DagsterInstance.from_config(str(home)) as instance:
             deployment = Deployment(url, folder, instance)
             deployment.wait_until_loaded("shop")
             yield deployment
-    finally:
-        _stop(server)
-
-
-def _wait_until_up(url: str, server: subprocess.Popen[Any], log: Path) -> None:
-    until = time.monotonic() + UP_WITHIN
-    while time.monotonic() < until:
-        try:
-            with urlopen(f"{url}/server_info", timeout=5) as answer:
-                if answer.status == 200:
-                    return
-        except OSError:
-            time.sleep(0.3)
-        assert server.poll() is None, log.read_text()[-3000:]
-    raise AssertionError(f"Dagster did not come up: {log.read_text()[-3000:]}")
-
-
-def _stop(server: subprocess.Popen[Any]) -> None:
-    for sent, patience in ((signal.SIGINT, 20), (signal.SIGKILL, 10)):
-        if server.poll() is None:
-            os.killpg(server.pid, sent)
-        try:
-            server.wait(patience)
-        except subprocess.TimeoutExpired:
-            continue
-        return
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

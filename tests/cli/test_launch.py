@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import web_server
 from tests.cli.conftest import Program
 from tests.operations.world import World
 
@@ -158,40 +155,17 @@ def webserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, P
     folder = tmp_path_factory.mktemp("webserver")
     at_once = "run_coordinator:\n  module: dagster._core.run_coordinator\n  class: DefaultRunCoordinator\n"
     (folder / "dagster.yaml").write_text(f"telemetry:\n  enabled: false\n{at_once}")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     environment = {**os.environ, "DAGSTER_HOME": str(folder), "NOTES": str(folder / "notes.json")}
-    log = (folder / "log").open("w")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "dagster_webserver", "-f", FILE, "-h", "127.0.0.1", "-p", str(port)],
-        cwd=ROOT,
-        env=environment,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        yield _answering(f"http://127.0.0.1:{port}", server, folder), folder / "notes.json"
-    finally:
-        server.terminate()
-        server.wait(30)
-        log.close()
+    port = web_server.free_port()
+    command = [sys.executable, "-m", "dagster_webserver", "-f", FILE, "-h", "127.0.0.1", "-p", str(port)]
+    with web_server.started(command, folder / "log", env=environment, cwd=ROOT) as server:
+        url = f"http://127.0.0.1:{port}"
+        web_server.wait_until_it_answers(url, server, folder / "log")
+        yield url, folder / "notes.json"
 
 
 def there(url: str) -> tuple[str, ...]:
     return ("--url", url, "--timeout", "200")
-
-
-def _answering(url: str, server: subprocess.Popen[bytes], folder: Path) -> str:
-    deadline = time.monotonic() + 180
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{url}/server_info", timeout=5):
-                return url
-        except OSError:
-            assert server.poll() is None, (folder / "log").read_text()
-            time.sleep(0.5)
-    raise AssertionError((folder / "log").read_text())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

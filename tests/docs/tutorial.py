@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import urlopen
+
+from tests import web_server
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_TO_WRITE = re.compile(r"[Ww]rite `([\w.]+)`:\s*\Z")
@@ -102,22 +103,10 @@ class Reader:
 
     def _serve(self, step: Type) -> None:
         """Start a server, wait until it serves what the page shows, and end it as Ctrl-C does."""
-        with self._log.open("w") as log:
-            server = subprocess.Popen(
-                ["bash", "-c", f"{self._prelude}exec {step.command}"],
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            address = self._address(server)
-            with urlopen(f"{address}/server_info", timeout=30) as answer:
-                assert answer.status == 200
+        command = ["bash", "-c", f"{self._prelude}exec {step.command}"]
+        with web_server.started(command, self._log, env=_environment()) as server:
+            web_server.wait_until_it_answers(self._address(server), server, self._log)
             assert_shown(step, self._log.read_text())
-        finally:
-            _end(server)
 
     def _address(self, server: subprocess.Popen[bytes]) -> str:
         until = time.monotonic() + COMMAND_WITHIN
@@ -139,17 +128,6 @@ def _environment() -> dict[str, str]:
     # Each JVM lives for seconds: compiling thoroughly would cost more than it brings.
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     return {**ours, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": quick}
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    for sent, patience in ((signal.SIGINT, 30), (signal.SIGKILL, 10)):
-        if server.poll() is None:
-            os.killpg(server.pid, sent)
-        try:
-            server.wait(patience)
-        except subprocess.TimeoutExpired:
-            continue
-        return
 
 
 def assert_shown(step: Type, output: str) -> None:
