@@ -2,8 +2,9 @@
 
     python -m benchmarks.streaming_checkpoints [--keys 10000 100000 1000000] [--checkpoints 10]
 
-A keyed count behind a channel; before every checkpoint one percent of the keys changes. ``restore`` is from the end of
-the killed run to the first batch of the restored one, beside a bare Spark query restarted from its checkpointLocation.
+A keyed count behind a channel; before every checkpoint one percent of the keys changes. ``at_rest`` checkpoints are
+triggered once these changes are counted, ``flowing`` ones while they are on their way. ``restore`` is from the order to
+restore to the first batch of the restored run, beside a bare Spark query restarted from its checkpointLocation.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from dagster_ckpt import CheckpointedPipeline
+    from dagster_ckpt.core.model import StageSnapshot
+    from dagster_ckpt.core.outcomes import Completed
 
 
 class Keys:
@@ -64,7 +67,11 @@ def counting(folder: Path) -> CheckpointedPipeline:
 
 
 def caught_up(stream: Stream, files: int) -> None:
+    """Wait until the source has read every file; what it wrote may still be on its way."""
     wait(lambda: (stream.batch("keys") or 0) >= files - 1, stream)
+
+
+def at_rest(stream: Stream) -> None:
     assert stream.run is not None
     stages = stream.run.stages
     wait(lambda: all(stage.is_quiet() for stage in stages.values()), stream)
@@ -74,31 +81,47 @@ def measure(folder: Path, spark: SparkSession, keys: int, checkpoints: int) -> d
     arriving = Keys(folder / "keys")
     pipeline = counting(arriving.folder)
     arriving.put(0, keys)
-    durations, alignment, sync, new = [], [], [], []
+    resting: list[Completed] = []
+    flowing: list[Completed] = []
     with streaming(folder / "run", pipeline, spark) as stream:
         caught_up(stream, arriving.files)
+        at_rest(stream)
         stream.checkpoint()
-        for number in range(checkpoints):
+        for number in range(2 * checkpoints):
             arriving.put(number * keys // 100 % keys, keys // 100)
             caught_up(stream, arriving.files)
-            metadata = stream.checkpoint().metadata
-            durations.append((metadata.completed_at - metadata.triggered_at) * 1e3)
-            totals = metadata.stage("totals")
-            assert totals is not None
-            alignment.append(totals.metrics.alignment_ms + totals.metrics.start_delay_ms)
-            sync.append(totals.metrics.sync_ms)
-            new.append(sum(stage.metrics.bytes_new for stage in metadata.stages))
+            if number % 2:
+                at_rest(stream)
+            (resting if number % 2 else flowing).append(stream.checkpoint())
     restore = restore_to_first_batch(folder, spark, pipeline, arriving)
     bare = bare_restart(folder, spark, arriving)
     return {
         "keys": keys,
-        "duration_ms": median(durations),
-        "barrier_to_sink_ms": median(alignment),
-        "pin_ms": median(sync),
-        "bytes_new": int(median(new)),
+        "at_rest_ms": median([duration(done) for done in resting]),
+        "flowing_ms": median([duration(done) for done in flowing]),
+        "flowing_to_sink_ms": median([barrier_to_sink(done) for done in flowing]),
+        "pin_ms": median([of_totals(done).metrics.sync_ms for done in resting + flowing]),
+        "bytes_new": int(
+            median([sum(s.metrics.bytes_new for s in done.metadata.stages) for done in flowing])
+        ),
         "restore_s": restore,
         "bare_restart_s": bare,
     }
+
+
+def duration(done: Completed) -> float:
+    return (done.metadata.completed_at - done.metadata.triggered_at) * 1e3
+
+
+def of_totals(done: Completed) -> StageSnapshot:
+    totals = done.metadata.stage("totals")
+    assert totals is not None
+    return totals
+
+
+def barrier_to_sink(done: Completed) -> float:
+    metrics = of_totals(done).metrics
+    return metrics.alignment_ms + metrics.start_delay_ms
 
 
 def restore_to_first_batch(

@@ -48,8 +48,10 @@ def redistribute(old: Sequence[SubtaskLists[T]], *, parallelism: int) -> tuple[d
 
     With the same parallelism SPLIT stays as it is; UNION and BROADCAST are dealt out all the same, because
     some subtasks may not have reported theirs (SAO#testPartiallyReported). Raises InvalidRequest when a
-    name was saved with two modes.
+    name was saved with two modes, and for a parallelism below 1.
     """
+    if parallelism < 1:
+        raise InvalidRequest(f"parallelism must be at least 1, got {parallelism}")
     modes = _modes(old)
     new: tuple[dict[str, ListState[T]], ...] = tuple({} for _ in range(parallelism))
     first = 0

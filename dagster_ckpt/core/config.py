@@ -6,8 +6,9 @@ a test holds it against this file.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -43,16 +44,17 @@ class ClaimMode(StrEnum):
 
 
 Seconds = Annotated[float, Field(ge=0)]
+M = TypeVar("M", bound=BaseModel)
 
 
 class CheckpointConfig(BaseModel):
     """How checkpoints of one pipeline are taken, counted and kept."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     interval: float | None = None
     """Seconds between periodic checkpoints; None: none are taken by timer. At least 0.01."""
-    interval_during_backlog: float | None = None
+    interval_during_backlog: Seconds | None = None
     """Interval while a source works off a backlog: None as ``interval``, 0 none, else >= ``interval``."""
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     timeout: float = 600.0
@@ -106,13 +108,7 @@ class CheckpointConfig(BaseModel):
     @classmethod
     def of(cls, **settings: Any) -> CheckpointConfig:
         """Build a config; raises InvalidRequest (one sentence per bad value) instead of pydantic's error."""
-        try:
-            return cls(**settings)
-        except ValidationError as error:
-            lines = "; ".join(
-                f"{'.'.join(map(str, e['loc'])) or 'checkpointing'}: {e['msg']}" for e in error.errors()
-            )
-            raise InvalidRequest(f"Checkpoint configuration is not valid: {lines}") from error
+        return _built(cls, settings, "Checkpoint configuration")
 
 
 class RestoreOptions(BaseModel):
@@ -132,3 +128,25 @@ class RestoreOptions(BaseModel):
     """The snapshot may be another pipeline's: queries get new ids, tables begin with the rows of the cut."""
     without_channel_state_of: int | None = None
     """Drop the in-flight data of exactly this checkpoint id."""
+
+    @classmethod
+    def of(cls, **options: Any) -> RestoreOptions:
+        """Build the options; raises InvalidRequest (one sentence per bad value) instead of pydantic's error."""
+        return _built(cls, options, "What to restore")
+
+
+def _built(model: type[M], values: dict[str, Any], what: str) -> M:
+    try:
+        return model(**values)
+    except ValidationError as error:
+        lines = "; ".join(_sentence(model, problem) for problem in error.errors())
+        raise InvalidRequest(f"{what} is not valid: {lines}") from error
+
+
+def _sentence(model: type[BaseModel], problem: Any) -> str:
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        close = get_close_matches(name, model.model_fields, n=1)
+        return f"there is no setting {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return f"{name}: {message}" if name else message

@@ -29,6 +29,7 @@ from dagster_ckpt.core.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.stop_with_savepoint import SavepointCreated, SavepointFailed
 from dagster_ckpt.core.stopping import fail_job, with_savepoint_result
+from dagster_ckpt.errors import InvalidRequest
 
 FAILED_REMEMBERED = 64
 """So many failed checkpoints can be asked for."""
@@ -50,11 +51,14 @@ def abort(
     """End a pending checkpoint without completing it; answer what that means for the run (FailureDecision).
 
     ``ended``: stages known to write nothing more. One that is not pending any more is left alone: GO_ON.
+    Raises InvalidRequest for a savepoint that is said to be subsumed.
     """
     pending = state.record.pending_of(checkpoint_id)
     progress = state.progress.get(checkpoint_id)
     if pending is None or progress is None:
         return Decision(state=state, answer=FailureDecision.GO_ON)
+    if reason is CheckpointFailureReason.CHECKPOINT_SUBSUMED and not pending.properties.can_be_subsumed:
+        raise InvalidRequest(f"savepoint {checkpoint_id} cannot be subsumed by a newer checkpoint")
     counter, verdict = state.record.failures.failed(
         reason,
         checkpoint_id=checkpoint_id,

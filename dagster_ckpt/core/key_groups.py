@@ -5,7 +5,7 @@ Source: flink-runtime KeyGroupRangeAssignment; CheckpointCoordinatorTest#testCre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -20,13 +20,25 @@ _MASK = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeyGroupRange:
-    """Key groups ``start`` to ``end``, both included."""
+    """Key groups ``start`` to ``end``, both included. Raises InvalidRequest for an empty or negative range."""
 
     start: int
     end: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise InvalidRequest(
+                f"key groups are numbered from 0 and a range holds at least one, got {self.start} to {self.end}"
+            )
+
     def __len__(self) -> int:
         return self.end - self.start + 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.start, self.end + 1))
+
+    def __contains__(self, key_group: object) -> bool:
+        return isinstance(key_group, int) and self.start <= key_group <= self.end
 
     def clip(self, other: KeyGroupRange) -> KeyGroupRange | None:
         """Return what both have, or None."""
@@ -43,7 +55,12 @@ class KeyedHandle(Generic[T]):
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Return the maximum derived for a stage that sets none: one and a half times, up to a power of two."""
+    """Return the maximum derived for a stage that sets none: one and a half times, up to a power of two.
+
+    Raises InvalidRequest for a parallelism no maximum has room for.
+    """
+    if not 1 <= parallelism <= UPPER_BOUND:
+        raise InvalidRequest(f"parallelism must be from 1 to {UPPER_BOUND}, got {parallelism}")
     wished = parallelism + parallelism // 2
     return min(max(1 << max(wished - 1, 0).bit_length(), LOWER_BOUND), UPPER_BOUND)
 

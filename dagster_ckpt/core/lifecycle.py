@@ -34,7 +34,7 @@ from dagster_ckpt.core.requests import CheckpointRequest, RequestOrigin
 from dagster_ckpt.core.restore_facts import shape_of
 from dagster_ckpt.core.retention import CompletedStore
 from dagster_ckpt.core.state import CoordinatorState, Decision, Now
-from dagster_ckpt.core.stopping import with_stages_ended
+from dagster_ckpt.core.stopping import with_stages_ended, with_stages_restarting
 from dagster_ckpt.core.tasks import StageStatus
 from dagster_ckpt.errors import InvalidRequest
 
@@ -230,9 +230,10 @@ def timeout_rearmed(state: CoordinatorState, event: TimeoutRearmed, now: Now) ->
 
 
 def failing_over(state: CoordinatorState, event: FailingOver, now: Now) -> Decision:
-    """Abort everything pending: the stages that would acknowledge are about to be restarted."""
+    """End everything pending and queued, and a stop that waits for its stages: they are about to be restarted."""
     reason = CheckpointFailureReason.JOB_FAILOVER_REGION
-    decision = abort_all(state, reason, event.message or reason.text, now)
+    decision = _drop_everything(state, reason, event.message or reason.text, now)
+    decision = decision.then(lambda s: with_stages_restarting(s, now))
     after = decision.state.with_record(job_failure="")
     return decision.with_state(replace(after, final_triggered=False))
 

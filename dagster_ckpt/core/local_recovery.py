@@ -57,6 +57,10 @@ class LocalCopies:
         """The copy could not be read: it goes (#deletesLocalStateIfRetrievalFails)."""
         return self.abort(checkpoint_id)
 
+    def dispose(self) -> LocalChange:
+        """The worker leaves for good: every copy goes, the confirmed one too (#dispose)."""
+        return self._prune(self.stored)
+
     def find(self, checkpoint_id: CheckpointId) -> CheckpointId | None:
         """Return the id where a copy may be tried, else None (#retrieveNullIfDisableLocalRecovery)."""
         if self.backup is LocalBackup.OFF or checkpoint_id not in self.stored:

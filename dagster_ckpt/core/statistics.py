@@ -101,16 +101,23 @@ class CheckpointStatistics(Record):
         return sum(stage.metrics.persisted_in_flight for stage in self.stages)
 
     @property
+    def unaligned(self) -> bool:
+        """True where any subtask's part was taken unaligned."""
+        return any(stage.metrics.unaligned for stage in self.stages)
+
+    @property
     def is_discarded(self) -> bool:
         """True once its files are gone."""
         return self.status is CheckpointStatus.DISCARDED
 
     @property
     def duration(self) -> float | None:
-        """Seconds from trigger to the end, or to the latest acknowledgement of one that is not complete."""
-        is_complete = self.status not in (CheckpointStatus.IN_PROGRESS, CheckpointStatus.FAILED)
-        end = self.ended_at if is_complete else self.latest_ack_at
-        return None if end is None else end - self.triggered_at
+        """Seconds from trigger to completion or failure, or to the latest acknowledgement so far; None: nothing yet.
+
+        Source: FailedCheckpointStatsTest#testEndToEndDuration.
+        """
+        end = self.latest_ack_at if self.status is CheckpointStatus.IN_PROGRESS else self.ended_at
+        return None if end is None else max(0.0, end - self.triggered_at)
 
     def trimmed(self) -> CheckpointStatistics:
         """Return it as stored: without single subtasks where there are very many."""
@@ -224,6 +231,15 @@ class StatisticsSnapshot:
     latest_savepoint: CheckpointStatistics | None
     restored_id: int | None
     restored_at: float | None
+
+    def checkpoint(self, number: int) -> CheckpointStatistics | None:
+        """Return one checkpoint of the history, or the latest of its kind though it left it; None: neither.
+
+        Source: CheckpointStatsHistoryTest#testZeroMaxSizeHistory.
+        """
+        latest = (self.latest_completed, self.latest_failed, self.latest_savepoint)
+        known = [*self.history, *(row for row in latest if row is not None)]
+        return next((row for row in known if row.checkpoint_id == number), None)
 
 
 _COMPLETED = (CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED)

@@ -48,6 +48,20 @@ def with_stages_ended(state: CoordinatorState, now: Now) -> Decision:
     return _resolved(replace(state, stop=stop.with_terminal(statuses)), now)
 
 
+def with_stages_restarting(state: CoordinatorState, now: Now) -> Decision:
+    """End a stop-with-savepoint that has its savepoint while its stages restart instead of finishing.
+
+    The run fails over already, so it is not failed a second time; periodic checkpoints are taken again.
+    """
+    stop = state.stop
+    if stop is None or stop.savepoint is None or stop.outcome is not None:
+        return Decision(state=state)
+    statuses = {uid: worst_status(state.tasks, uid) for uid in state.tasks.stages}
+    ended = {uid: s if s.is_over else StageStatus.CANCELED for uid, s in statuses.items()}
+    after = _scheduling_again(replace(state, stop=stop.with_terminal(ended)), now)
+    return Decision(state=after).telling(StopEnded(checkpoint_id=stop.checkpoint_id))
+
+
 def worst_status(tasks: TaskTable, uid: StageUid) -> StageStatus:
     """Return the status of a stage: alive while one subtask is, else FINISHED only if all are."""
     stage = tasks.stage(uid)

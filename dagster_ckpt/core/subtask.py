@@ -14,7 +14,7 @@ from typing import assert_never
 
 from dagster_ckpt.core.alignment.options import is_timeoutable, is_unaligned, with_unaligned_supported
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.messages import BarrierOptions, StateHandle
+from dagster_ckpt.core.messages import BarrierOptions, StateHandle, SubtaskReport
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.subtask_effects import (
@@ -108,6 +108,8 @@ class SubtaskCheckpoints:
     async_parts: Mapping[CheckpointId, AsyncPart] = field(default_factory=dict)
     synchronous: tuple[CheckpointId, CheckpointKind] | None = None
     """The savepoint that ends the run: after its snapshot the task holds still until the notice."""
+    finished_on_restore: bool = False
+    """The snapshot had it finished: it passes barriers on, and there are no operators to tell anything."""
     at_end_of_data: bool = False
     final_from: CheckpointId | None = None
     """First checkpoint seen after the end of data: one with this id or a higher one lets the task end."""
@@ -124,9 +126,15 @@ class SubtaskCheckpoints:
         if self.last_seen is not None and checkpoint_id <= self.last_seen:
             return Step(self._without_abort(checkpoint_id), (DiscardChannelState(checkpoint_id),))
         seen = replace(self, last_seen=checkpoint_id)
+        passed_on: tuple[SubtaskEffect, ...] = (
+            EmitCancelMarker(checkpoint_id),
+            DiscardChannelState(checkpoint_id),
+        )
         if seen.was_aborted(checkpoint_id):
-            effects = (EmitCancelMarker(checkpoint_id), DiscardChannelState(checkpoint_id))
-            return Step(seen._without_abort(checkpoint_id), effects)
+            return Step(seen._without_abort(checkpoint_id), passed_on)
+        if (reason := refusal(self.phase)) is not None:
+            declined = DeclineCheckpoint(checkpoint_id, reason, f"the task is {self.phase}")
+            return Step(seen, (*passed_on, declined))
         return seen._started(checkpoint_id, with_unaligned_supported(options))
 
     def was_aborted(self, checkpoint_id: CheckpointId) -> bool:
@@ -141,12 +149,13 @@ class SubtaskCheckpoints:
         state = self
         if options.kind.is_synchronous:
             state = replace(state, synchronous=(checkpoint_id, options.kind))
-        if options.kind is CheckpointKind.SYNC_SAVEPOINT_TERMINATE:
-            effects.append(FinishOperators(checkpoint_id))
+        if options.kind is CheckpointKind.SYNC_SAVEPOINT_TERMINATE and not state.at_end_of_data:
+            effects += state._of_operators(FinishOperators(checkpoint_id))
         if state.at_end_of_data and state.final_from is None:
             state = replace(state, final_from=checkpoint_id)
         priority = is_unaligned(options)
-        effects += [PrepareBarrier(checkpoint_id), EmitBarrier(checkpoint_id, options, priority=priority)]
+        effects += state._of_operators(PrepareBarrier(checkpoint_id))
+        effects.append(EmitBarrier(checkpoint_id, options, priority=priority))
         if is_timeoutable(options):
             effects.append(ArmAlignmentTimer(checkpoint_id))
         if priority or is_timeoutable(options):
@@ -179,7 +188,7 @@ class SubtaskCheckpoints:
         if self.async_parts.get(checkpoint_id) is not AsyncPart.RUNNING:
             return Step(self, (ReportMetrics(checkpoint_id),))
         state = self._with_part(checkpoint_id, AsyncPart.COMPLETED)
-        return state._finishing((Acknowledge(checkpoint_id, handles or None),))
+        return state._finishing((Acknowledge(checkpoint_id, handles or None, self._report(checkpoint_id)),))
 
     def async_part_failed(
         self, checkpoint_id: CheckpointId, message: str, nested: Reason | None = None
@@ -213,7 +222,7 @@ class SubtaskCheckpoints:
         state = replace(self, last_complete=checkpoint_id, async_parts=parts)
         if self.phase is not TaskPhase.RUNNING:
             return Step(state, (ConfirmLocalCopy(checkpoint_id),))
-        effects: tuple[SubtaskEffect, ...] = (TellComplete(checkpoint_id), ConfirmLocalCopy(checkpoint_id))
+        effects = (*self._of_operators(TellComplete(checkpoint_id)), ConfirmLocalCopy(checkpoint_id))
         if self.synchronous is not None and self.synchronous[0] == checkpoint_id:
             ended = replace(state, synchronous=None, phase=TaskPhase.CLOSING)
             return Step(ended, (*effects, FinishTask()))
@@ -231,8 +240,8 @@ class SubtaskCheckpoints:
             effects = (*effects, CancelAsyncPart(checkpoint_id), DiscardFiles(checkpoint_id))
         elif state.last_seen is None or checkpoint_id > state.last_seen:
             state = state._remember_abort(checkpoint_id)
-        told = (DiscardChannelState(checkpoint_id), TellAborted(checkpoint_id), DropLocalCopy(checkpoint_id))
-        effects = (*effects, *told)
+        told = self._of_operators(TellAborted(checkpoint_id))
+        effects = (*effects, DiscardChannelState(checkpoint_id), *told, DropLocalCopy(checkpoint_id))
         if state.synchronous is not None and state.synchronous[0] == checkpoint_id:
             return Step(replace(state, synchronous=None), (*effects, FailTask("Stop-with-savepoint failed")))
         return state._finishing(effects)
@@ -240,7 +249,8 @@ class SubtaskCheckpoints:
     def notify_subsumed(self, checkpoint_id: CheckpointId) -> Step:
         """Nothing will ever be restored from this checkpoint or an older one
         (SCC#testNotifyCheckpointSubsumed)."""
-        return Step(self, (TellSubsumed(checkpoint_id),) if self.phase is TaskPhase.RUNNING else ())
+        told = self._of_operators(TellSubsumed(checkpoint_id))
+        return Step(self, told if self.phase is TaskPhase.RUNNING else ())
 
     # --- the end of the task -------------------------------------------------------------------
 
@@ -251,12 +261,12 @@ class SubtaskCheckpoints:
     def end_of_data(self) -> Step:
         """All input is processed: finish the operators, then wait for a checkpoint that begins after
         this."""
-        return Step(replace(self, at_end_of_data=True), (FinishOperators(None),))
+        return Step(replace(self, at_end_of_data=True), self._finish_operators())
 
     def end_of_data_without_checkpoints(self) -> Step:
         """All input is processed and checkpointing is off: there is nothing to wait for."""
         done = replace(self, at_end_of_data=True, phase=TaskPhase.CLOSING)
-        return Step(done, (FinishOperators(None), FinishTask()))
+        return Step(done, (*self._finish_operators(), FinishTask()))
 
     def leave(self, phase: TaskPhase) -> SubtaskCheckpoints:
         """Return the state in another phase of the task's life."""
@@ -265,11 +275,37 @@ class SubtaskCheckpoints:
     # --- helpers -------------------------------------------------------------------------------
 
     def _finishing(self, effects: tuple[SubtaskEffect, ...]) -> Step:
-        """Let the task end when its final checkpoint is complete and no part is under way."""
-        busy = AsyncPart.RUNNING in self.async_parts.values()
+        """Let the task end when its final checkpoint is complete and no part is under way.
+
+        A savepoint that ends the run is waited for as well, so that its completion is heard
+        (STF#testTriggerStopWithSavepointWhenWaitingForFinalCheckpoint).
+        """
+        busy = AsyncPart.RUNNING in self.async_parts.values() or self.synchronous is not None
         if not self.final_seen or busy or self.phase is not TaskPhase.RUNNING:
             return Step(self, effects)
         return Step(replace(self, phase=TaskPhase.CLOSING), (*effects, FinishTask()))
+
+    def _finish_operators(self) -> tuple[SubtaskEffect, ...]:
+        """Finish the operators for the end of data, unless a drain has done so."""
+        done = self.at_end_of_data or self._drains(self.last_seen)
+        return () if done else self._of_operators(FinishOperators(None))
+
+    def _drains(self, checkpoint_id: CheckpointId | None) -> bool:
+        """Return True for the savepoint before whose snapshot the operators were finished."""
+        return self.synchronous == (checkpoint_id, CheckpointKind.SYNC_SAVEPOINT_TERMINATE)
+
+    def _of_operators(self, effect: SubtaskEffect) -> tuple[SubtaskEffect, ...]:
+        """Return what is for the operators; a task that began finished has none
+        (STF#testOperatorSkipLifeCycleIfFinishedOnRestore)."""
+        return () if self.finished_on_restore else (effect,)
+
+    def _report(self, checkpoint_id: CheckpointId) -> SubtaskReport:
+        """Return what the task was when this checkpoint began (STF#testReportOperatorsFinishedInCheckpoint)."""
+        if self.finished_on_restore:
+            return SubtaskReport.FINISHED_ON_RESTORE
+        at_end = self.final_from is not None and checkpoint_id >= self.final_from
+        finished = at_end or self._drains(checkpoint_id)
+        return SubtaskReport.OPERATORS_FINISHED if finished else SubtaskReport.NORMAL
 
     def _with_part(self, checkpoint_id: CheckpointId, part: AsyncPart) -> SubtaskCheckpoints:
         return replace(self, async_parts={**self.async_parts, checkpoint_id: part})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.messages import BarrierOptions, StateHandle
+from dagster_ckpt.core.messages import BarrierOptions, StateHandle, SubtaskReport
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 
 
@@ -89,6 +89,8 @@ class Acknowledge:
 
     checkpoint_id: CheckpointId
     handles: tuple[StateHandle, ...] | None
+    report: SubtaskReport = SubtaskReport.NORMAL
+    """What the subtask says of itself: it goes on, has finished its operators, or began finished."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,29 +183,37 @@ class CheckpointCoordinator(CoordinatorView):
         self._workings.submit(i.BacklogReported(frozenset(stages)))
 
     def fail_over(self, message: str = "") -> None:
-        """Abort everything pending, because stages are about to be restarted from the latest checkpoint.
+        """End everything pending and queued: stages are about to be restarted from the latest checkpoint.
+
+        A stop-with-savepoint that has its savepoint ends as StoppedBadly: its stages will not finish.
 
         Master hooks get the state it holds; without a checkpoint they are reset. Driver-side coordinators keep
-        theirs. Raises Unavailable, NotFound, Corrupt when that checkpoint cannot be read.
+        theirs, and hear which of their subtasks start again. Raises Unavailable, NotFound, Corrupt when that
+        checkpoint cannot be read.
         """
         self._workings.submit(i.FailingOver(message))
-        hooks = self._workings.outside.hooks
+        outside = self._workings.outside
         latest = self._engine.state.record.completed[-1:]
-        if not hooks:
+        number = CheckpointId(latest[0].checkpoint_id) if latest else None
+        tell_resets(outside.coordinators.values(), outside.graph, number)
+        if not outside.hooks:
             return
-        for hook in () if latest else hooks.values():
+        for hook in () if latest else outside.hooks.values():
             hook.reset()
         for entry in latest:
             states = self._workings.metadata_of(entry).master_states
-            number = CheckpointId(entry.checkpoint_id)
-            restore_hooks(hooks, number, states, skip_unmatched=frozenset(states))
+            restore_hooks(
+                outside.hooks, CheckpointId(entry.checkpoint_id), states, skip_unmatched=frozenset(states)
+            )
 
     def close(self, status: RunStatus, *, clean: bool) -> None:
         """End the attempt; ``clean``: all queries were stopped at batch boundaries. Again: nothing happens.
 
         SUSPENDED: the next run continues. FINISHED: the bounded pipeline is really at its end.
-        Raises Unavailable when the end could not be stored: call it again.
+        Raises Unavailable when the end could not be stored: call it again; InvalidRequest for RUNNING.
         """
+        if status is RunStatus.RUNNING:
+            raise InvalidRequest("an attempt ends SUSPENDED, FINISHED, CANCELED or FAILED, not RUNNING")
         if self._engine.state.is_shut_down:
             return
         self._workings.submit(i.Closing(status, clean))

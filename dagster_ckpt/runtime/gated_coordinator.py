@@ -1,8 +1,9 @@
 """A driver-side coordinator whose events to its subtasks fall on the right side of every checkpoint.
 
 Stands between a stage's ``OperatorCoordinator`` and the checkpoint coordinator: events go out through the gates of
-``core/event_gate``, and the state is acknowledged only when everything sent before it has arrived. Source:
-flink-runtime OperatorCoordinatorHolder (OperatorCoordinatorHolderTest).
+``core/event_gate``, and the state is acknowledged only when everything sent before it has arrived. A lost event fails
+the checkpoints that wait for it, and the subtask that should have had it. Source: flink-runtime
+OperatorCoordinatorHolder (OperatorCoordinatorHolderTest) and SubtaskGatewayImpl.
 """
 
 from __future__ import annotations
@@ -10,17 +11,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from dagster_ckpt.core.event_gate import EventGate, HeldEvent
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.reasons import AcknowledgeResult
-from dagster_ckpt.runtime.hooks import OperatorCoordinator
+from dagster_ckpt.runtime.hooks import HearsResets, OperatorCoordinator
 
 Deliver = Callable[[int, Any], "Future[None]"]
 """Sends an event to a subtask; the future is done when the subtask has it, or fails."""
 Acknowledge = Callable[[CheckpointId, StageUid, str | None], AcknowledgeResult]
 Fail = Callable[[CheckpointId, StageUid, Exception], None]
+FailSubtask = Callable[[int, Exception], None]
+"""Fails a subtask that runs and missed an event: its coordinator believes that it has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """An event on its way."""
+
+    number: int
+    subtask: int
+    delivery: Future[None]
 
 
 class GatedCoordinator:
@@ -34,10 +47,12 @@ class GatedCoordinator:
         deliver: Deliver,
         acknowledge: Acknowledge,
         fail: Fail,
+        fail_subtask: FailSubtask,
     ) -> None:
         self.uid = coordinator.uid
         self._inner = coordinator
         self._deliver, self._acknowledge, self._fail = deliver, acknowledge, fail
+        self._fail_subtask = fail_subtask
         self._lock = threading.RLock()
         self._gate = EventGate(parallelism=parallelism)
         self._states: dict[CheckpointId, str | None] = {}
@@ -91,6 +106,11 @@ class GatedCoordinator:
         self._over(checkpoint_id)
         self._inner.checkpoint_aborted(checkpoint_id)
 
+    def subtask_reset(self, checkpoint_id: CheckpointId | None, subtask: int) -> None:
+        """Tell the coordinator that a subtask starts again, where it wants to know."""
+        if isinstance(self._inner, HearsResets):
+            self._inner.subtask_reset(checkpoint_id, subtask)
+
     def restore(self, checkpoint_id: CheckpointId | None, state: str | None) -> None:
         """Open all gates, forget what was held, and restore the coordinator."""
         with self._lock:
@@ -115,22 +135,21 @@ class GatedCoordinator:
         for one in sent:
             self._watch(one)
 
-    def _send(self, number: int, subtask: int, event: Any) -> tuple[int, Future[None]]:
+    def _send(self, number: int, subtask: int, event: Any) -> _Sent:
         """Hand an event over while the lock keeps the order."""
         try:
-            return number, self._deliver(subtask, event)
+            return _Sent(number, subtask, self._deliver(subtask, event))
         except Exception as error:  # an event that could not even be sent is lost like any other
             lost: Future[None] = Future()
             lost.set_exception(error)
-            return number, lost
+            return _Sent(number, subtask, lost)
 
-    def _watch(self, sent: tuple[int, Future[None]] | None) -> None:
+    def _watch(self, sent: _Sent | None) -> None:
         if sent is not None:
-            number, delivery = sent
-            delivery.add_done_callback(lambda done: self._delivered(number, done))
+            sent.delivery.add_done_callback(lambda _: self._delivered(sent))
 
-    def _delivered(self, number: int, delivery: Future[None]) -> None:
-        lost = _error_of(delivery)
+    def _delivered(self, sent: _Sent) -> None:
+        number, lost = sent.number, _error_of(sent.delivery)
         with self._lock:
             if lost is None:
                 self._gate = self._gate.delivered(number)
@@ -139,6 +158,8 @@ class GatedCoordinator:
                 self._gate = self._gate.failed(number)
                 self._errors.update(dict.fromkeys(waiting, lost))
         self._settle()
+        if lost is not None:
+            self._fail_subtask(sent.subtask, lost)
 
     def _settle(self) -> dict[CheckpointId, AcknowledgeResult]:
         """Acknowledge, or fail, every checkpoint that waits for nothing more; outside the lock."""

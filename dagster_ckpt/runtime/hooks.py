@@ -5,10 +5,11 @@ Source: flink-runtime OperatorCoordinator and MasterTriggerRestoreHook (Checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.errors import InvalidRequest
 
@@ -53,6 +54,15 @@ class HearsAcknowledgements(OperatorCoordinator, Protocol):
         ...
 
 
+@runtime_checkable
+class HearsResets(OperatorCoordinator, Protocol):
+    """A driver-side coordinator that makes up for what its subtasks forget when they start again."""
+
+    def subtask_reset(self, checkpoint_id: CheckpointId | None, subtask: int) -> None:
+        """Hear that a subtask starts again from a checkpoint (None: empty): what it was sent since is lost."""
+        ...
+
+
 class MasterHook(Protocol):
     """Something outside the stages that has state in every checkpoint."""
 
@@ -82,6 +92,16 @@ class MasterHook(Protocol):
     def close(self) -> None:
         """The coordinator is shut down."""
         ...
+
+
+def tell_resets(
+    coordinators: Iterable[OperatorCoordinator], graph: PipelineGraph, checkpoint_id: CheckpointId | None
+) -> None:
+    """Tell the driver-side coordinators that want to know that all their subtasks start again."""
+    for one in coordinators:
+        if isinstance(one, HearsResets):
+            for subtask in range(graph.by_uid[one.uid].parallelism):
+                one.subtask_reset(checkpoint_id, subtask)
 
 
 def distinct_hooks(hooks: Sequence[MasterHook]) -> dict[str, MasterHook]:

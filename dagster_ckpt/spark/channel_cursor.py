@@ -1,9 +1,12 @@
 """Where the next micro-batch of a channel's reader ends: a pure decision over the entries ahead.
 
-The rules, in order: never past a barrier that the reading stage has not released; onto such a barrier even
-when no rows lie before it, because standing on it is how a stage shows that it is aligned; at least one entry
-with rows, so that a limit can never stop the stream; and nothing at all when neither a row nor a barrier lies
-ahead, so that Spark runs no empty batch.
+The rules, in order: never past a barrier that the reading stage has not released; at least one entry with rows,
+so that a limit can never stop the stream; and nothing at all when no row lies ahead, so that Spark runs no empty batch.
+A reader with no row before a barrier has arrived at it without moving, wherever it stands (``InputChannel.arrived``).
+
+Two readers move over what has no rows for its own sake: one whose query ends with what is there goes onto a held
+barrier, because the next query begins where this one stood; and one with ``WORTH_A_BATCH`` such entries ahead passes
+them, because the log must keep what a reader has not passed.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from typing import assert_never
 
 from dagster_ckpt.core.ids import CheckpointId, LogPosition
 from dagster_ckpt.spark.channel_entries import Barrier, Cancel, Data, End, Entry
+
+WORTH_A_BATCH = 100
+"""Entries without rows that a reader leaves unread before it spends an empty batch on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +62,33 @@ def next_end(
     *,
     released: Released,
     limit: Limit,
+    onto_barrier: bool = False,
 ) -> LogPosition:
     """Return where a batch that begins at ``start`` ends; ``start`` itself when there is nothing to do.
 
     ``ahead`` are the entries from ``start`` on, in order; only as many are read as the decision needs.
+    ``onto_barrier``: go onto a held barrier also when no row lies before it.
     """
-    end = start
+    end = reached = start
     entries = rows = 0
     for position, entry in ahead:
         match entry:
             case Barrier():
                 if holds(released, entry.checkpoint_id):
-                    return position
+                    reached = position
+                    end = position if entries or onto_barrier else end
+                    break
             case Data():
-                if not entry.files:
-                    continue
-                if entries and _over(limit, entries + 1, rows + entry.rows):
-                    return end
-                entries, rows, end = entries + 1, rows + entry.rows, LogPosition(position + 1)
+                if entry.files:
+                    if entries and _over(limit, entries + 1, rows + entry.rows):
+                        return end
+                    entries, rows, end = entries + 1, rows + entry.rows, LogPosition(position + 1)
             case Cancel() | End():
                 pass
             case _:
                 assert_never(entry)
-    return end
+        reached = LogPosition(position + 1)
+    return reached if not entries and reached - start >= WORTH_A_BATCH else end
 
 
 def _over(limit: Limit, entries: int, rows: int) -> bool:

@@ -146,6 +146,7 @@ class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[
             self._channel.entries(position, self._target),
             released=released,
             limit=Limit() if isinstance(limit, ReadAllAvailable) else self._limit,
+            onto_barrier=self._target is not None,
         )
         return start if end == position else self._offset(end)
 

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.channel_cursor import HoldNothing, Limit, Released, ReleasedThrough, next_end
+from dagster_ckpt.spark.channel_cursor import (
+    WORTH_A_BATCH,
+    HoldNothing,
+    Limit,
+    Released,
+    ReleasedThrough,
+    next_end,
+)
 from dagster_ckpt.spark.channel_entries import Barrier, Cancel, Data, End, Entry
 from dagster_ckpt.spark.channel_release import Release
 from dagster_ckpt.spark.staged_files import DataFile
@@ -27,10 +34,21 @@ def barrier(checkpoint: int) -> Barrier:
 
 
 def end_of(
-    entries: list[Entry], start: int = 0, *, released: Released | None = None, limit: Limit | None = None
+    entries: list[Entry],
+    start: int = 0,
+    *,
+    released: Released | None = None,
+    limit: Limit | None = None,
+    onto_barrier: bool = False,
 ) -> int:
     ahead = [(LogPosition(index), entry) for index, entry in enumerate(entries) if index >= start]
-    return next_end(LogPosition(start), ahead, released=released or ReleasedThrough(), limit=limit or Limit())
+    return next_end(
+        LogPosition(start),
+        ahead,
+        released=released or ReleasedThrough(),
+        limit=limit or Limit(),
+        onto_barrier=onto_barrier,
+    )
 
 
 def test_a_batch_ends_exactly_on_an_unreleased_barrier() -> None:
@@ -48,8 +66,22 @@ def test_a_released_barrier_is_passed_and_the_next_one_holds() -> None:
     assert end_of(entries, released=HoldNothing()) == 5
 
 
-def test_a_barrier_without_rows_before_it_is_stepped_onto() -> None:
-    assert end_of([barrier(1), barrier(2)], released=ReleasedThrough(1)) == 1
+def test_a_barrier_without_rows_before_it_is_reached_without_a_batch() -> None:
+    assert end_of([barrier(1), barrier(2)], released=ReleasedThrough(1)) == 0
+
+
+def test_a_query_that_ends_with_what_is_there_goes_onto_the_barrier() -> None:
+    assert end_of([barrier(1), barrier(2)], released=ReleasedThrough(1), onto_barrier=True) == 1
+    assert end_of([barrier(1), barrier(2)], start=1, released=ReleasedThrough(1), onto_barrier=True) == 1
+
+
+def test_many_entries_without_rows_are_worth_a_batch_so_that_the_log_can_be_cut() -> None:
+    barriers = [barrier(n) for n in range(1, WORTH_A_BATCH + 2)]
+    assert end_of(barriers[:-2], released=ReleasedThrough(WORTH_A_BATCH)) == 0
+    assert end_of(barriers[:-1], released=ReleasedThrough(WORTH_A_BATCH)) == WORTH_A_BATCH
+    assert end_of(barriers, released=ReleasedThrough(WORTH_A_BATCH)) == WORTH_A_BATCH
+    assert end_of(barriers, released=ReleasedThrough(WORTH_A_BATCH - 1)) == 0
+    assert end_of([*barriers, data(0)], released=HoldNothing()) == len(barriers) + 1
 
 
 def test_nothing_but_released_barriers_cancels_and_empty_batches_makes_no_batch() -> None:
@@ -106,7 +138,8 @@ def test_repeated_batches_deliver_every_row_up_to_the_held_barrier_once_and_then
         position = end
     assert delivered == list(range(position))
     assert not any(isinstance(e, Data) and e.files for e in entries[position:held])
-    assert position == held or held == len(entries)
+    through_the_end = end_of(entries, position, released=ReleasedThrough(through), onto_barrier=True)
+    assert through_the_end == held or held == len(entries)
 
 
 def test_a_release_is_never_taken_back(tmp_path: Path) -> None:

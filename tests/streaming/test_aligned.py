@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.outcomes import Completed
 from tests.streaming.lab import StreamLab, until
 from tests.streaming.pipelines import (
     Numbers,
@@ -39,6 +40,30 @@ def test_checkpoints_complete_while_the_queries_run_and_publish_what_lies_before
     copies = {folder.name: os.listdir(folder) for folder in (lab.folder / "work/diamond/local").iterdir()}
     assert copies == {uid: [newest] for uid in pipeline.stages}, "only the newest checkpoint is kept here"
     running.stop()
+
+
+def test_a_stream_at_rest_passes_barriers_without_a_batch_and_goes_on_from_such_a_checkpoint(
+    lab: StreamLab, tmp_path: Path
+) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    pipeline = diamond(numbers.folder)
+    numbers.put(10)
+    running = lab.start(pipeline)
+    until(lambda: bool(running.checkpoint()) and read_rows(lab.tables) == expected_rows(10), 60, running)
+    first, last = [batches_of(running.checkpoint()) for _ in range(4)][::3]
+    assert first == last
+    running.crash()
+    running.join()
+
+    again = lab.start(pipeline)
+    numbers.put(10)
+    until(lambda: bool(again.checkpoint()) and read_rows(lab.tables) == expected_rows(20), 60, again)
+    assert read_totals(lab.tables) == expected_totals(20)
+    again.stop()
+
+
+def batches_of(done: Completed) -> dict[str, int | None]:
+    return {stage.uid: stage.batch_id for stage in done.metadata.stages}
 
 
 def test_a_stream_that_is_executed_again_keeps_what_its_first_try_completed(

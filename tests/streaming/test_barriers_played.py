@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.spark.channel_cursor import WORTH_A_BATCH
 from dagster_ckpt.spark.channel_entries import Cancel
-from tests.streaming.played_stages import DIAMOND, TWO_SOURCES, Graph, Play
+from dagster_ckpt.spark.streaming.retention import WORTH_IT, cut_logs
+from tests.streaming.played_stages import DIAMOND, TWO_SOURCES, Graph, Play, rows_between
 
 MODES: dict[str, dict[str, Any]] = {
     "aligned": {},
@@ -59,6 +62,36 @@ def test_idle_sources_pass_barriers_too(folder: Path, mode: str) -> None:
     stage.run_down()
     assert stage.completed() == [1]
     assert all(cut.batch_id is None for (uid, _), cut in stage.cuts.items() if uid == "source")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_graph_at_rest_takes_checkpoints_almost_without_batches_and_its_logs_stay_short(
+    folder: Path, mode: str
+) -> None:
+    stage = play(folder, mode)
+    stage.emit(4)
+    stage.run_down()
+    before = {uid: query.batch for uid, query in stage.queries.items()}
+    stage.trigger()
+    stage.run_down()
+    assert {uid: query.batch for uid, query in stage.queries.items()} == before
+    many = 4 * WORTH_A_BATCH
+    for _ in range(many):
+        stage.trigger()
+        stage.run_down()
+        cut_logs(stage.loop.workers, [])
+    assert stage.completed() == list(range(1, many + 2))
+    for number in (1, WORTH_A_BATCH, many + 1):
+        stage.check_cut(number)
+    moved = {uid: query.batch - before[uid] for uid, query in stage.queries.items()}
+    assert max(moved.values()) <= many / WORTH_A_BATCH
+    # A query that is started again may look at its last batch: entries of two empty batches are kept.
+    longest = max(query.log.end - query.log.start for query in stage.queries.values())
+    assert longest < 2 * (WORTH_A_BATCH + WORTH_IT)
+    stage.emit(4)
+    stage.run_down()
+    sink = stage.queries[StageUid("sink")].log
+    assert Counter(rows_between(sink, sink.start, sink.end)) >= Counter(dict.fromkeys(range(4, 8), 2))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -166,9 +166,11 @@ def test_who_has_acknowledged_who_is_blocked_and_how_each_stage_is_going_can_be_
     numbers = Numbers(tmp_path / "numbers")
     running = lab.start(diamond(numbers.folder))
     numbers.put(5)
-    running.checkpoint()
     current = running.service.current
     assert current is not None
+    batches = current.stages[StageUid("numbers")].worker.batches
+    until(lambda: batches.look().batch is not None, 60, running)
+    running.checkpoint()
     seen = look(current, seconds=1.0)
     assert [stage.uid for stage in seen.stages] == ["numbers", "fast", "slow", "met", "rows", "totals"]
     assert seen.completed >= 1

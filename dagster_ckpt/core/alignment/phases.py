@@ -41,13 +41,15 @@ class AlignedPhase:
     blocked: frozenset[Channel] = frozenset()
     announced: frozenset[Channel] = frozenset()
     """Channels whose barrier has been seen ahead and is not reached yet."""
+    collecting: bool = False
+    """A barrier has been reached, by a channel that may have ended since: a time-out triggers at once."""
 
     def barrier(self, barrier: Barrier, progress: Progress, now: float) -> Outcome:
         """``progress`` counts the barrier already."""
         mine = replace(self, announced=self.announced - {barrier.channel})
         if is_unaligned(barrier.options):
             return _then(mine.switch(progress, now), barrier, progress, now)
-        standing = replace(mine, blocked=mine.blocked | {barrier.channel})
+        standing = replace(mine, blocked=mine.blocked | {barrier.channel}, collecting=True)
         if progress.is_complete:
             return standing.complete(progress, now)
         if _is_late(barrier, now):
@@ -62,9 +64,14 @@ class AlignedPhase:
         return Outcome(mine)
 
     def end(self, channel: Channel, progress: Progress, now: float) -> Outcome:
-        """``progress`` counts the ended channel already."""
-        mine = AlignedPhase(blocked=self.blocked - {channel}, announced=self.announced - {channel})
-        return mine.complete(progress, now) if progress.is_complete else Outcome(mine)
+        """``progress`` counts the ended channel already; its time may be over though no timer has fired yet
+        (ALT#testTimeoutAlignmentAfterReceivedEndOfPartition)."""
+        mine = replace(self, blocked=self.blocked - {channel}, announced=self.announced - {channel})
+        if progress.is_complete:
+            return mine.complete(progress, now)
+        if mine.collecting and _is_late(_pending(progress), now):
+            return mine.switch(progress, now)
+        return Outcome(mine)
 
     def complete(self, progress: Progress, now: float) -> Outcome:
         """Snapshot first, release after: what follows the barriers must not be in the snapshot."""
@@ -83,7 +90,7 @@ class AlignedPhase:
         """Go unaligned: pull announced barriers forward, and snapshot at once if a barrier is here
         already."""
         pulled = tuple(PullForward(channel) for channel in _ordered(self.announced))
-        if not self.blocked:
+        if not self.collecting:
             return Outcome(UnalignedPhase(pulled=self.announced), pulled)
         trigger = _trigger_unaligned(progress, standing=self.blocked)
         phase = UnalignedPhase(triggered=True, pulled=self.announced)

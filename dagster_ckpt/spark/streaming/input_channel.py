@@ -63,17 +63,15 @@ class InputChannel:
             self.rows.popleft()
 
     def arrived(self) -> Mark | None:
-        """Return the next mark that the reader has reached, once; nothing while it stands on a barrier."""
-        if self.standing_on is not None or not self.marks:
+        """Return the next mark that no row lies before, once; nothing while the reader stands on a barrier.
+
+        The reader itself may be some entries behind: what has no rows changes no state, so it needs no batch.
+        """
+        if self.standing_on is not None:
             return None
-        position, mark = self.marks[0]
-        if self.rows and self.rows[0] < position:
-            return None
+        mark = self.arrived_or_passed()
         if isinstance(mark, Barrier):
-            if self.position < position:
-                return None
             self.standing_on = mark
-        self.marks.popleft()
         return mark
 
     def arrived_or_passed(self) -> Mark | None:

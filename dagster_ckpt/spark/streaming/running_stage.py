@@ -14,7 +14,7 @@ from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.subtask_effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.spark.channel_entries import Barrier
+from dagster_ckpt.spark.channel_entries import Barrier, Data
 from dagster_ckpt.spark.channel_log import ChannelLog
 from dagster_ckpt.spark.source_batch import read_source_batch
 from dagster_ckpt.spark.stage_query import StageArguments, StageQuery
@@ -174,8 +174,24 @@ class RunningStage:
         """True when nothing is to be read, no batch runs and the last one is committed."""
         batch = self.worker.log.last_batch()
         committed = batch is None or self.worker.batches.is_committed(batch)
-        rows = any(channel.backlog for channel in self.worker.inputs.values())
-        return committed and not rows and self.gate.inside is None and not self._has_next_batch()
+        return (
+            committed
+            and not self._has_rows_ahead()
+            and self.gate.inside is None
+            and not self._has_next_batch()
+        )
+
+    def _has_rows_ahead(self) -> bool:
+        """Asked of the logs themselves: the worker looks at them now and then only."""
+        positions = self.worker.batches.current.positions
+        try:
+            return any(
+                isinstance(entry, Data) and entry.files
+                for uid, channel in self.worker.inputs.items()
+                for _, entry in channel.log.entries(positions[uid])
+            )
+        except CheckpointError:
+            return True  # the log was cut meanwhile: the reader is further than was known
 
     def _has_next_batch(self) -> bool:
         batch = self.worker.batches.current.batch
