@@ -37,9 +37,9 @@ class RestoreConfig(dg.Config):
     def options(self) -> RestoreOptions:
         """Return the checked options. Raises InvalidRequest."""
         try:
-            return RestoreOptions(**self.model_dump(include=set(RestoreConfig.model_fields)))
-        except ValueError as error:
-            raise InvalidRequest(f"Run config of op {RESTORE_OP!r} is not valid: {error}") from error
+            return RestoreOptions.of(**self.model_dump(include=set(RestoreConfig.model_fields)))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"Run config of op {RESTORE_OP!r}: {error}") from error
 
 
 def epoch_job_name(pipeline: CheckpointedPipeline) -> str:

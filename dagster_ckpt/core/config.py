@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dagster_ckpt.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 class CheckpointingMode(StrEnum):
@@ -132,21 +135,21 @@ class RestoreOptions(BaseModel):
     @classmethod
     def of(cls, **options: Any) -> RestoreOptions:
         """Build the options; raises InvalidRequest (one sentence per bad value) instead of pydantic's error."""
-        return _built(cls, options, "What to restore")
+        return _built(cls, options, "Restore configuration")
 
 
 def _built(model: type[M], values: dict[str, Any], what: str) -> M:
     try:
         return model(**values)
     except ValidationError as error:
-        lines = "; ".join(_sentence(model, problem) for problem in error.errors())
-        raise InvalidRequest(f"{what} is not valid: {lines}") from error
+        sentences = "; ".join(_sentence(detail, model) for detail in error.errors())
+        raise InvalidRequest(f"{what} is not valid: {sentences}") from error
 
 
-def _sentence(model: type[BaseModel], problem: Any) -> str:
-    name = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "extra_forbidden":
-        close = get_close_matches(name, model.model_fields, n=1)
-        return f"there is no setting {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{name}: {message}" if name else message
+def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
+    name = ".".join(map(str, detail["loc"]))
+    if detail["type"] == "extra_forbidden":
+        near = get_close_matches(name, model.model_fields, n=1)
+        return f"there is no {name}" + (f", did you mean {near[0]}?" if near else "")
+    said = detail["msg"].removeprefix("Value error, ")
+    return f"{name}: {said}, got {detail['input']!r}" if name else said

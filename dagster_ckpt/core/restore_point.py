@@ -110,7 +110,8 @@ class SnapshotLocation(Record):
     @property
     def uri(self) -> str:
         """The folder as one URI: what a person passes around."""
-        return f"{self.base_uri}/{self.folder}"
+        base = "" if self.base_uri == "/" else self.base_uri
+        return f"{base}/{self.folder}"
 
 
 class KnownSnapshot(Record):

@@ -13,6 +13,7 @@ What it triggers is a stage's part of a checkpoint; ``SubtaskHarness`` is that s
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ from dagster_ckpt.core.alignment import (
     options_for,
 )
 from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.ids import checkpoint_id
 from dagster_ckpt.core.messages import Alignment, BarrierOptions
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.reasons import CheckpointFailureReason
@@ -64,7 +65,8 @@ class BarrierHarness:
 
     Barriers carry what the settings say (``unaligned``, ``aligned_checkpoint_timeout``, ``mode``), unless
     ``options`` says otherwise here or per barrier. Times are in seconds. Calls raise InvalidRequest for a channel that
-    has ended or never was, and for barriers the settings rule out.
+    has ended or never was, for data of a channel that is held, for an id below 1, and for barriers the settings rule
+    out.
     """
 
     def __init__(self, channels: int = 2, options: BarrierOptions | None = None, **settings: Any) -> None:
@@ -92,12 +94,40 @@ class BarrierHarness:
         """Channels whose announced barrier was asked for ahead of the data before it."""
         self.timer: ArmTimer | None = None
         """The alignment timer, while it is armed."""
+        self.delivered: list[Any] = []
+        """What the stage has read, in order."""
+        self.open_channels: set[Channel] = set(range(channels))
+        """Channels that have not ended."""
+        self._recording: dict[int, set[Channel]] = {}
+        self._recorded: dict[int, dict[Channel, list[Any]]] = {}
 
     # --- what channels deliver ------------------------------------------------------------------------------
 
-    def barrier(self, number: int, channel: int, options: BarrierOptions | None = None) -> tuple[Effect, ...]:
-        """Let a channel's reader reach a barrier; return the effects, in order."""
-        return self.send(Barrier(**self._sign(number, channel, options)))
+    def data(self, channel: int, *items: Any) -> None:
+        """Let a channel's reader deliver items to the stage."""
+        if channel in self.blocked:
+            raise InvalidRequest(f"channel {channel} is held on its barrier: nothing is read from it")
+        if channel not in self.open_channels:
+            raise InvalidRequest(f"channel {channel!r} is not an open input of this stage")
+        self._deliver(channel, items)
+
+    def barrier(
+        self,
+        number: int,
+        channel: int,
+        options: BarrierOptions | None = None,
+        *,
+        overtaking: Sequence[Any] = (),
+    ) -> tuple[Effect, ...]:
+        """Let a channel's reader reach a barrier; return the effects, in order.
+
+        ``overtaking``: items it was seen ahead of (a barrier that was pulled forward); they are delivered behind it.
+        """
+        effects = self.send(Barrier(**self._sign(number, channel, options)))
+        if overtaking:
+            self._deliver(channel, overtaking)
+        self._recording.get(number, set()).discard(channel)
+        return effects
 
     def announce(
         self, number: int, channel: int, options: BarrierOptions | None = None
@@ -112,11 +142,14 @@ class BarrierHarness:
 
     def cancel(self, number: int, channel: int) -> tuple[Effect, ...]:
         """Let a cancel marker arrive."""
-        return self.send(CancelMarker(channel=channel, checkpoint_id=CheckpointId(number)))
+        return self.send(CancelMarker(channel=channel, checkpoint_id=checkpoint_id(number)))
 
     def end(self, channel: int) -> tuple[Effect, ...]:
         """Let a channel end for good (end of partition)."""
-        return self.send(EndOfPartition(channel=channel))
+        effects = self.send(EndOfPartition(channel=channel))
+        self.open_channels.discard(channel)
+        self.blocked.discard(channel)
+        return effects
 
     def close(self) -> tuple[Effect, ...]:
         """Let the stage stop reading."""
@@ -161,6 +194,13 @@ class BarrierHarness:
         """How each triggered snapshot was taken after all."""
         return [s.options.alignment for s in self.snapshots]
 
+    def recorded(self, number: int) -> dict[Channel, list[Any]]:
+        """Return the in-flight data stored with a checkpoint, by channel: read after its snapshot, before its barrier.
+
+        Empty for an aligned checkpoint, and for one that was declined.
+        """
+        return {channel: items for channel, items in self._recorded.get(number, {}).items() if items}
+
     @property
     def is_pending(self) -> bool:
         """True while barriers of a checkpoint are awaited."""
@@ -176,10 +216,16 @@ class BarrierHarness:
     def _sign(self, number: int, channel: int, options: BarrierOptions | None) -> dict[str, Any]:
         return {
             "channel": channel,
-            "checkpoint_id": CheckpointId(number),
+            "checkpoint_id": checkpoint_id(number),
             "timestamp": self.made.setdefault(number, self.now),
             "options": options or self.options,
         }
+
+    def _deliver(self, channel: Channel, items: Sequence[Any]) -> None:
+        self.delivered += items
+        for number, channels in self._recording.items():
+            if channel in channels:
+                self._recorded[number][channel] += items
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -190,13 +236,17 @@ class BarrierHarness:
             case TriggerSnapshot():
                 self.notified.append(effect.checkpoint_id)
                 self.snapshots.append(effect)
+                self._recording[effect.checkpoint_id] = set(effect.recording)
+                self._recorded[effect.checkpoint_id] = defaultdict(list)
             case InFlightComplete():
                 self.in_flight.append(effect)
-            case Decline(checkpoint_id, reason):
-                self.notified.append(-checkpoint_id)
+            case Decline(number, reason):
+                self.notified.append(-number)
                 self.reasons.append(reason)
-            case ForwardCancel(checkpoint_id):
-                self.forwarded.append(checkpoint_id)
+                self._recording.pop(number, None)
+                self._recorded.pop(number, None)
+            case ForwardCancel(number):
+                self.forwarded.append(number)
             case PullForward(channel):
                 self.pulled.append(channel)
             case ArmTimer():

@@ -15,13 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.messages import BarrierOptions, StateHandle
+from dagster_ckpt.core.ids import CheckpointId, checkpoint_id
+from dagster_ckpt.core.messages import BarrierOptions, StateHandle, SubtaskReport
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.subtask import OnSyncFailure, Step, SubtaskCheckpoints, TaskPhase, refusal
 from dagster_ckpt.core.subtask_effects import (
     Acknowledge,
+    ConfirmLocalCopy,
     DeclineCheckpoint,
+    DiscardFiles,
+    DropLocalCopy,
     EmitBarrier,
     EmitCancelMarker,
     FailTask,
@@ -32,6 +35,8 @@ from dagster_ckpt.core.subtask_effects import (
     TellComplete,
     TellSubsumed,
 )
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.testing.harness_graph import one_of
 
 Effects = tuple[SubtaskEffect, ...]
 E = TypeVar("E")
@@ -43,17 +48,26 @@ FILES = (StateHandle("state", 1),)
 
 
 class SubtaskHarness:
-    """One subtask. ``on_sync_failure`` FAIL_TASK is Flink's rule, DECLINE (the default) the library's."""
+    """One subtask. ``on_sync_failure`` FAIL_TASK is Flink's rule, DECLINE (the default) the library's.
+
+    ``finished_on_restore``: the snapshot it was restored from had it finished. Calls raise InvalidRequest for an id
+    below 1, a name that does not exist, and the end of a part of a checkpoint that was never begun.
+    """
 
     def __init__(
         self,
         *,
         restored_from: int | None = None,
-        phase: TaskPhase = TaskPhase.RUNNING,
-        on_sync_failure: OnSyncFailure = OnSyncFailure.DECLINE,
+        phase: TaskPhase | str = TaskPhase.RUNNING,
+        on_sync_failure: OnSyncFailure | str = OnSyncFailure.DECLINE,
+        finished_on_restore: bool = False,
     ) -> None:
-        fresh = SubtaskCheckpoints(phase=phase, on_sync_failure=on_sync_failure)
-        self.state = fresh if restored_from is None else fresh.restored_from(CheckpointId(restored_from))
+        fresh = SubtaskCheckpoints(
+            phase=one_of(TaskPhase, phase, "phase"),
+            on_sync_failure=one_of(OnSyncFailure, on_sync_failure, "on_sync_failure"),
+            finished_on_restore=finished_on_restore,
+        )
+        self.state = fresh if restored_from is None else fresh.restored_from(checkpoint_id(restored_from))
         """What the subtask remembers."""
         self.effects: list[SubtaskEffect] = []
         """Everything it asked for, in order."""
@@ -69,40 +83,40 @@ class SubtaskHarness:
 
     def begin(self, number: int, options: BarrierOptions = ALIGNED) -> Effects:
         """Begin a checkpoint; its synchronous part is still under way (``snapshot_fails`` ends it badly)."""
-        return self._take(self.state.checkpoint(CheckpointId(number), options))
+        return self._take(self.state.checkpoint(checkpoint_id(number), options))
 
     def snapshot_fails(self, number: int, message: str = "the snapshot failed") -> Effects:
         """Let the synchronous part raise."""
-        return self._take(self.state.sync_part_failed(CheckpointId(number), message))
+        return self._take(self.state.sync_part_failed(checkpoint_id(number), message))
 
     def upload_done(self, number: int, handles: Sequence[StateHandle] = FILES) -> Effects:
         """Let the asynchronous part finish, with these files."""
-        return self._take(self.state.async_part_done(CheckpointId(number), tuple(handles)))
+        return self._take(self.state.async_part_done(self._begun(number), tuple(handles)))
 
     def upload_fails(
         self, number: int, message: str = "the upload failed", reason: CheckpointFailureReason | None = None
     ) -> Effects:
         """Let the asynchronous part raise; ``reason``: one found in its cause chain."""
-        return self._take(self.state.async_part_failed(CheckpointId(number), message, reason))
+        return self._take(self.state.async_part_failed(self._begun(number), message, reason))
 
     def upload_closed(self, number: int) -> Effects:
         """Let the task close while the asynchronous part may be under way."""
-        return self._take(self.state.async_part_closed(CheckpointId(number)))
+        return self._take(self.state.async_part_closed(self._begun(number)))
 
     # --- notices --------------------------------------------------------------------------------------------
 
     def complete(self, number: int) -> Effects:
         """Let the coordinator say that a checkpoint is complete."""
-        return self._take(self.state.notify_complete(CheckpointId(number)))
+        return self._take(self.state.notify_complete(checkpoint_id(number)))
 
     def abort(self, number: int, latest_completed: int | None = None) -> Effects:
         """Let the coordinator say that a checkpoint is over, and which one was completed last."""
-        latest = None if latest_completed is None else CheckpointId(latest_completed)
-        return self._take(self.state.notify_aborted(CheckpointId(number), latest))
+        latest = None if latest_completed is None else checkpoint_id(latest_completed)
+        return self._take(self.state.notify_aborted(checkpoint_id(number), latest))
 
     def subsumed(self, number: int) -> Effects:
         """Let the coordinator say that nothing up to this checkpoint is restored any more."""
-        return self._take(self.state.notify_subsumed(CheckpointId(number)))
+        return self._take(self.state.notify_subsumed(checkpoint_id(number)))
 
     # --- the task's life ------------------------------------------------------------------------------------
 
@@ -111,9 +125,9 @@ class SubtaskHarness:
         state = self.state
         return self._take(state.end_of_data() if checkpoints else state.end_of_data_without_checkpoints())
 
-    def leave(self, phase: TaskPhase) -> None:
+    def leave(self, phase: TaskPhase | str) -> None:
         """Let the task be DEPLOYING, RUNNING, CLOSING or ENDED."""
-        self.state = self.state.leave(phase)
+        self.state = self.state.leave(one_of(TaskPhase, phase, "phase"))
 
     @property
     def refusal(self) -> CheckpointFailureReason | None:
@@ -131,6 +145,31 @@ class SubtaskHarness:
     def acknowledged(self) -> list[int]:
         """Checkpoints the coordinator was told are stored."""
         return [e.checkpoint_id for e in self._of(Acknowledge)]
+
+    @property
+    def reports(self) -> dict[int, SubtaskReport]:
+        """What it said of itself with each acknowledgement: NORMAL, OPERATORS_FINISHED or FINISHED_ON_RESTORE."""
+        return {e.checkpoint_id: e.report for e in self._of(Acknowledge)}
+
+    @property
+    def discarded(self) -> list[int]:
+        """Checkpoints whose files it deleted again."""
+        return [e.checkpoint_id for e in self._of(DiscardFiles)]
+
+    @property
+    def remembered_aborts(self) -> list[int]:
+        """Checkpoints that were aborted before their barrier came, oldest notice first."""
+        return list(self.state.aborted)
+
+    @property
+    def confirmed_copies(self) -> list[int]:
+        """Checkpoints whose local copy is kept from then on, and older ones pruned."""
+        return [e.checkpoint_id for e in self._of(ConfirmLocalCopy)]
+
+    @property
+    def dropped_copies(self) -> list[int]:
+        """Checkpoints whose local copy was pruned."""
+        return [e.checkpoint_id for e in self._of(DropLocalCopy)]
 
     @property
     def declined(self) -> dict[int, CheckpointFailureReason]:
@@ -173,6 +212,12 @@ class SubtaskHarness:
         return next((e.message for e in self._of(FailTask)), None)
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    def _begun(self, number: int) -> CheckpointId:
+        if number not in self.snapshots:
+            begun = ", ".join(map(str, self.snapshots)) or "none"
+            raise InvalidRequest(f"no snapshot of checkpoint {number} was begun: {begun} was")
+        return CheckpointId(number)
 
     def _of(self, kind: type[E]) -> list[E]:
         return [effect for effect in self.effects if isinstance(effect, kind)]

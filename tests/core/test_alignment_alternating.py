@@ -190,6 +190,40 @@ def test_ends_of_channels_count_after_the_time_out_as_well() -> None:
     assert host.notified == [1, 2]
 
 
+def test_the_end_of_a_channel_after_the_time_goes_unaligned_before_the_timer_fires() -> None:
+    """ALT#testTimeoutAlignmentAfterReceivedEndOfPartition."""
+    host = alternating(3)
+    host.announce(1, 0)
+    host.barrier(1, 0)
+    host.advance(0.101, fire=False)
+    host.end(1)
+    assert (host.triggered, host.blocked, host.timer) == ([1], set(), None)
+    assert host.snapshots[0].recording == {2}
+    host.end(2)
+    assert how(host) == [Alignment.UNALIGNED]
+    assert len(host.in_flight) == 1
+
+
+def test_the_end_of_a_channel_before_any_barrier_does_not_switch() -> None:
+    """Only a checkpoint whose first barrier was reached is switched by an end: nothing could be triggered."""
+    host = alternating(3)
+    host.announce(1, 0)
+    host.advance(0.101, fire=False)
+    host.end(1)
+    assert (host.triggered, host.pulled) == ([], [])
+    host.fire_timer()
+    assert host.pulled == [0]
+
+
+def test_a_time_out_triggers_at_once_though_the_channel_that_had_brought_its_barrier_ended() -> None:
+    host = alternating(3)
+    host.barrier(1, 0)
+    host.end(0)
+    host.advance(0.2)
+    assert (host.triggered, how(host)) == ([1], [Alignment.UNALIGNED])
+    assert host.snapshots[0].recording == {1, 2}
+
+
 # --- unaligned barriers ---------------------------------------------------------------------------
 
 

@@ -46,10 +46,35 @@ def test_every_key_group_has_exactly_one_owner(max_parallelism: int, data: st.Da
 
 @pytest.mark.parametrize(
     ("parallelism", "derived"),
-    [(1, 128), (85, 128), (86, 256), (128, 256), (171, 256), (172, 512), (30_000, 32_768), (40_000, 32_768)],
+    [(1, 128), (85, 128), (86, 256), (128, 256), (171, 256), (172, 512), (30_000, 32_768), (32_768, 32_768)],
 )
 def test_the_derived_maximum_is_a_power_of_two_with_room_to_grow(parallelism: int, derived: int) -> None:
     assert default_max_parallelism(parallelism) == derived
+
+
+@pytest.mark.parametrize("parallelism", [0, -1, 32_769])
+def test_no_maximum_is_derived_where_none_can_hold(parallelism: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"parallelism must be from 1 to 32768, got {parallelism}"):
+        default_max_parallelism(parallelism)
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 0), (1, 2), (42, 42), (0, 32_767), (32_766, 32_767)])
+def test_a_range_knows_its_key_groups(start: int, end: int) -> None:
+    """KeyGroupRangeTest#testKeyGroupRangeBasics."""
+    mine = KeyGroupRange(start, end)
+    assert list(mine) == [*range(start, end + 1)]
+    assert len(mine) == end - start + 1
+    assert start in mine
+    assert end in mine
+    assert start - 1 not in mine
+    assert end + 1 not in mine
+
+
+@pytest.mark.parametrize(("start", "end"), [(-3, 2), (3, 1)])
+def test_a_range_that_holds_nothing_or_begins_below_zero_is_refused(start: int, end: int) -> None:
+    """KeyGroupRangeTest#testKeyGroupRangeBasics."""
+    with pytest.raises(InvalidRequest, match=f"got {start} to {end}"):
+        KeyGroupRange(start, end)
 
 
 def test_more_subtasks_than_key_groups_are_refused() -> None:
@@ -157,6 +182,11 @@ def test_broadcast_state_that_only_some_reported_fills_the_gaps() -> None:
     old: list[dict[str, ListState[int]]] = [{"b": ListState(Redistribution.BROADCAST, (7,))}, {}]
     assert items(redistribute(old, parallelism=2), "b") == [(7,), (7,)]
     assert items(redistribute(old, parallelism=3), "b") == [(7,)] * 3
+
+
+def test_list_state_is_dealt_to_at_least_one_subtask() -> None:
+    with pytest.raises(InvalidRequest, match="parallelism must be at least 1, got 0"):
+        redistribute([{"a": ListState(Redistribution.SPLIT, (1,))}], parallelism=0)
 
 
 def test_a_new_stage_without_state_gets_none() -> None:

@@ -115,3 +115,9 @@ def test_without_a_copy_everything_comes_from_storage() -> None:
 
 def test_a_file_only_the_copy_has_is_not_restored() -> None:
     assert set(sources([file("a")], [file("a"), file("more")])) == {"a"}
+
+
+def test_a_worker_that_leaves_keeps_no_copy() -> None:
+    """TaskLocalStateStoreImplTest#dispose."""
+    change = holding(1, 2, 3).confirm(n(2)).copies.dispose()
+    assert (change.pruned, change.copies.stored) == ((2, 3), ())

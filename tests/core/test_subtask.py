@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.messages import Alignment, BarrierOptions
+from dagster_ckpt.core.messages import Alignment, BarrierOptions, SubtaskReport
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.subtask import (
@@ -38,6 +38,7 @@ from dagster_ckpt.core.subtask_effects import (
     TellComplete,
     TellSubsumed,
 )
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.subtask import FILES, SubtaskHarness
 
 ALIGNED = BarrierOptions()
@@ -305,6 +306,7 @@ def test_operators_are_told_what_was_subsumed() -> None:
 # --- stop-with-savepoint and the final checkpoint -------------------------------------------------
 
 SUSPEND = BarrierOptions(kind=CheckpointKind.SYNC_SAVEPOINT_SUSPEND)
+TERMINATE = BarrierOptions(kind=CheckpointKind.SYNC_SAVEPOINT_TERMINATE)
 
 
 def test_the_task_ends_when_its_synchronous_savepoint_is_complete() -> None:
@@ -396,3 +398,122 @@ def test_a_savepoint_can_stop_a_task_that_waits_for_its_final_checkpoint() -> No
     task.upload_done(2)
     task.complete(2)
     assert task.count(FinishTask) == 1
+
+
+@pytest.mark.parametrize("drain", [False, True])
+@pytest.mark.parametrize("acknowledged_first", [False, True])
+def test_a_savepoint_that_ends_the_run_is_waited_for_though_the_final_checkpoint_is_complete(
+    drain: bool, acknowledged_first: bool
+) -> None:
+    """STF#testTriggerStopWithSavepointWhenWaitingForFinalCheckpoint, …NoDrain…OnSourceTask."""
+    task = Task()
+    task.end_of_data()
+    task.checkpoint(6)
+    task.upload_done(6)
+    task.checkpoint(7, TERMINATE if drain else SUSPEND)
+    if acknowledged_first:
+        task.upload_done(7)
+    task.complete(6)
+    assert not task.is_finished
+    if not acknowledged_first:
+        task.upload_done(7)
+    assert not task.is_finished
+    task.complete(7)
+    assert task.told_complete == [6, 7]
+    assert task.count(FinishTask) == 1
+
+
+def test_operators_are_finished_once_whether_the_data_ends_or_a_drain_begins_first() -> None:
+    ended_first, drained_first = Task(), Task()
+    ended_first.end_of_data()
+    ended_first.checkpoint(1, TERMINATE)
+    drained_first.checkpoint(1, TERMINATE)
+    drained_first.end_of_data()
+    assert ended_first.count(FinishOperators) == drained_first.count(FinishOperators) == 1
+
+
+def test_an_aborted_drain_makes_no_later_checkpoint_the_final_one() -> None:
+    """A host may go on after a failed stop: Flink's task fails."""
+    task = Task()
+    task.checkpoint(1, TERMINATE)
+    task.upload_done(1)
+    task.abort(1)
+    task.checkpoint(2)
+    task.upload_done(2)
+    task.complete(2)
+    assert not task.is_finished
+    assert task.reports == {1: SubtaskReport.OPERATORS_FINISHED, 2: SubtaskReport.NORMAL}
+
+
+def test_an_acknowledgement_says_whether_the_operators_were_finished_when_its_checkpoint_began() -> None:
+    """STF#testReportOperatorsFinishedInCheckpoint."""
+    task = Task()
+    task.checkpoint(2)
+    task.end_of_data()
+    task.upload_done(2)
+    task.checkpoint(4)
+    task.upload_done(4)
+    assert task.reports == {2: SubtaskReport.NORMAL, 4: SubtaskReport.OPERATORS_FINISHED}
+
+
+# --- tasks that have no operators, or do not run ---------------------------------------------------
+
+
+def test_a_task_that_was_finished_when_restored_passes_barriers_on_and_tells_no_operator() -> None:
+    """STF#testOperatorSkipLifeCycleIfFinishedOnRestore, #testWaitingForUnalignedChannelStatesIfFinishedOnRestore."""
+    task = Task(restored_from=1, finished_on_restore=True)
+    assert kinds(task.checkpoint(2, UNALIGNED)) == [EmitBarrier, FinishOutputChannelState, TakeSnapshot]
+    assert task.acknowledged == []
+    task.upload_done(2, ())
+    assert task.reports == {2: SubtaskReport.FINISHED_ON_RESTORE}
+    task.complete(2)
+    task.abort(3, latest_completed=2)
+    task.subsumed(1)
+    task.end_of_data()
+    assert (task.told_complete, task.told_aborted, task.told_subsumed) == ([], [], [])
+    assert task.count(FinishOperators) == task.count(PrepareBarrier) == 0
+    assert (task.confirmed_copies, task.dropped_copies) == ([2], [3])
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason"),
+    [
+        ("deploying", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY),
+        ("closing", Reason.CHECKPOINT_DECLINED_TASK_CLOSING),
+        ("ended", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY),
+    ],
+)
+def test_a_task_that_does_not_run_declines_and_lets_nobody_downstream_wait(
+    phase: str, reason: Reason
+) -> None:
+    task = Task(phase=phase)
+    effects = task.checkpoint(1)
+    assert kinds(effects) == [EmitCancelMarker, DiscardChannelState, DeclineCheckpoint]
+    assert (task.declined, task.snapshots, task.cancel_markers) == ({1: reason}, [], [1])
+
+
+# --- the harness ----------------------------------------------------------------------------------
+
+
+def test_what_a_subtask_remembers_of_aborts_can_be_read() -> None:
+    """SCC#testNotifyCheckpointAbortedBeforeAsyncPhase."""
+    task = Task()
+    task.abort(42)
+    assert task.remembered_aborts == [42]
+    task.checkpoint(42)
+    assert (task.remembered_aborts, task.snapshots, task.cancel_markers) == ([], [], [42])
+
+
+def test_calls_that_make_no_sense_say_so() -> None:
+    task = Task()
+    task.checkpoint(1)
+    with pytest.raises(InvalidRequest, match="no snapshot of checkpoint 5 was begun: 1 was"):
+        task.upload_done(5)
+    with pytest.raises(InvalidRequest, match="no snapshot of checkpoint 5 was begun"):
+        task.upload_fails(5)
+    with pytest.raises(InvalidRequest, match="ids start at 1, got 0"):
+        task.checkpoint(0)
+    with pytest.raises(InvalidRequest, match="ids start at 1, got 0"):
+        task.complete(0)
+    with pytest.raises(InvalidRequest, match="phase must be one of DEPLOYING, RUNNING, CLOSING, ENDED"):
+        task.leave("gone")

@@ -210,3 +210,39 @@ def test_what_kind_it_was_is_in_the_numbers() -> None:
     h.completed_savepoint(name="nightly")
     [row] = h.statistics.history
     assert (row.kind, row.trigger.name, row.run_id) == (CheckpointKind.SAVEPOINT, "nightly", "run-1")
+
+
+def test_the_duration_of_a_failure_is_the_time_until_it_failed() -> None:
+    """FailedCheckpointStatsTest#testEndToEndDuration."""
+    h = two()
+    unanswered = h.checkpoint()
+    h.clock.advance(3.0)
+    h.decline(unanswered, "a")
+    answered = h.checkpoint()
+    h.clock.advance(1.0)
+    h.acknowledge(answered, "b")
+    h.clock.advance(3.0)
+    h.decline(answered, "a")
+    durations = {r.checkpoint_id: r.duration for r in h.statistics.history}
+    assert durations == {unanswered: pytest.approx(3.0), answered: pytest.approx(4.0)}
+
+
+def test_one_subtask_makes_a_checkpoint_unaligned() -> None:
+    """PendingCheckpointStatsTest#testReportSubtaskStats."""
+    h = two()
+    cp = h.checkpoint()
+    h.acknowledge(cp, "a", 0, metrics=SnapshotMetrics())
+    assert not h.statistics.history[0].unaligned
+    h.acknowledge(cp, "a", 1, metrics=SnapshotMetrics(unaligned=True))
+    h.acknowledge(cp, "b")
+    assert h.statistics.history[0].unaligned
+
+
+def test_a_checkpoint_is_found_by_its_id_as_long_as_it_is_in_the_history_or_the_latest_of_its_kind() -> None:
+    """CheckpointStatsHistoryTest#testZeroMaxSizeHistory, #testCheckpointHistory."""
+    h = two(history_size=1, num_retained=3)
+    first = h.completed_checkpoint()
+    second = h.completed_checkpoint()
+    savepoint = h.completed_savepoint()
+    found = [h.statistics.checkpoint(number) for number in (first, second, savepoint, 99)]
+    assert [row and row.checkpoint_id for row in found] == [None, second, savepoint, None]
