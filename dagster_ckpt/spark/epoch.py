@@ -7,23 +7,26 @@ in the working directory (``RunProgress``), never from memory.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.failures import FailureDecision
-from dagster_ckpt.core.ids import CheckpointId, LogPosition, StageUid
+from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.outcomes import Rejected, Triggered
 from dagster_ckpt.core.requests import CheckpointRequest
 from dagster_ckpt.errors import Corrupt, Fenced
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.capture import read_offsets
 from dagster_ckpt.spark.channel_entries import Barrier
 from dagster_ckpt.spark.channel_log import Outdated
 from dagster_ckpt.spark.directories import AttemptDirectory, RunProgress
 from dagster_ckpt.spark.reporting import Reporter, StageReport
 from dagster_ckpt.spark.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.stage_snapshot import Cut, SnapshotOutcome, StageSnapshotter
+from dagster_ckpt.spark.streaming.in_flight import Span, plan_in_flight, spans_in_flight
+from dagster_ckpt.spark.streaming.positions import channel_positions, names_of_inputs
 from dagster_ckpt.spark.tables import PipelineTables
 from dagster_ckpt.stages import StageRole
 
@@ -279,20 +282,7 @@ class EpochRun:
             self.coordinator.confirm_aborted(checkpoint, query.uid)
             return SnapshotOutcome(decision=None, text="no longer wanted (the checkpoint is over)")
         self.coordinator.rearm_timeout(checkpoint)
-        batch = barrier.batch_id
-        sink = self.tables.cut(query.stage, query.directory, batch)
-        cut = Cut(
-            checkpoint_id=checkpoint,
-            batch_id=batch,
-            input_positions={
-                uid: found
-                for uid, log in query.input_logs().items()
-                if (found := log.find_barrier(checkpoint)) is not None
-            },
-            output_position=position,
-            table=sink.snapshot,
-            extra_files=sink.files,
-        )
+        cut = self._cut(query, position, barrier)
         snapshotter = StageSnapshotter(
             uid=query.uid,
             directory=query.directory,
@@ -300,6 +290,39 @@ class EpochRun:
             local_copies=self.attempt.local_copies(query.uid),
         )
         return snapshotter.take(cut, retries_left=retries_left)
+
+    def _cut(self, query: StageQuery, position: LogPosition, barrier: Barrier) -> Cut:
+        batch = barrier.batch_id
+        sink = self.tables.cut(query.stage, query.directory, batch)
+        logs = query.input_logs()
+        barriers = {
+            uid: found
+            for uid, log in logs.items()
+            if (found := log.find_barrier(barrier.checkpoint_id)) is not None
+        }
+        unread = plan_in_flight(self._unread(query, batch, barriers))
+        return Cut(
+            checkpoint_id=barrier.checkpoint_id,
+            batch_id=batch,
+            input_positions=barriers,
+            output_position=position,
+            table=sink.snapshot,
+            extra_files=(*sink.files, *unread),
+            unaligned=bool(unread),
+            persisted_in_flight=sum(file.size for file in unread),
+        )
+
+    def _unread(
+        self, query: StageQuery, batch: BatchId | None, barriers: Mapping[StageUid, LogPosition]
+    ) -> list[Span]:
+        """Return what lies unread before the barriers: a stream that was stopped rests with rows on their way."""
+        logs = {uid: log for uid, log in query.input_logs().items() if uid in barriers}
+        read = {uid: log.start for uid, log in logs.items()}
+        if batch is not None:
+            names = names_of_inputs(self.pipeline, query.uid)
+            found = channel_positions(read_offsets(query.directory.query, batch), names)
+            read = {uid: found[uid] for uid in logs if uid in found}
+        return spans_in_flight(read, barriers, logs)
 
 
 def _rows(query: StreamingQuery) -> int:

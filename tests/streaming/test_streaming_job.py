@@ -19,10 +19,13 @@ from dagster_ckpt import (
     build_pipeline_definitions,
     checkpoints_asset_key,
 )
+from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.record import CoordinatorRecord, parse_record
+from dagster_ckpt.spark.streaming.gate import Hold
+from dagster_ckpt.spark.streaming.service import Interrupted
 from tests.epoch.conftest import WITHOUT_CAPTURE
-from tests.streaming.lab import until
+from tests.streaming.lab import stream_lab, until
 from tests.streaming.pipelines import (
     Numbers,
     diamond,
@@ -154,6 +157,29 @@ def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_st
     assert restored.success
     assert read_rows(jobs.tables) == expected_rows(40)
     assert read_totals(jobs.tables) == expected_totals(40)
+
+
+def test_a_savepoint_of_a_stream_that_was_stopped_holds_the_rows_that_were_on_their_way(
+    jobs: JobLab, numbers: Numbers, spark: SparkSession
+) -> None:
+    numbers.put(10)
+    with stream_lab(jobs.folder, spark) as lab:
+        running = lab.start(jobs.pipeline)
+        until(lambda: bool(running.checkpoint()) and read_rows(jobs.tables) == expected_rows(10), 60, running)
+        current = running.service.current
+        assert current is not None
+        met = current.stages[StageUid("met")]
+        met.gate.hold(Hold.SAVEPOINT)
+        numbers.put(10)
+        until(lambda: all(channel.backlog for channel in met.worker.inputs.values()), 60, running)
+        assert running.stop() == Interrupted(clean=True)
+
+    assert jobs.run("diamond_savepoint", savepoint={"name": "by hand"}).success
+    record = jobs.record()
+    assert record is not None
+    assert jobs.run("diamond", restore={"restore_from": record.savepoints[-1].location.uri}).success
+    assert read_rows(jobs.tables) == expected_rows(20)
+    assert read_totals(jobs.tables) == expected_totals(20)
 
 
 def test_stopping_a_pipeline_that_does_not_stream_says_so(jobs: JobLab, numbers: Numbers) -> None:

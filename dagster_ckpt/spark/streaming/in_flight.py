@@ -11,7 +11,7 @@ A restore puts them back at the beginning of the upstream stage's log, where the
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -45,6 +45,33 @@ class Span:
     log: ChannelLog
     start: LogPosition
     stop: LogPosition
+
+
+def spans_in_flight(
+    positions: Mapping[StageUid, LogPosition],
+    barriers: Mapping[StageUid, LogPosition],
+    logs: Mapping[StageUid, ChannelLog],
+) -> list[Span]:
+    """Return the inputs with rows between where a stage has read them to and their barriers.
+
+    Entries without rows are left out wherever none with rows lie before them: a restore fills their places. Raises
+    Declined where a barrier was passed: that is no cut.
+    """
+    spans = []
+    for uid, at in positions.items():
+        stop = barriers[uid]
+        if at > stop:
+            raise Declined(f"{uid} was read to {at}, its barrier lies at {stop}: not a cut")
+        first = _first_rows(logs[uid], at, stop)
+        if first is not None:
+            spans.append(Span(upstream=uid, log=logs[uid], start=first, stop=stop))
+    return spans
+
+
+def _first_rows(log: ChannelLog, start: LogPosition, stop: LogPosition) -> LogPosition | None:
+    return next(
+        (at for at, entry in log.entries(start, stop) if isinstance(entry, Data) and entry.files), None
+    )
 
 
 def plan_in_flight(spans: Iterable[Span]) -> tuple[PlannedFile, ...]:

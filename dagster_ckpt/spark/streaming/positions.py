@@ -7,10 +7,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.capture import latest_committed_batch, read_offsets
+
+if TYPE_CHECKING:
+    from dagster_ckpt.pipeline import CheckpointedPipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,15 @@ class CommittedBatches:
                 "stage in the DataFrame it returns, or leave it out of the stage's parameters"
             )
         return found
+
+
+def names_of_inputs(pipeline: CheckpointedPipeline, uid: StageUid) -> dict[str, StageUid]:
+    """Return which input a channel name in an offset means; a renamed stage is known by its earlier names."""
+    names: dict[str, StageUid] = {}
+    for upstream in pipeline.upstream[uid]:
+        names |= {str(earlier): upstream for earlier in pipeline.stages[upstream].previous_uids}
+        names[str(upstream)] = upstream
+    return names
 
 
 def channel_positions(

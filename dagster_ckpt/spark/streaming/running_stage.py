@@ -22,7 +22,7 @@ from dagster_ckpt.spark.stage_snapshot import SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, StoppedAtBatchBoundary
 from dagster_ckpt.spark.streaming.induced import InducedBarriers
 from dagster_ckpt.spark.streaming.input_channel import InputChannel
-from dagster_ckpt.spark.streaming.positions import CommittedBatches
+from dagster_ckpt.spark.streaming.positions import CommittedBatches, names_of_inputs
 from dagster_ckpt.spark.streaming.progress import BatchMeter
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob, StageCut
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
@@ -95,7 +95,7 @@ class RunningStage:
         _release_earlier(setup, stage_query, over.values())
         batches = CommittedBatches(
             stage_query.directory.query,
-            inputs=_names_of_inputs(setup.pipeline, uid),
+            inputs=names_of_inputs(setup.pipeline, uid),
             starts={upstream: log.start for upstream, log in logs.items()},
         )
         channels = {
@@ -278,15 +278,6 @@ def _release_earlier(setup: StageSetup, query: StageQuery, over: Any) -> None:
             query.release.everything()
         case CheckpointingMode.EXACTLY_ONCE:
             query.release.begin_anew(max(over, default=CheckpointId(0)))
-
-
-def _names_of_inputs(pipeline: CheckpointedPipeline, uid: StageUid) -> dict[str, StageUid]:
-    """Return which input a channel name in an offset means; a renamed stage is known by its earlier names."""
-    names: dict[str, StageUid] = {}
-    for upstream in pipeline.upstream[uid]:
-        names |= {str(earlier): upstream for earlier in pipeline.stages[upstream].previous_uids}
-        names[str(upstream)] = upstream
-    return names
 
 
 def _job(setup: StageSetup, query: StageQuery, cut: StageCut, worker: StageWorker) -> SnapshotJob:

@@ -15,10 +15,9 @@ from dagster_ckpt.core.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced
-from dagster_ckpt.spark.channel_entries import Data
 from dagster_ckpt.spark.channel_log import ChannelLog
 from dagster_ckpt.spark.stage_snapshot import Cut, SnapshotOutcome, StageSnapshotter
-from dagster_ckpt.spark.streaming.in_flight import Span, plan_in_flight
+from dagster_ckpt.spark.streaming.in_flight import Span, plan_in_flight, spans_in_flight
 from dagster_ckpt.spark.streaming.positions import CommittedBatches
 
 if TYPE_CHECKING:
@@ -152,26 +151,14 @@ class SnapshotJob:
         )
 
     def _spans(self, barriers: Mapping[StageUid, LogPosition]) -> list[Span]:
-        """Return what is in flight, having checked that nothing else lies between the cut and the barriers.
-
-        Entries without rows are left out wherever none with rows lie before them: a restore fills their places.
-        """
+        """Return what is in flight, having checked that only recorded inputs have rows before their barriers."""
         if not self.cut.holds:
             return []
-        spans = []
-        for uid, at in self.batches.positions_at(self.cut.batch_id).items():
-            stop = barriers[uid]
-            first = stop if at > stop else _first_rows(self.inputs[uid], at, stop)
-            if at > stop or (first is not None and uid not in self.cut.recording):
+        spans = spans_in_flight(self.batches.positions_at(self.cut.batch_id), barriers, self.inputs)
+        for span in spans:
+            if span.upstream not in self.cut.recording:
                 raise Declined(
-                    f"batch {self.cut.batch_id} has read {uid} to {at}, its barrier lies at {stop}: not a cut"
+                    f"batch {self.cut.batch_id} has not read {span.upstream} from {span.start} up to its barrier at "
+                    f"{span.stop}: not a cut"
                 )
-            if first is not None:
-                spans.append(Span(upstream=uid, log=self.inputs[uid], start=first, stop=stop))
         return spans
-
-
-def _first_rows(log: ChannelLog, start: LogPosition, stop: LogPosition) -> LogPosition | None:
-    return next(
-        (at for at, entry in log.entries(start, stop) if isinstance(entry, Data) and entry.files), None
-    )
