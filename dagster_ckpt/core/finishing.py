@@ -79,20 +79,10 @@ def abort(
     )
     record = _aborted_record(state.record, pending, reason, message, writers, keep_files=keep_files)
     after = _without(replace(state, record=record.model_copy(update={"failures": counter})), checkpoint_id)
-    after = remembered(after, statistics)
-    decision = Decision(state=after, answer=verdict, history=(statistics,))
-    decision = decision.doing(
-        SendAborted(_abort_message(state, progress, reason, message)), AbortCoordinators(checkpoint_id)
-    ).telling(
-        _failed_event(
-            pending,
-            reason,
-            message,
-            statistics,
-            failures=counter.count,
-            tolerable=state.config.tolerable_failed_checkpoints,
-        )
-    )
+    decision = Decision(state=remembered(after, statistics), answer=verdict, history=(statistics,))
+    aborted = SendAborted(_abort_message(state, progress, reason, message))
+    decision = decision.doing(aborted, AbortCoordinators(checkpoint_id))
+    decision = decision.telling(_failed_event(after, pending, reason, message, statistics))
     if verdict is FailureDecision.FAIL_RUN:
         cause = _why_failed(pending, reason, message)
         decision = decision.then(lambda s: fail_job(s, cause))
@@ -179,13 +169,11 @@ def _abort_message(
 
 
 def _failed_event(
+    state: CoordinatorState,
     pending: PendingRecord,
     reason: CheckpointFailureReason,
     message: str,
     statistics: CheckpointStatistics,
-    *,
-    failures: int,
-    tolerable: int,
 ) -> CheckpointFailed:
     return CheckpointFailed(
         checkpoint_id=CheckpointId(pending.checkpoint_id),
@@ -193,8 +181,8 @@ def _failed_event(
         reason=reason,
         message=message or reason.text,
         statistics=statistics,
-        consecutive_failures=failures,
-        tolerable=tolerable,
+        consecutive_failures=state.record.failures.count,
+        tolerable=state.config.tolerable_failed_checkpoints,
     )
 
 

@@ -37,10 +37,12 @@ from dagster_ckpt.runtime.handles import ReadHandles, no_manifest
 from dagster_ckpt.runtime.hooks import (
     MasterHook,
     OperatorCoordinator,
+    distinct_coordinators,
     distinct_hooks,
     read_states,
     restore_hooks,
     serialized,
+    tell_resets,
 )
 from dagster_ckpt.runtime.opening import Opening, Ownership, directory_state, open_attempt
 from dagster_ckpt.runtime.performing import Listener, trigger_failure
@@ -121,7 +123,7 @@ class CheckpointCoordinator(CoordinatorView):
             listeners=tuple(listeners),
             random=random or Random(),
             hooks=distinct_hooks(hooks),
-            coordinators={c.uid: c for c in coordinators},
+            coordinators=distinct_coordinators(coordinators, graph),
             read_manifest=read_manifest,
             background=background or ThreadBackground(),
         )

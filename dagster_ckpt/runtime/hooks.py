@@ -115,6 +115,21 @@ def distinct_hooks(hooks: Sequence[MasterHook]) -> dict[str, MasterHook]:
     return found
 
 
+def distinct_coordinators(
+    coordinators: Sequence[OperatorCoordinator], graph: PipelineGraph
+) -> dict[StageUid, OperatorCoordinator]:
+    """Return driver-side coordinators by stage. Raises InvalidRequest for a second one, or for no such stage."""
+    found: dict[StageUid, OperatorCoordinator] = {}
+    for one in coordinators:
+        if one.uid not in graph.by_uid:
+            there = ", ".join(sorted(graph.by_uid))
+            raise InvalidRequest(f"a coordinator is for stage {one.uid!r}: the stages are {there}")
+        if one.uid in found:
+            raise InvalidRequest(f"stage {one.uid!r} has two coordinators: it can have one")
+        found[one.uid] = one
+    return found
+
+
 def read_states(
     hooks: Mapping[str, MasterHook],
     states: Mapping[str, str],

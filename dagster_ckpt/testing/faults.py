@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from dagster_ckpt.errors import CheckpointError, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.testing.faulty import (
     Call,
@@ -158,7 +158,14 @@ class FailNext:
         effect: Effect = Effect.NONE,
         times: int = 1,
     ) -> FailNext:
-        """Let the next ``times`` calls whose subject matches the glob raise ``error``; return self."""
+        """Let the next ``times`` calls whose subject matches the glob raise ``error``; return self.
+
+        Raises InvalidRequest for what cannot be raised, and for less than one time.
+        """
+        if not isinstance(error, Exception):
+            raise InvalidRequest(f"a fault raises an exception, got {error!r}")
+        if times < 1:
+            raise InvalidRequest(f"a fault fires at least once, got times={times}")
         with self._lock:
             self._armed.append(_Armed(operation, error, matching, effect, times))
         return self

@@ -27,7 +27,7 @@ from dagster_ckpt.core.messages import (
     NotifyAborted,
 )
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.outcomes import Triggered, TriggerOutcome
+from dagster_ckpt.core.outcomes import Queued, Rejected, Triggered, TriggerOutcome
 from dagster_ckpt.core.paths import CheckpointPaths
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.recovery import DirectoryState
@@ -43,10 +43,10 @@ from dagster_ckpt.testing.gateway import RecordingGateway
 from dagster_ckpt.testing.harness_answers import HarnessAnswers
 from dagster_ckpt.testing.harness_events import HarnessEvents
 from dagster_ckpt.testing.harness_faults import HarnessFaults
-from dagster_ckpt.testing.harness_graph import EdgeLike, build_graph, one_of
-from dagster_ckpt.testing.participants import RecordingHook, RecordingOperatorCoordinator
+from dagster_ckpt.testing.harness_graph import EdgeLike, build_graph, number_of, one_of
+from dagster_ckpt.testing.participants import Answering, RecordingHook, RecordingOperatorCoordinator
 
-__all__ = ["CoordinatorHarness"]
+__all__ = ["Answering", "CoordinatorHarness", "RecordingHook", "RecordingOperatorCoordinator"]
 
 
 class CoordinatorHarness(HarnessAnswers):
@@ -65,8 +65,8 @@ class CoordinatorHarness(HarnessAnswers):
         owner: str = "run-1",
         restore_from: str = "latest",
         restore: RestoreOptions | None = None,
-        directory: DirectoryState = DirectoryState.INTACT,
-        acks: AckDurability = AckDurability.PER_STAGE,
+        directory: DirectoryState | str = DirectoryState.INTACT,
+        acks: AckDurability | str = AckDurability.PER_STAGE,
         seed: int = 0,
         world: CoordinatorHarness | None = None,
         store: CoordinatorStore | None = None,
@@ -86,17 +86,18 @@ class CoordinatorHarness(HarnessAnswers):
         self.gateway.on_aborted = self._confirm
         self.background = ManualBackground()
         self.hooks = list(hooks)
+        self._drivers = list(coordinators)
         self.coordinators = {c.uid: c for c in coordinators}
         self.owner = owner
         self.confirm_aborts = True
         """Tasks confirm at once that they stopped writing for an aborted checkpoint."""
-        self.directory = directory
+        self.directory = one_of(DirectoryState, directory, "directory")
         """What a new attempt finds of the previous working directory."""
         self.events: list[CoordinatorEvent] = []
         """Everything the listeners were told, in order."""
         self._random: Random = getattr(world, "_random", None) or Random(seed)
-        self._acks = acks
-        self._restore = restore or RestoreOptions(restore_from=restore_from, **of_restore)
+        self._acks = one_of(AckDurability, acks, "acks")
+        self._restore = restore or RestoreOptions.of(restore_from=restore_from, **of_restore)
         self.coordinator = self._open()
         if running:
             self.run()
@@ -117,7 +118,7 @@ class CoordinatorHarness(HarnessAnswers):
             listeners=[self.events.append],
             random=self._random,
             hooks=self.hooks,
-            coordinators=self._gated(self.coordinators.values()),
+            coordinators=self._gated(self._drivers),
             background=self.background,
             directory_state=lambda path: self.directory,
             acks=self._acks,
@@ -147,8 +148,13 @@ class CoordinatorHarness(HarnessAnswers):
         """Return a newer attempt of the pipeline over the same store and storage: this one is fenced.
 
         ``options``: ``claim_mode`` and whatever else RestoreOptions has, ``hooks``, ``coordinators``, ``stages``,
-        ``edges``, settings.
+        ``edges``, settings. Raises InvalidRequest for the owner of this one: its processes attach to this attempt.
         """
+        if owner == self.owner:
+            raise InvalidRequest(
+                f"run {owner!r} holds this attempt already: a newer one has another owner "
+                "(recover() and another_process() attach to this one)"
+            )
         return self._beside(owner, restore_from, running=running, **options)
 
     def _beside(self, owner: str, restore_from: str, *, running: bool, **options: Any) -> CoordinatorHarness:
@@ -176,7 +182,7 @@ class CoordinatorHarness(HarnessAnswers):
 
     def dispose(self, savepoint_id: int) -> None:
         """Delete a savepoint."""
-        self.coordinator.dispose_savepoint(CheckpointId(savepoint_id))
+        self.coordinator.dispose_savepoint(number_of(savepoint_id))
 
     # --- time -----------------------------------------------------------------------------------------------
 
@@ -194,7 +200,7 @@ class CoordinatorHarness(HarnessAnswers):
 
     def expire(self, checkpoint_id: int) -> None:
         """Let time pass until the checkpoint's timeout is over."""
-        deadline = self.coordinator.deadline_of(CheckpointId(checkpoint_id))
+        deadline = self.coordinator.deadline_of(number_of(checkpoint_id))
         self.advance(max(0.0, deadline - self.clock.monotonic()))
 
     def start_periodic(self) -> None:
@@ -259,8 +265,14 @@ class CoordinatorHarness(HarnessAnswers):
 
     @staticmethod
     def _id_of(outcome: TriggerOutcome) -> CheckpointId:
-        assert isinstance(outcome, Triggered), f"not triggered: {outcome}"
-        return outcome.id
+        match outcome:
+            case Triggered(number):
+                return number
+            case Queued(_, number):
+                why = f"it is queued as request {number}, see max_concurrent_checkpoints"
+            case Rejected(reason, message):
+                why = f"{reason.name}: {message}"
+        raise AssertionError(f"not triggered: {why}")
 
     # --- tasks ----------------------------------------------------------------------------------------------
 
@@ -277,7 +289,9 @@ class CoordinatorHarness(HarnessAnswers):
         self.report(stage, StageStatus.FINISHED, subtask)
 
     def restart_task(self, stage: str, subtask: int = 0) -> ExecutionAttempt:
-        """Deploy and run a new try of a task; return its identity."""
+        """Deploy and run a new try of a task (one that runs is canceled first); return its identity."""
+        if not self.status(stage, subtask).is_over:
+            self.report(stage, StageStatus.CANCELED, subtask)
         self.report(stage, StageStatus.DEPLOYING, subtask)
         self.report(stage, StageStatus.RUNNING, subtask)
         return self.attempt(stage, subtask)
@@ -289,7 +303,7 @@ class CoordinatorHarness(HarnessAnswers):
     def confirm_aborted(self, checkpoint_id: int, stage: str) -> None:
         """Let a stage say that it writes nothing more for an aborted checkpoint."""
         self.check_task(stage)
-        self.coordinator.confirm_aborted(CheckpointId(checkpoint_id), StageUid(stage))
+        self.coordinator.confirm_aborted(number_of(checkpoint_id), StageUid(stage))
 
     def _confirm(self, message: NotifyAborted) -> None:
         if self.confirm_aborts and hasattr(self, "coordinator"):

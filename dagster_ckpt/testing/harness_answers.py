@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dagster_ckpt.core.failures import FailureDecision
@@ -23,18 +23,20 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.handles import write_subtask_handles
 from dagster_ckpt.testing.harness_events import HarnessEvents
 from dagster_ckpt.testing.harness_faults import HarnessFaults
-from dagster_ckpt.testing.harness_graph import one_of
-from dagster_ckpt.testing.harness_readings import HarnessReadings
+from dagster_ckpt.testing.harness_graph import number_of, one_of
+from dagster_ckpt.testing.participants import RecordingHook
 
 
-class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
+class HarnessAnswers(HarnessEvents, HarnessFaults):
     """The tasks' side of a checkpoint."""
 
     graph: PipelineGraph
     paths: CheckpointPaths
+    hooks: list[RecordingHook]
 
     def attempt(self, stage: str, subtask: int = 0) -> ExecutionAttempt:
-        """Return the identity of the current try of a task."""
+        """Return the identity of the current try of a task. Raises NotFound: no such task."""
+        self.check_task(stage, subtask)
         return self.coordinator.attempt_of(StageUid(stage), subtask)
 
     # --- acknowledgements -----------------------------------------------------------------------------------
@@ -44,15 +46,18 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
     ) -> StateHandle:
         """Write a private file of a checkpoint into its folder; return its handle."""
         self.check_task(stage)
-        location = self.coordinator.location_of(CheckpointId(checkpoint_id))
+        location = self.coordinator.location_of(number_of(checkpoint_id))
         key = exclusive_file(location.folder, StageUid(stage), name)
         location.storage.create(key, content)
         return StateHandle(key, len(content))
 
     def shared(self, checkpoint_id: int, stage: str, name: str, content: bytes = b"shared") -> StateHandle:
-        """Write a shared file as uploaded by a checkpoint (or name it, when it is there); return its handle."""
+        """Write a shared file as uploaded by a checkpoint (or name it, when it is there); return its handle.
+
+        Raises NotFound for a checkpoint that never was.
+        """
         self.check_task(stage)
-        key = self.paths.shared_file(StageUid(stage), CheckpointId(checkpoint_id), name)
+        key = self.paths.shared_file(StageUid(stage), self.check_triggered(checkpoint_id), name)
         self.storage.create(key, content)
         return StateHandle(key, len(content), StateScope.SHARED)
 
@@ -62,21 +67,21 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
         stage: str,
         subtask: int = 0,
         *,
-        handles: Sequence[StateHandle] = (),
-        metrics: SnapshotMetrics | None = None,
+        handles: Sequence[StateHandle] | StateHandle = (),
+        metrics: SnapshotMetrics | Mapping[str, Any] | None = None,
         report: SubtaskReport | str = SubtaskReport.NORMAL,
         attempt: ExecutionAttempt | None = None,
     ) -> AcknowledgeResult:
-        """Acknowledge for one subtask; ``attempt`` where it is not the current try.
+        """Acknowledge for one subtask; ``attempt`` where it is not the current try; ``metrics`` may be a dict.
 
-        A subtask that the stage does not have is a stranger: UNKNOWN.
+        A subtask that the stage does not have is a stranger: UNKNOWN. Raises InvalidRequest for what is none of these.
         """
         return self.coordinator.acknowledge(
             SubtaskAcknowledgement(
-                checkpoint_id=CheckpointId(checkpoint_id),
-                attempt=attempt or self.attempt(stage, subtask),
-                handles=tuple(handles),
-                metrics=metrics,
+                checkpoint_id=number_of(checkpoint_id),
+                attempt=self._try_of(attempt, stage, subtask),
+                handles=_handles(handles),
+                metrics=_metrics(metrics),
                 report=one_of(SubtaskReport, report, "report"),
             )
         )
@@ -86,7 +91,7 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
         checkpoint_id: int,
         stage: str,
         *,
-        handles: Sequence[StateHandle] = (),
+        handles: Sequence[StateHandle] | StateHandle = (),
         attempt: ExecutionAttempt | None = None,
         **snapshot: Any,
     ) -> AcknowledgeResult:
@@ -97,16 +102,28 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
         self.check_task(stage)
         spec = self.graph.by_uid[StageUid(stage)]
         fields = {"uid": stage, "parallelism": spec.parallelism, **snapshot}
-        if handles and not {"manifest", "subtask_handles"} & snapshot.keys():
-            fields["subtask_handles"] = self._file_list(CheckpointId(checkpoint_id), stage, handles)
+        if strange := sorted(fields.keys() - StageSnapshot.model_fields.keys()):
+            raise InvalidRequest(
+                f"a stage's snapshot has no {strange[0]}: it has {', '.join(StageSnapshot.model_fields)}"
+            )
+        files = _handles(handles)
+        if files and not {"manifest", "subtask_handles"} & snapshot.keys():
+            fields["subtask_handles"] = self._file_list(number_of(checkpoint_id), stage, files)
         return self.coordinator.acknowledge_stage(
             StageAcknowledgement(
-                checkpoint_id=CheckpointId(checkpoint_id),
-                attempt=attempt or self.attempt(stage),
+                checkpoint_id=number_of(checkpoint_id),
+                attempt=self._try_of(attempt, stage, 0),
                 snapshot=StageSnapshot(**fields),
-                handles=tuple(handles),
+                handles=files,
             )
         )
+
+    def _try_of(self, given: ExecutionAttempt | None, stage: str, subtask: int) -> ExecutionAttempt:
+        if given is None:
+            return self.coordinator.attempt_of(StageUid(stage), subtask)
+        if not isinstance(given, ExecutionAttempt):
+            raise InvalidRequest(f"attempt is what attempt(stage, subtask) returned, got {given!r}")
+        return given
 
     def _file_list(
         self, number: CheckpointId, stage: str, handles: Sequence[StateHandle]
@@ -118,8 +135,8 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
         return write_subtask_handles(location.storage, folder, stage, {0: tuple(handles)})
 
     def acknowledge_all(self, checkpoint_id: int) -> None:
-        """Acknowledge for every subtask that still runs."""
-        number = CheckpointId(checkpoint_id)
+        """Acknowledge for every subtask that still runs. Raises NotFound for a checkpoint that never was."""
+        number = self.check_triggered(checkpoint_id)
         for stage in self.graph.topological:
             for subtask in range(stage.parallelism):
                 if number in self.pending and self.status(stage.uid, subtask) is StageStatus.RUNNING:
@@ -127,12 +144,14 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
 
     def answer_hook(self, checkpoint_id: int, hook: str, state: Any = "state") -> None:
         """Give the result a hook owed."""
-        self.coordinator.acknowledge_hook(CheckpointId(checkpoint_id), hook, state)
+        self.coordinator.acknowledge_hook(number_of(checkpoint_id), hook, state)
 
     def fail_hook(self, checkpoint_id: int, hook: str, error: Exception | None = None) -> None:
         """Let a hook that owes a result fail: its checkpoint fails."""
+        if hook not in {h.identifier for h in self.hooks}:
+            raise InvalidRequest(f"there is no master hook {hook!r}")
         failure = error or RuntimeError(f"hook {hook} failed")
-        self.coordinator.fail_hook(CheckpointId(checkpoint_id), hook, failure)
+        self.coordinator.fail_hook(number_of(checkpoint_id), hook, failure)
 
     def decline(
         self,
@@ -146,10 +165,10 @@ class HarnessAnswers(HarnessReadings, HarnessEvents, HarnessFaults):
         retries_left: int = 0,
         attempt: ExecutionAttempt | None = None,
     ) -> FailureDecision:
-        """Decline for one subtask."""
+        """Decline for one subtask; anybody may, but for an earlier try of a task."""
         return self.coordinator.decline(
-            CheckpointId(checkpoint_id),
-            attempt or self.attempt(stage, subtask),
+            number_of(checkpoint_id),
+            self._try_of(attempt, stage, subtask),
             _reason(reason),
             message,
             transient=transient,
@@ -161,7 +180,23 @@ def _reason(given: CheckpointFailureReason | str) -> CheckpointFailureReason:
     """Return the reason, which may be given by name. Raises InvalidRequest that lists the names."""
     if isinstance(given, CheckpointFailureReason):
         return given
-    if given.upper() in CheckpointFailureReason.__members__:
-        return CheckpointFailureReason[given.upper()]
+    name = str(given).upper()
+    if name in CheckpointFailureReason.__members__:
+        return CheckpointFailureReason[name]
     names = ", ".join(CheckpointFailureReason.__members__)
     raise InvalidRequest(f"reason must be one of {names}, got {given!r}")
+
+
+def _handles(given: Sequence[StateHandle] | StateHandle) -> tuple[StateHandle, ...]:
+    handles = (given,) if isinstance(given, StateHandle) else tuple(given)
+    if other := [h for h in handles if not isinstance(h, StateHandle)]:
+        raise InvalidRequest(f"handles are what private() and shared() return, got {other[0]!r}")
+    return handles
+
+
+def _metrics(given: SnapshotMetrics | Mapping[str, Any] | None) -> SnapshotMetrics | None:
+    if given is None or isinstance(given, SnapshotMetrics):
+        return given
+    if strange := sorted(given.keys() - SnapshotMetrics.model_fields.keys()):
+        raise InvalidRequest(f"metrics have no {strange[0]}: {', '.join(SnapshotMetrics.model_fields)}")
+    return SnapshotMetrics(**given)

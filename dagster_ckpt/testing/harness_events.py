@@ -10,14 +10,16 @@ from typing import Any
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.reasons import AcknowledgeResult
+from dagster_ckpt.core.tasks import StageStatus
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.gated_coordinator import GatedCoordinator
-from dagster_ckpt.testing.harness_graph import unknown_stage
+from dagster_ckpt.testing.harness_graph import number_of, unknown_stage
+from dagster_ckpt.testing.harness_readings import HarnessReadings
 from dagster_ckpt.testing.participants import RecordingOperatorCoordinator
 
 
-class HarnessEvents:
+class HarnessEvents(HarnessReadings):
     """The driver's side of stages that have a ``RecordingOperatorCoordinator``."""
 
     graph: PipelineGraph
@@ -45,7 +47,8 @@ class HarnessEvents:
         gate.send(subtask, event)
 
     def received(self, stage: str, subtask: int = 0) -> list[Any]:
-        """Return the events that reached a subtask, in order."""
+        """Return the events that reached a subtask, in order. Raises NotFound: no such task."""
+        self.check_task(stage, subtask)
         return list(self._received[stage, subtask])
 
     @property
@@ -60,7 +63,7 @@ class HarnessEvents:
         delivery.set_result(None)
 
     def lose_event(self) -> None:
-        """Let the oldest event on its way get lost. Raises InvalidRequest where none is."""
+        """Let the oldest event on its way get lost: its task fails. Raises InvalidRequest where none is."""
         *_, event, delivery = self._oldest()
         delivery.set_exception(RuntimeError(f"event {event!r} was lost"))
 
@@ -71,8 +74,9 @@ class HarnessEvents:
 
     def fail_coordinator(self, checkpoint_id: int, stage: str, error: Exception | None = None) -> None:
         """Let a stage's driver-side coordinator fail to give its state: its checkpoint fails."""
+        self.check_task(stage)
         failure = error or RuntimeError(f"the coordinator of stage {stage} failed")
-        self.coordinator.fail_coordinator(CheckpointId(checkpoint_id), StageUid(stage), failure)
+        self.coordinator.fail_coordinator(number_of(checkpoint_id), StageUid(stage), failure)
 
     def acknowledge_coordinator(
         self, checkpoint_id: int, stage: str, state: str | None = "splits"
@@ -80,8 +84,12 @@ class HarnessEvents:
         """Acknowledge for a stage's driver-side coordinator.
 
         Where events sent before are still on their way it is SUCCESS too; the state is taken when they arrive.
+        A stage that has no coordinator is UNKNOWN. Raises NotFound: no such stage; InvalidRequest: not text.
         """
-        number, uid = CheckpointId(checkpoint_id), StageUid(stage)
+        self.check_task(stage)
+        if not isinstance(state, str | None):
+            raise InvalidRequest(f"driver-side state is text or None, got {state!r}")
+        number, uid = number_of(checkpoint_id), StageUid(stage)
         gate = self.gates.get(uid)
         if gate is not None and gate.is_asked(number):
             return gate.snapshot_done(number, state) or AcknowledgeResult.SUCCESS
@@ -90,8 +98,9 @@ class HarnessEvents:
     def _gated(self, coordinators: Iterable[RecordingOperatorCoordinator]) -> list[GatedCoordinator]:
         """Put a gate before each coordinator, as a new process does."""
         self._on_the_way.clear()
-        self.gates = {one.uid: self._gate(one) for one in coordinators}
-        return list(self.gates.values())
+        gates = [self._gate(one) for one in coordinators]
+        self.gates = {gate.uid: gate for gate in gates}
+        return gates
 
     def _gate(self, one: RecordingOperatorCoordinator) -> GatedCoordinator:
         if one.uid not in self.graph.by_uid:
@@ -102,6 +111,7 @@ class HarnessEvents:
             deliver=lambda subtask, event: self._deliver(one.uid, subtask, event),
             acknowledge=self._acknowledged,
             fail=self._failed,
+            fail_subtask=lambda subtask, _: self._missed(one.uid, subtask),
         )
         one.acknowledge = lambda number, _uid, state: gate.snapshot_done(number, state)
         return gate
@@ -113,6 +123,11 @@ class HarnessEvents:
 
     def _failed(self, number: CheckpointId, uid: StageUid, error: Exception) -> None:
         self.coordinator.fail_coordinator(number, uid, error)
+
+    def _missed(self, uid: StageUid, subtask: int) -> None:
+        """A task that runs and missed an event fails, as Flink's do; one that is over missed nothing."""
+        if self.coordinator.status_of_task(uid, subtask) is StageStatus.RUNNING:
+            self.coordinator.report_stage(uid, StageStatus.FAILED, subtask)
 
     def _deliver(self, stage: str, subtask: int, event: Any) -> Future[None]:
         delivery: Future[None] = Future()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
 
-from dagster_ckpt.errors import CheckpointError, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import CheckpointError, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.testing.background import ManualBackground
 from dagster_ckpt.testing.faults import (
@@ -41,6 +41,21 @@ class _DeathAt:
             self.matching = ""
             raise SimulatedCrash(f"before {call.operation} of {call.subject!r}")
         return proceed()
+
+
+def memory_at(storages: Mapping[str, CheckpointStorage], uri: str | None) -> MemoryCheckpointStorage:
+    """Return the memory storage at a URI (None: the pipeline's own), an empty one where nothing was written.
+
+    Raises InvalidRequest for a storage of another kind: what is in it cannot be looked at this way.
+    """
+    found = next(iter(storages.values())) if uri is None else storages.get(uri.rstrip("/"))
+    if found is None:
+        return MemoryCheckpointStorage(uri or "memory://")
+    while isinstance(found, FaultyStorage):
+        found = found.inner
+    if not isinstance(found, MemoryCheckpointStorage):
+        raise InvalidRequest(f"only a memory storage can be looked into, {found.base_uri} is none")
+    return found
 
 
 class HarnessFaults:
@@ -105,6 +120,13 @@ class HarnessFaults:
         """Let the next deletion of files fail."""
         self.faults.arm(Operation.DELETE, error or Unavailable("the checkpoint storage cannot be reached"))
 
+    def damage(self, key: str, content: bytes = b"damaged", *, uri: str | None = None) -> None:
+        """Let a stored file hold something else from now on. Raises NotFound where there is none."""
+        memory = memory_at(self.memory_storages, uri)
+        if key not in memory.contents:
+            raise NotFound(f"{key!r} does not exist in checkpoint storage {memory.base_uri}")
+        memory.contents[key] = content
+
     def block_deletions(self) -> None:
         """Hold the deletion of files until ``release_deletions``."""
         self.background.block()
@@ -133,7 +155,9 @@ class HarnessFaults:
     # --- tasks ----------------------------------------------------------------------------------------------
 
     def fail_next_trigger(self, error: Exception) -> None:
-        """Let the next trigger message raise."""
+        """Let the next trigger message raise. Raises InvalidRequest for what cannot be raised."""
+        if not isinstance(error, Exception):
+            raise InvalidRequest(f"a fault raises an exception, got {error!r}")
 
         def fail_once(message: TriggerStages) -> None:
             self.gateway.on_trigger = None

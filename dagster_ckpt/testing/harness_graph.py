@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TypeVar
 
 from dagster_ckpt.core.graph import Edge, EdgePattern, PipelineGraph, StageSpec
-from dagster_ckpt.core.ids import StageUid, pipeline_id
+from dagster_ckpt.core.ids import CheckpointId, StageUid, pipeline_id
 from dagster_ckpt.errors import InvalidRequest, NotFound
 
 E = TypeVar("E", bound=Enum)
@@ -24,15 +24,19 @@ def build_graph(
 ) -> PipelineGraph:
     """Return the graph a scenario names: stages with their parallelism, edges as pairs (and a pattern).
 
-    Raises InvalidRequest for an unknown stage or pattern.
+    Raises NotFound for an unknown stage, InvalidRequest for what is no stage, edge or pattern.
     """
     if isinstance(stages, Mapping):
+        if odd := [f"{uid}: {width!r}" for uid, width in stages.items() if not isinstance(width, int)]:
+            raise InvalidRequest(f"stages maps each uid to its parallelism, a number, got {odd[0]}")
         specs = tuple(
             StageSpec(uid=StageUid(uid), parallelism=width, uses_union_state=uid in union_state)
             for uid, width in stages.items()
         )
     else:
         specs = tuple(stages)
+        if other := [s for s in specs if not isinstance(s, StageSpec)]:
+            raise InvalidRequest(f"stages is {{uid: parallelism}} or a list of StageSpec, got {other[0]!r}")
     if strange := sorted(union_state - {s.uid for s in specs}):
         raise unknown_stage(strange[0], [s.uid for s in specs])
     return PipelineGraph(pipeline=pipeline_id(pipeline), stages=specs, edges=tuple(_edge(e) for e in edges))
@@ -41,6 +45,8 @@ def build_graph(
 def _edge(given: EdgeLike) -> Edge:
     if isinstance(given, Edge):
         return given
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        raise InvalidRequest(f"an edge is (upstream, downstream) or one more with the pattern, got {given!r}")
     pattern = one_of(EdgePattern, given[2], "pattern") if len(given) == 3 else EdgePattern.ALL_TO_ALL
     return Edge(upstream=StageUid(given[0]), downstream=StageUid(given[1]), pattern=pattern)
 
@@ -48,6 +54,13 @@ def _edge(given: EdgeLike) -> Edge:
 def unknown_stage(uid: str, stages: Iterable[str]) -> NotFound:
     """Return the error for a stage that is not there; it names those that are."""
     return NotFound(f"there is no stage {uid!r}: the stages are {', '.join(sorted(stages))}")
+
+
+def number_of(given: int) -> CheckpointId:
+    """Return a checkpoint's id. Raises InvalidRequest for anything but a number."""
+    if not isinstance(given, int):
+        raise InvalidRequest(f"checkpoints are named by their number, got {given!r}")
+    return CheckpointId(given)
 
 
 def one_of(kind: type[E], given: E | str, what: str) -> E:

@@ -12,13 +12,16 @@ from dagster_ckpt.core.events import (
 )
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.messages import BarrierOptions
+from dagster_ckpt.core.matching import StageMatch
+from dagster_ckpt.core.messages import BarrierOptions, StateHandle
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
 from dagster_ckpt.core.outcomes import CheckpointOutcome
 from dagster_ckpt.core.paths import metadata as metadata_key
+from dagster_ckpt.core.properties import CheckpointProperties
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.record import CoordinatorRecord
+from dagster_ckpt.core.recovery import Materialise
 from dagster_ckpt.core.statistics import StatisticsSnapshot, gauges
 from dagster_ckpt.core.stop_with_savepoint import StopOutcome
 from dagster_ckpt.core.tasks import StageStatus, bits
@@ -27,7 +30,8 @@ from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.gateway import AbortNotice, CompleteNotice, Notice, RecordingGateway
-from dagster_ckpt.testing.harness_graph import unknown_stage
+from dagster_ckpt.testing.harness_faults import memory_at
+from dagster_ckpt.testing.harness_graph import number_of, unknown_stage
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
 
 
@@ -115,32 +119,66 @@ class HarnessReadings:
         return None if at is None else at - self.clock.monotonic()
 
     @property
+    def restored(self) -> CheckpointId | None:
+        """What this attempt was restored from; None: it began without, or went on in the directory it found."""
+        decision = self.coordinator.restored
+        return CheckpointId(decision.metadata.checkpoint_id) if isinstance(decision, Materialise) else None
+
+    def match(self, stage: str) -> StageMatch | None:
+        """Return the state that one stage was restored with, and how it fits; None: it begins empty.
+
+        Raises NotFound: no such stage.
+        """
+        self.check_task(stage)
+        decision = self.coordinator.restored
+        matches = decision.stages.matches if isinstance(decision, Materialise) else ()
+        return next((m for m in matches if m.uid == stage), None)
+
+    @property
     def stop_outcome(self) -> StopOutcome | None:
         """How the stop-with-savepoint ended (Stopped, NotStopped, StoppedBadly); None while it is open."""
         return self.coordinator.stop_outcome
 
     def outcome(self, checkpoint_id: int) -> CheckpointOutcome:
         """Return what became of a checkpoint."""
-        return self.coordinator.status_of(CheckpointId(checkpoint_id))
+        return self.coordinator.status_of(number_of(checkpoint_id))
 
     def kind(self, checkpoint_id: int) -> CheckpointKind:
         """Return the kind of a pending or completed checkpoint (a full one says so)."""
-        return self.coordinator.location_of(CheckpointId(checkpoint_id)).kind
+        return self.coordinator.location_of(number_of(checkpoint_id)).kind
 
     def outstanding(self, checkpoint_id: int) -> dict[str, list[int]]:
-        """Return the subtasks that have not acknowledged, by stage."""
-        return self.coordinator.outstanding(CheckpointId(checkpoint_id))
+        """Return the subtasks that have not acknowledged, by stage. Raises NotFound for one that never was."""
+        return self.coordinator.outstanding(self.check_triggered(checkpoint_id))
+
+    def properties(self, checkpoint_id: int) -> CheckpointProperties:
+        """Return what a pending, completed or restored one is kept for and how it is treated. Raises NotFound."""
+        number = number_of(checkpoint_id)
+        found = self.record.pending_of(number) or self.record.completed_of(number)
+        if found is None:
+            raise NotFound(f"checkpoint {number} is neither pending nor retained")
+        return found.properties
+
+    def check_triggered(self, checkpoint_id: int) -> CheckpointId:
+        """Return the id. Raises NotFound for a checkpoint that was never triggered."""
+        number = number_of(checkpoint_id)
+        if not 1 <= number < self.record.next_id:
+            raise NotFound(
+                f"checkpoint {number} was never triggered: the next one will be {self.record.next_id}"
+            )
+        return number
 
     def plan(self, checkpoint_id: int) -> dict[str, dict[str, list[int]]]:
         """Return the subtasks of a pending checkpoint that it does ``trigger``, does ``wait`` for, and that had
         ``finished``, each by stage. Raises NotFound.
         """
-        plan = self.coordinator.plan_of(CheckpointId(checkpoint_id))
+        plan = self.coordinator.plan_of(number_of(checkpoint_id))
         masks = {"trigger": plan.trigger, "wait": plan.wait, "finished": plan.finished}
         return {what: {uid: [*bits(mask)] for uid, mask in of.items()} for what, of in masks.items()}
 
     def status(self, stage: str, subtask: int = 0) -> StageStatus:
-        """Return the status of a task."""
+        """Return the status of a task; RUNNING where none was ever reported. Raises NotFound: no such task."""
+        self.check_task(stage, subtask)
         return self.coordinator.status_of_task(StageUid(stage), subtask)
 
     # --- files ----------------------------------------------------------------------------------------------
@@ -149,23 +187,22 @@ class HarnessReadings:
         """Return the keys in the checkpoint storage, or in the one at ``uri``, sorted."""
         return sorted(self._memory(uri).contents)
 
+    def is_stored(self, handle: StateHandle) -> bool:
+        """True while the file of a handle is in one of the storages."""
+        return any(handle.key in self.files(uri) for uri in self.memory_storages)
+
     def removed(self, uri: str | None = None) -> list[str]:
         """Return the keys that were deleted, in order."""
         return list(self._memory(uri).deleted)
 
     def metadata(self, checkpoint_id: int) -> CheckpointMetadata:
         """Return the ``_metadata`` of a completed checkpoint, read from its storage."""
-        location = self.coordinator.location_of(CheckpointId(checkpoint_id))
+        location = self.coordinator.location_of(number_of(checkpoint_id))
         key = metadata_key(location.folder)
         return decode_metadata(location.storage.read(key), name=key)
 
     def _memory(self, uri: str | None) -> MemoryCheckpointStorage:
-        if uri is not None and uri.rstrip("/") not in self.memory_storages:
-            return MemoryCheckpointStorage(uri)  # nothing was ever written there
-        storages = self.memory_storages
-        found = next(iter(storages.values())) if uri is None else storages[uri.rstrip("/")]
-        assert isinstance(found, MemoryCheckpointStorage), "only a memory storage can be listed this way"
-        return found
+        return memory_at(self.memory_storages, uri)
 
     # --- tasks ----------------------------------------------------------------------------------------------
 

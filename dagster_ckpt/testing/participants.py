@@ -8,6 +8,7 @@ from typing import Any
 
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.runtime.hooks import ResultPending
+from dagster_ckpt.testing.harness_graph import one_of
 
 
 class Answering(StrEnum):
@@ -23,12 +24,12 @@ class RecordingHook:
     """A master hook that remembers its calls; state is text."""
 
     def __init__(
-        self, identifier: str, state: Any = "state", answering: Answering = Answering.AT_ONCE
+        self, identifier: str, state: Any = "state", answering: Answering | str = Answering.AT_ONCE
     ) -> None:
         self.identifier = identifier
         self.state = state
         """What ``trigger`` returns."""
-        self.answering = answering
+        self.answering = one_of(Answering, answering, "answering")
         self.error: Exception = RuntimeError(f"hook {identifier} failed")
         """What it raises when it fails."""
         self.on_trigger: Callable[[CheckpointId], None] | None = None
@@ -76,18 +77,20 @@ class RecordingOperatorCoordinator:
     """A stage's driver-side coordinator that remembers its calls."""
 
     def __init__(
-        self, uid: str, state: str | None = "splits", answering: Answering = Answering.AT_ONCE
+        self, uid: str, state: str | None = "splits", answering: Answering | str = Answering.AT_ONCE
     ) -> None:
         self.uid = StageUid(uid)
         self.state = state
         """What it acknowledges at once."""
-        self.answering = answering
+        self.answering = one_of(Answering, answering, "answering")
         self.acknowledge: Callable[[CheckpointId, StageUid, str | None], object] | None = None
         """Where an answer goes; the harness sets it."""
         self.asked: list[CheckpointId] = []
         self.completed: list[CheckpointId] = []
         self.aborted: list[CheckpointId] = []
         self.restored: list[tuple[CheckpointId | None, str | None]] = []
+        self.resets: list[tuple[CheckpointId | None, int]] = []
+        """Checkpoint and subtask, for each that started again."""
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> None:
         """Remember the call and answer as told."""
@@ -108,3 +111,7 @@ class RecordingOperatorCoordinator:
     def restore(self, checkpoint_id: CheckpointId | None, state: str | None) -> None:
         """Remember what it was restored with."""
         self.restored.append((checkpoint_id, state))
+
+    def subtask_reset(self, checkpoint_id: CheckpointId | None, subtask: int) -> None:
+        """Remember which subtask starts again, and from where."""
+        self.resets.append((checkpoint_id, subtask))

@@ -194,7 +194,7 @@ def test_driver_side_states_are_waited_for_and_stored() -> None:
 def test_a_second_driver_side_state_is_a_duplicate_one_of_a_stranger_unknown() -> None:
     """C043: PendingCheckpointTest#testDuplicateAcknowledgeCoordinator, #testAcknowledgeUnknownCoordinator."""
     h = CoordinatorHarness(
-        stages={"a": 1, "b": 1},
+        stages={"a": 1, "b": 1, "nobody": 1},
         coordinators=[RecordingOperatorCoordinator("a"), RecordingOperatorCoordinator("b", state=None)],
     )
     cp = h.checkpoint()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from dagster_ckpt.core.outcomes import Rejected
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.harness import CoordinatorHarness
@@ -100,8 +101,8 @@ def test_the_checkpoint_waits_for_the_events_sent_before_it() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_event_that_is_lost_fails_the_checkpoint_and_only_that(when: str) -> None:
-    """#testCheckpointFailsIfSendingEventFailedBeforeTrigger, #…AfterTrigger."""
+def test_an_event_that_is_lost_fails_the_checkpoint_and_the_task_that_should_have_it(when: str) -> None:
+    """#testCheckpointFailsIfSendingEventFailedBeforeTrigger, #…AfterTrigger; SubtaskGatewayImpl fails the task."""
     h = harness(Answering.AT_ONCE if when == "before" else Answering.LATER)
     h.confirm_events = False
     if when == "before":
@@ -112,11 +113,41 @@ def test_an_event_that_is_lost_fails_the_checkpoint_and_only_that(when: str) -> 
     h.lose_event()
     assert h.failures[cp] is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
     assert h.received("source") == []
+    assert (h.status("source", 0), h.status("source", 1)) == ("failed", "running")
     h.confirm_events = True
+    h.restart_task("source")
     again = h.checkpoint()
     h.acknowledge_coordinator(again, "source")
     h.acknowledge_all(again)
     assert h.completed == [again]
+
+
+def test_no_checkpoint_completes_over_an_event_that_its_task_never_got() -> None:
+    """The coordinator's state says that the task has it: a checkpoint of both would lose it for good."""
+    h = harness(Answering.AT_ONCE)
+    h.confirm_events = False
+    h.send_event("source", "split")
+    h.lose_event()
+    refused = h.trigger()
+    assert isinstance(refused, Rejected)
+    assert refused.reason is CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
+    h.send_event("source", "to a task that failed already")
+    h.lose_event()
+    assert h.status("source") == "failed"
+
+
+def test_a_coordinator_hears_which_subtasks_start_again_and_from_where() -> None:
+    """OperatorCoordinator#subtaskReset: what a subtask was sent since then is the coordinator's to send again."""
+    h = harness(Answering.AT_ONCE)
+    driver = h.coordinators["source"]  # type: ignore[index]
+    h.fail_over()
+    assert driver.resets == [(None, 0), (None, 1)]
+    cp = h.completed_checkpoint()
+    h.checkpoint()
+    h.send_event("source", "held", 1)
+    h.fail_over()
+    assert driver.resets[2:] == [(cp, 0), (cp, 1)]
+    assert (h.received("source", 1), h.pending) == (["held"], [])
 
 
 def test_a_restart_opens_the_gates_and_forgets_what_was_held() -> None:

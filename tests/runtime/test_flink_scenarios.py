@@ -8,12 +8,13 @@ from dagster_ckpt.core.failures import FailureDecision
 from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
-from dagster_ckpt.core.outcomes import Queued, Rejected
+from dagster_ckpt.core.outcomes import Queued, Rejected, Triggered
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult as Result
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.recovery import Materialise
 from dagster_ckpt.core.statistics import CheckpointStatus
+from dagster_ckpt.core.stop_with_savepoint import NotStopped, StoppedBadly
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.testing.harness import CoordinatorHarness
 from dagster_ckpt.testing.participants import Answering, RecordingHook, RecordingOperatorCoordinator
@@ -280,6 +281,78 @@ def test_tasks_hear_of_the_abort_before_their_coordinator() -> None:
     assert heard == ["task", "coordinator"]
 
 
+# --- a restart of the stages --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_failover_leaves_nothing_pending_and_nothing_waiting(most: int) -> None:
+    """FailoverStrategyCheckpointCoordinatorTest#testAbortPendingCheckpointsWithTriggerValidation."""
+    h = CoordinatorHarness(interval=1e6, max_concurrent_checkpoints=most)
+    h.advance(h.next_periodic or 0.0)
+    for _ in range(most):
+        h.trigger()
+    assert (len(h.pending), h.queued) == (most, 1)
+    h.fail_over()
+    assert (h.pending, h.queued) == ([], 0), "the tasks of a queued one are about to be restarted"
+    assert h.rejected == [Reason.JOB_FAILOVER_REGION]
+    assert set(h.failures.values()) == {Reason.JOB_FAILOVER_REGION}
+    assert h.next_periodic is not None
+
+
+def test_a_failover_after_the_savepoint_ends_the_stop_and_the_pipeline_goes_on() -> None:
+    """StopWithSavepointTest#testRestartOnTaskFailureAfterSavepointCompletion: it is kept."""
+    h = two(interval=10.0)
+    h.stop_with_savepoint()
+    [savepoint] = h.pending
+    h.acknowledge_all(savepoint)
+    h.fail_task("b")
+    assert h.stop_outcome is None
+    h.fail_over()
+    assert isinstance(h.stop_outcome, StoppedBadly)
+    assert "a canceled, b failed" in h.stop_outcome.message
+    for stage in ("a", "b"):
+        h.restart_task(stage)
+    assert (h.is_scheduling, h.savepoints) == (True, [savepoint])
+    assert isinstance(h.stop_with_savepoint(), Triggered), "it can be tried again"
+
+
+def test_a_failover_while_stages_run_on_after_the_savepoint_ends_the_stop_and_fails_nothing() -> None:
+    """StopWithSavepointTest#testRestartOnGlobalFailureIfRestartConfigured."""
+    h = two(interval=10.0)
+    h.stop_with_savepoint()
+    h.acknowledge_all(1)
+    h.fail_over()
+    assert isinstance(h.stop_outcome, StoppedBadly)
+    assert "a canceled, b canceled" in h.stop_outcome.message
+    assert (h.job_failures, h.is_scheduling) == ([], True)
+
+
+def test_a_failover_before_the_savepoint_is_a_stop_that_failed() -> None:
+    """StopWithSavepointTest#testConcurrentSavepointFailureAndGloballyTerminalStateCauseRestart."""
+    h = two(interval=10.0)
+    h.stop_with_savepoint()
+    h.fail_over()
+    assert isinstance(h.stop_outcome, NotStopped)
+    assert h.stop_outcome.reason is Reason.JOB_FAILOVER_REGION
+    assert h.is_scheduling
+
+
+def test_a_savepoint_cannot_be_subsumed() -> None:
+    """PendingCheckpointTest#testCanBeSubsumed, #testSyncSavepointCannotBeSubsumed."""
+    h = CoordinatorHarness(max_concurrent_checkpoints=MANY)
+    savepoint = h.savepoint()
+    with pytest.raises(InvalidRequest, match="cannot be subsumed"):
+        h.decline(savepoint, "task", reason="checkpoint_subsumed")
+    assert h.pending == [savepoint]
+
+
+def test_an_attempt_does_not_end_running() -> None:
+    h = two()
+    with pytest.raises(InvalidRequest, match="not RUNNING"):
+        h.close("running")
+    assert h.checkpoint() == 1
+
+
 # --- hooks --------------------------------------------------------------------------------------------------
 
 
@@ -415,6 +488,11 @@ def test_the_harness_says_what_there_is_instead_of_what_was_named() -> None:
         lambda: h.acknowledge(cp, "x"),
         lambda: h.confirm_aborted(cp, "x"),
         lambda: h.finish("x"),
+        lambda: h.received("x"),
+        lambda: h.attempt("x"),
+        lambda: h.status("x"),
+        lambda: h.acknowledge_coordinator(cp, "x"),
+        lambda: h.fail_coordinator(cp, "x"),
         lambda: two(union_state=["x"]),
         lambda: two(coordinators=[RecordingOperatorCoordinator("x")]),
     ):
@@ -422,6 +500,9 @@ def test_the_harness_says_what_there_is_instead_of_what_was_named() -> None:
             act()
     with pytest.raises(NotFound, match="1 subtasks, so no subtask 3"):
         h.triggered("a", 3)
+    for never in (h.acknowledge_all, h.outstanding, lambda n: h.shared(n, "a", "f")):
+        with pytest.raises(NotFound, match="checkpoint 9 was never triggered: the next one will be 2"):
+            never(9)
     with pytest.raises(NotFound, match="no stage was told of checkpoint 9"):
         h.options(9)
     for wrong, listed in (
@@ -433,9 +514,65 @@ def test_the_harness_says_what_there_is_instead_of_what_was_named() -> None:
         (h.confirm_event, "confirm_events = False"),
         (lambda: h.advance(-1), "backwards"),
         (lambda: CoordinatorHarness(edges=[("task", "task", "sideways")]), "POINTWISE"),
+        (lambda: CoordinatorHarness(edges=["ab"]), "upstream, downstream"),  # type: ignore[list-item]
+        (lambda: CoordinatorHarness(stages=["a"]), "parallelism"),  # type: ignore[list-item]
+        (lambda: CoordinatorHarness(stages={"a": "2"}), "a number, got a: '2'"),  # type: ignore[dict-item]
+        (lambda: CoordinatorHarness(directory="gone"), "MISSING"),
+        (lambda: CoordinatorHarness(acks="later"), "AT_COMPLETION"),
+        (lambda: CoordinatorHarness(claim_mode="mine"), "no_claim"),
+        (lambda: RecordingHook("hook", answering="soon"), "LATER"),
+        (lambda: two(coordinators=[RecordingOperatorCoordinator("a")] * 2), "two coordinators"),
+        (lambda: h.next_attempt("run-1"), "another owner"),
+        (lambda: h.fail_hook(cp, "x"), "no master hook 'x'"),
+        (lambda: h.fail_next_store(times=0), "at least once"),
+        (lambda: h.fail_next_trigger("boom"), "raises an exception"),  # type: ignore[arg-type]
+        (lambda: h.fail_next_location("boom"), "raises an exception"),  # type: ignore[arg-type]
     ):
         with pytest.raises(InvalidRequest, match=listed):
             wrong()
+
+
+def test_the_harness_takes_no_answer_for_another() -> None:
+    h = two()
+    cp = h.checkpoint()
+    for wrong, said in (
+        ({"handles": ["key"]}, "what private"),
+        ({"metrics": {"bytes": 1}}, "metrics have no bytes: sync_ms"),
+        ({"attempt": "run-1"}, "what attempt"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            h.acknowledge(cp, "a", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="a stage's snapshot has no files: it has uid"):
+        h.acknowledge_stage(cp, "a", files=3)
+    with pytest.raises(InvalidRequest, match="named by their number, got 'chk-1'"):
+        h.acknowledge("chk-1", "a")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="text or None"):
+        h.acknowledge_coordinator(cp, "a", b"x")  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="queued as request 2"):
+        h.checkpoint()
+    h.report("a", "created")
+    with pytest.raises(
+        AssertionError, match="NOT_ALL_REQUIRED_TASKS_RUNNING: Subtask 0 of stage 'a' is created"
+    ):
+        h.savepoint()
+    assert h.outstanding(cp) == {"a": [0], "b": [0]}
+
+
+def test_what_a_scenario_asks_of_a_file_a_task_and_a_checkpoint() -> None:
+    h = two(externalized_checkpoint_retention="delete_on_cancellation")
+    cp = h.checkpoint()
+    file = h.private(cp, "a")
+    assert h.is_stored(file)
+    h.acknowledge(cp, "a", handles=file, metrics={"bytes_full": 7})
+    assert h.statistics.history[0].bytes_full == 7
+    kept = h.properties(cp)
+    assert (kept.discard_canceled, kept.discard_failed) == (True, False)
+    before = h.attempt("b")
+    assert h.restart_task("b") != before
+    assert h.failures == {cp: Reason.TASK_FAILURE}, "its task was canceled"
+    assert not h.is_stored(file)
+    with pytest.raises(NotFound, match="neither pending nor retained"):
+        h.properties(cp)
 
 
 def test_the_harness_takes_names_for_members() -> None:
