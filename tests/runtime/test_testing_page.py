@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dagster_ckpt.core.subtask import TaskPhase
+from dagster_ckpt.testing import barriers
 from dagster_ckpt.testing.barriers import BarrierHarness
 from dagster_ckpt.testing.harness import CoordinatorHarness
 from dagster_ckpt.testing.subtask import SubtaskHarness
@@ -29,12 +31,25 @@ def test_there_are_examples() -> None:
 def test_every_call_the_page_names_exists() -> None:
     reading = PAGE.split("## Reading it")[1].split("\n## ")[0]
     named = set(re.findall(r"`([a-z_]+)\(", PAGE)) | set(re.findall(r"`([a-z_]+)`[,:]? ", reading))
-    known = {*dir(CoordinatorHarness()), *dir(BarrierHarness()), *dir(SubtaskHarness()), "h"}
+    known = {*dir(CoordinatorHarness()), *dir(BarrierHarness()), *dir(SubtaskHarness()), "h", "timeoutable"}
     assert {n for n in named if n not in known} <= {"dagster_ckpt"}
-    [barriers] = re.findall(r"^Calls: .*?\n\n", PAGE, re.M | re.S)
-    words = set(re.findall(r"`([a-z_]+)[`(]", barriers)) - {"mode", "checkpoints_after_tasks_finish"}
-    assert words <= set(dir(BarrierHarness()))
-    assert len(words) > 12
+
+
+@pytest.mark.parametrize(
+    ("section", "there"),
+    [
+        ("## Barriers at the inputs of a stage", {*dir(BarrierHarness()), *dir(barriers)}),
+        (
+            "## The steps of one subtask",
+            {"SubtaskHarness", *dir(SubtaskHarness()), *(p.value for p in TaskPhase)},
+        ),
+    ],
+)
+def test_every_call_and_reading_of_the_smaller_harnesses_exists(section: str, there: set[str]) -> None:
+    rows = [r for r in PAGE.split(section)[1].split("\n## ")[0].splitlines() if r.startswith("| `")]
+    words = {word for row in rows for word in re.findall(r"`([A-Za-z_]+)[`(]", row)}
+    assert len(words) > 15
+    assert words <= there
 
 
 def test_every_module_the_page_names_exists() -> None:
