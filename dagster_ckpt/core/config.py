@@ -57,7 +57,7 @@ class CheckpointConfig(BaseModel):
 
     interval: float | None = None
     """Seconds between periodic checkpoints; None: none are taken by timer. At least 0.01."""
-    interval_during_backlog: Seconds | None = None
+    interval_during_backlog: float | None = Field(default=None, ge=0)
     """Interval while a source works off a backlog: None as ``interval``, 0 none, else >= ``interval``."""
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     timeout: float = 600.0
