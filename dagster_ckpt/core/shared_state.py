@@ -95,7 +95,7 @@ class SharedStateRegistry:
 
         The handle registered first stays. ``created_by`` is given where the file is known to be older than
         the first checkpoint that registers it (after a recovery). Raises InvalidRequest for a placeholder
-        of an unknown key, for a different file under a known key, and after ``close``.
+        of an unknown key, for a different file under a known key (which counts as used), and after ``close``.
         """
         self._check_open(key)
         entry = self._entries.get(key)
@@ -109,6 +109,8 @@ class SharedStateRegistry:
                 handle, created_by or checkpoint_id, checkpoint_id, folder_use is FolderUse.PINS_FOLDER
             )
             return handle
+        # Also where the handle is refused: the checkpoint names the file, and nobody may delete it meanwhile.
+        entry.last_used = max(entry.last_used, checkpoint_id)
         if (
             not isinstance(handle, PlaceholderHandle)
             and handle is not entry.handle
@@ -119,7 +121,6 @@ class SharedStateRegistry:
                 f"of checkpoint {entry.created_by} is registered: "
                 "shared files are written once and never replaced"
             )
-        entry.last_used = max(entry.last_used, checkpoint_id)
         entry.pins_folder = entry.pins_folder or folder_use is FolderUse.PINS_FOLDER
         return entry.handle
 

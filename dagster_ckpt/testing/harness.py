@@ -244,11 +244,10 @@ class CoordinatorHarness(HarnessAnswers):
         return self._id_of(self.trigger(CheckpointKind.SAVEPOINT, **fields))
 
     def stop_with_savepoint(self, *, drain: bool = False, **fields: Any) -> TriggerOutcome:
-        """Begin a stop-with-savepoint, to suspend or (``drain``) to terminate."""
+        """Begin a stop-with-savepoint, to suspend or (``drain``) to terminate; it goes where a savepoint goes."""
         suspend, terminate = CheckpointKind.SYNC_SAVEPOINT_SUSPEND, CheckpointKind.SYNC_SAVEPOINT_TERMINATE
-        request = CheckpointRequest(
-            kind=terminate if drain else suspend, **{"target": "memory://savepoints", **fields}
-        )
+        target = "" if self.config.savepoint_dir else "memory://savepoints"
+        request = CheckpointRequest(kind=terminate if drain else suspend, **{"target": target, **fields})
         return self.coordinator.stop_with_savepoint(request)
 
     def completed_checkpoint(self, **fields: Any) -> CheckpointId:

@@ -61,6 +61,7 @@ def test_a_different_file_under_a_known_key_is_refused() -> None:
         registry.register("a", shared("a", size=2), n(2))
     with pytest.raises(InvalidRequest, match="never replaced"):
         registry.register_all([shared("a", size=2)], n(2))
+    assert registry.unregister_unused(n(2)).files == (), "checkpoint 2 names it all the same"
 
 
 def test_a_placeholder_of_an_unknown_file_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dagster_ckpt.core.failures import FailureDecision
@@ -80,6 +82,20 @@ def test_a_newer_completion_discards_what_the_older_one_had_and_what_comes_late(
     assert [h.completes(stage) for stage in "abc"] == [[second]] * 3
     h.close(RunStatus.FINISHED)
     assert h.files() == []
+
+
+def test_a_file_that_is_named_with_another_size_is_kept_as_long_as_it_is_named() -> None:
+    """SharedStateRegistry#registerReference refuses it; a checkpoint that names it completes, and must not lose it."""
+    h = CoordinatorHarness(incremental=True)
+    cp = h.checkpoint()
+    shared = h.shared(cp, "task", "sst")
+    h.acknowledge(cp, "task", handles=shared)
+    for _ in range(2):
+        cp = h.checkpoint()
+        h.acknowledge(cp, "task", handles=replace(shared, size=shared.size + 1))
+        assert (h.completed, h.is_stored(shared)) == ([cp], True)
+    h.completed_checkpoint()
+    assert not h.is_stored(shared)
 
 
 def test_disposing_of_a_savepoint_leaves_alone_what_a_pending_checkpoint_has_uploaded() -> None:
