@@ -236,8 +236,9 @@ def spark_source(fn: Callable[..., DataFrame] | None = None, /, *, uid: str = ""
         uid: stable name of its state; default: the function's name.
         settings: ``previous_uids``, ``partitions``, ``tags``, ``config_schema``, ``required_resource_keys``;
             ``boundedness="bounded"`` for a source whose data ends; ``barrier_after`` (SourceBatch -> bool) for one
-            that decides itself where a stream's checkpoints fall (the end of a file, of a day): a checkpoint
-            waits for such a batch, and expires when none comes within its timeout.
+            that decides itself where a stream's checkpoints fall (the end of a file, of a day): a checkpoint,
+            and a savepoint that stops the stream, waits for such a batch, and expires when none comes within
+            its timeout.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.spark.channel_cursor import WORTH_A_BATCH
 from dagster_ckpt.spark.channel_entries import Cancel
+from dagster_ckpt.spark.streaming.induced import InducedBarriers
 from dagster_ckpt.spark.streaming.retention import WORTH_IT, cut_logs
 from tests.streaming.played_stages import DIAMOND, TWO_SOURCES, Graph, Play, rows_between
 
@@ -242,3 +243,45 @@ def test_when_that_savepoint_fails_the_stages_go_on_where_they_stood(folder: Pat
     following = stage.trigger()
     stage.run_down()
     assert stage.completed() == [following]
+
+
+def test_a_savepoint_that_ends_the_run_falls_where_the_source_wants_it(folder: Path) -> None:
+    """SourceOperatorStreamTaskTest#testExternallyInducedSource, of stop-with-savepoint: the source decides too."""
+    stage = play(folder, "aligned")
+    source = StageUid("source")
+    induce(stage, source, lambda batch: batch == 2)
+    stage.emit(3)
+    stage.run_down()
+    number = stage.trigger(CheckpointKind.SYNC_SAVEPOINT_SUSPEND)
+    stage.emit(15)
+    stage.run_down()
+    assert stage.completed() == [number]
+    assert sorted(stage.finished) == sorted(DIAMOND)
+    assert stage.cuts[source, number].batch_id == 2
+    assert stage.queries[source].log.find_barrier(number) == stage.queries[source].log.end - 1
+
+
+def test_a_source_goes_on_when_that_savepoint_is_over_before_its_place_came(folder: Path) -> None:
+    stage = play(folder, "aligned")
+    source = StageUid("source")
+    induce(stage, source, lambda batch: batch == 20)
+    stage.emit(3)
+    stage.run_down()
+    number = stage.trigger(CheckpointKind.SYNC_SAVEPOINT_SUSPEND)
+    stage.emit(6)
+    stage.run_down()
+    assert (stage.completed(), stage.queries[source].log.find_barrier(number)) == ([], None)
+    stage.abort(number)
+    stage.emit(60)
+    stage.run_down()
+    assert not stage.finished
+    stage.check_everything_arrived()
+    assert not stage.queries[source].gate.is_held
+
+
+def induce(stage: Play, source: StageUid, is_boundary: Callable[[BatchId], bool]) -> None:
+    """Let a source decide where its barriers fall."""
+    query = stage.queries[source]
+    stage.loop.workers[source].induced = InducedBarriers(
+        gate=query.gate, is_boundary=is_boundary, last_batch=query.log.last_batch
+    )

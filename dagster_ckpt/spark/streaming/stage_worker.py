@@ -108,11 +108,11 @@ class StageWorker:
 
     def trigger(self, checkpoint_id: CheckpointId, timestamp: float, options: BarrierOptions) -> None:
         """Begin a checkpoint at this stage: the coordinator triggers the roots of the graph directly."""
-        if options.kind.is_synchronous:
+        if self.induced is not None:
+            self.induced.add((checkpoint_id, timestamp, options))
+        elif options.kind.is_synchronous:
             self.gate.hold(Hold.SAVEPOINT)
             self._waiting.append((checkpoint_id, timestamp, options))
-        elif self.induced is not None:
-            self.induced.add((checkpoint_id, timestamp, options))
         else:
             self._begin(checkpoint_id, options, AlignmentFacts(timestamp=timestamp))
 
@@ -185,6 +185,8 @@ class StageWorker:
             return False
         waiting = self.induced.take()
         if waiting:
+            if any(options.kind.is_synchronous for *_, options in waiting):
+                self.gate.hold(Hold.SAVEPOINT)
             self._begin_all(waiting)
             self.induced.let_on()
         return bool(waiting)
