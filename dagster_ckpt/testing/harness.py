@@ -37,6 +37,7 @@ from dagster_ckpt.core.tasks import StageStatus
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.runtime.opening import Ownership
 from dagster_ckpt.testing.background import ManualBackground
 from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.gateway import RecordingGateway
@@ -63,6 +64,8 @@ class CoordinatorHarness(HarnessAnswers):
         coordinators: Sequence[RecordingOperatorCoordinator] = (),
         running: bool = True,
         owner: str = "run-1",
+        root: str = "",
+        ownership: Ownership | str = Ownership.ATTACH,
         restore_from: str = "latest",
         restore: RestoreOptions | None = None,
         directory: DirectoryState | str = DirectoryState.INTACT,
@@ -88,7 +91,7 @@ class CoordinatorHarness(HarnessAnswers):
         self.hooks = list(hooks)
         self._drivers = list(coordinators)
         self.coordinators = {c.uid: c for c in coordinators}
-        self.owner = owner
+        self.owner, self._root = owner, root
         self.confirm_aborts = True
         """Tasks confirm at once that they stopped writing for an aborted checkpoint."""
         self.directory = one_of(DirectoryState, directory, "directory")
@@ -98,13 +101,13 @@ class CoordinatorHarness(HarnessAnswers):
         self._random: Random = getattr(world, "_random", None) or Random(seed)
         self._acks = one_of(AckDurability, acks, "acks")
         self._restore = restore or RestoreOptions.of(restore_from=restore_from, **of_restore)
-        self.coordinator = self._open()
+        self.coordinator = self._open(one_of(Ownership, ownership, "ownership"))
         if running:
             self.run()
 
     # --- attempts -------------------------------------------------------------------------------------------
 
-    def _open(self) -> CheckpointCoordinator:
+    def _open(self, ownership: Ownership = Ownership.ATTACH) -> CheckpointCoordinator:
         return CheckpointCoordinator.open(
             graph=self.graph,
             config=self.config,
@@ -114,6 +117,8 @@ class CoordinatorHarness(HarnessAnswers):
             gateway=self.gateway,
             clock=self.clock,
             owner=self.owner,
+            root=self._root,
+            ownership=ownership,
             restore=self._restore,
             listeners=[self.events.append],
             random=self._random,
@@ -148,16 +153,30 @@ class CoordinatorHarness(HarnessAnswers):
         """Return a newer attempt of the pipeline over the same store and storage: this one is fenced.
 
         ``options``: ``claim_mode`` and whatever else RestoreOptions has, ``hooks``, ``coordinators``, ``stages``,
-        ``edges``, settings. Raises InvalidRequest for the owner of this one: its processes attach to this attempt.
+        ``edges``, settings; ``root``: the run that this one is another try of. Raises InvalidRequest for the owner
+        of this one: its processes attach to this attempt.
         """
         if owner == self.owner:
             raise InvalidRequest(
                 f"run {owner!r} holds this attempt already: a newer one has another owner "
-                "(recover() and another_process() attach to this one)"
+                "(restart() begins a new attempt of the same run, another_process() takes part in this one)"
             )
         return self._beside(owner, restore_from, running=running, **options)
 
-    def _beside(self, owner: str, restore_from: str, *, running: bool, **options: Any) -> CoordinatorHarness:
+    def restart(self, **options: Any) -> CoordinatorHarness:
+        """Return a new attempt of the same run, as a stream begins one after a failure: this one is fenced.
+
+        What the run has completed beats what it was to restore. Raises Fenced where a newer run owns the pipeline.
+        """
+        begun = {
+            "root": self._root,
+            "restore": self._restore,
+            "ownership": Ownership.RESTART,
+            "running": True,
+        }
+        return self._beside(self.owner, "latest", **{**begun, **options})
+
+    def _beside(self, owner: str, restore_from: str, **options: Any) -> CoordinatorHarness:
         inherited: dict[str, Any] = {
             "stages": self.graph.stages,
             "edges": self.graph.edges,
@@ -168,7 +187,6 @@ class CoordinatorHarness(HarnessAnswers):
             **{**inherited, **options},
             owner=owner,
             restore_from=restore_from,
-            running=running,
             world=self,
         )
 

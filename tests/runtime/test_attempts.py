@@ -6,7 +6,7 @@ import pytest
 
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.outcomes import Completed
+from dagster_ckpt.core.outcomes import Completed, Failed
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult as Result
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
@@ -294,6 +294,43 @@ def test_a_retry_of_the_run_goes_on_from_its_own_checkpoints_not_from_the_given_
     n.crash()
     n.recover()
     assert n.completed[-1] == cp
+
+
+def test_a_restart_within_the_run_goes_on_from_what_the_run_has_completed() -> None:
+    """CheckpointCoordinator#restoreLatestCheckpointedStateToAll: a job that restarts has its own checkpoints first."""
+    h = two(num_retained=5)
+    savepoint = h.completed_savepoint()
+    n = h.next_attempt("run-2", restore_from=f"savepoint-{savepoint}")
+    again = n.restart()
+    assert again.restored == savepoint, "nothing was completed since"
+    done, left = again.completed_checkpoint(), again.checkpoint()
+    last = again.restart()
+    assert (last.restored, last.pending) == (done, [])
+    ended = last.outcome(left)
+    assert isinstance(ended, Failed)
+    assert ended.reason is Reason.JOB_FAILOVER_REGION
+    assert again.acknowledge(left, "a") is Result.UNKNOWN, "the attempt before is fenced"
+    assert last.checkpoint() == left + 1
+
+
+def test_a_restart_of_a_fenced_run_does_not_fence_its_heir() -> None:
+    h = two()
+    heir = h.next_attempt("run-2")
+    with pytest.raises(Fenced):
+        h.restart()
+    assert heir.completed_checkpoint() == 1
+
+
+def test_another_try_of_a_run_goes_on_from_what_the_first_has_completed() -> None:
+    h = two(num_retained=5)
+    savepoint = h.completed_savepoint()
+    named = f"savepoint-{savepoint}"
+    first = h.next_attempt("run-2", restore_from=named)
+    done = first.completed_checkpoint()
+    assert first.next_attempt("run-3", root="run-2", restore_from=named).restored == done
+    assert first.next_attempt("run-4", restore_from=named).restored == savepoint, (
+        "a person who names it means it"
+    )
 
 
 # --- claim modes --------------------------------------------------------------------------------------------
