@@ -277,7 +277,10 @@ def snapshot_of(
 
 
 def gauges(snapshot: StatisticsSnapshot) -> dict[str, int | float | str]:
-    """Return Flink's 14 checkpoint gauges by name; -1 (or "n/a" for the path) while there is nothing to say."""
+    """Return Flink's 14 checkpoint gauges by name; -1 (or "n/a" for the path) while there is nothing to say.
+
+    Sizes are in bytes; times are in seconds, as everywhere here (Flink: milliseconds).
+    """
     last = max(
         (r for r in (snapshot.latest_completed, snapshot.latest_savepoint) if r is not None),
         key=lambda r: r.checkpoint_id,

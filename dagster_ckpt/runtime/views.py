@@ -74,6 +74,12 @@ class CoordinatorView:
         stop = self._engine.state.stop
         return None if stop is None else stop.outcome
 
+    @property
+    def is_stopping(self) -> bool:
+        """True while a stop-with-savepoint is underway: its savepoint, or the end of its stages, is waited for."""
+        stop = self._engine.state.stop
+        return stop is not None and stop.outcome is None
+
     # --- checkpoints ----------------------------------------------------------------------------------------
 
     def outcome_of_request(self, request_id: str) -> TriggerOutcome:

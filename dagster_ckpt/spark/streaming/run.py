@@ -255,8 +255,11 @@ class StreamingRun:
         return StageDied(None, failure) if failure else None
 
     def _look_for_the_end(self) -> RunEnd | None:
-        """When everything is worked off, a checkpoint taken after that is the final one: it publishes the last rows."""
-        if not self._is_worked_off():
+        """When everything is worked off, a checkpoint taken after that is the final one: it publishes the last rows.
+
+        A stop-with-savepoint that was asked for meanwhile is waited for: who asked gets the savepoint.
+        """
+        if self.coordinator.is_stopping or not self._is_worked_off():
             return None
         record = self.coordinator.record
         if self._final_from is None:
