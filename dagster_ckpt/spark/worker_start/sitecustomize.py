@@ -1,8 +1,8 @@
-"""Lets Spark's Python processes import the installed, compiled pyspark.
+"""Lets Spark's Python processes import the installed, compiled pyspark and py4j.
 
-Spark puts ``pyspark.zip`` before everything else on their path. A zip holds no compiled modules, so each process
-compiles some hundred of them again: most of a second of work for every reader of a stream, at every start. Where the
-zip belongs to an installed package, the package is the same code, compiled.
+Spark puts ``pyspark.zip`` and ``py4j-…-src.zip`` before everything else on their path. A zip holds no compiled modules,
+so each process compiles some hundred of them again: most of a second of work for every reader of a stream, at every
+start. Where a zip belongs to an installed package, the package is the same code, compiled.
 
 ``dagster_ckpt.spark.session`` puts this folder on the path of the processes it starts; Python itself imports the file.
 """
@@ -13,18 +13,25 @@ import os
 import sys
 
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
-_ZIP = os.path.join("python", "lib", "pyspark.zip")
+_LIB = os.sep + os.path.join("python", "lib", "")
 
 
-def without_zipped_pyspark(path: list[str]) -> list[str]:
-    """Return ``path`` without a ``pyspark.zip`` whose installed package can be imported from it."""
-    kept = []
-    for entry in path:
-        home = entry.removesuffix(_ZIP).rstrip(os.sep) if entry.endswith(os.sep + _ZIP) else ""
-        is_package = bool(home) and os.path.isfile(os.path.join(home, "__init__.py"))
-        if not (is_package and os.path.dirname(home) in path):
-            kept.append(entry)
-    return kept
+def without_zips(path: list[str]) -> list[str]:
+    """Return ``path`` without Spark's zips whose installed packages can be imported from it."""
+    return [entry for entry in path if _site_of(entry) not in path]
+
+
+def _site_of(entry: str) -> str | None:
+    """Return the folder whose installed package is what the zip ``entry`` holds, if there is one."""
+    home, lib, name = entry.rpartition(_LIB)
+    site = os.path.dirname(home)
+    if not lib or not os.path.isfile(os.path.join(home, "__init__.py")):
+        return None
+    if name == "pyspark.zip":
+        return site
+    py4j = name.removesuffix("-src.zip")
+    same = name.startswith("py4j-") and os.path.isdir(os.path.join(site, py4j + ".dist-info"))
+    return site if same else None
 
 
 def _run_the_one_behind_this() -> None:
@@ -38,7 +45,5 @@ def _run_the_one_behind_this() -> None:
 
 
 if __name__ == "sitecustomize":
-    sys.path[:] = [
-        entry for entry in without_zipped_pyspark(sys.path) if os.path.abspath(entry) != _OWN_FOLDER
-    ]
+    sys.path[:] = [entry for entry in without_zips(sys.path) if os.path.abspath(entry) != _OWN_FOLDER]
     _run_the_one_behind_this()
