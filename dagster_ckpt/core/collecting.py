@@ -17,6 +17,8 @@ from dagster_ckpt.core.inputs import (
     AbortConfirmed,
     CoordinatorAcked,
     HookAcked,
+    HookId,
+    ParticipantFailed,
     StageAcked,
     StageDeclined,
     SubtaskAcked,
@@ -232,6 +234,22 @@ def hook_acked(state: CoordinatorState, event: HookAcked, now: Now) -> Decision:
     if changed.phase is Phase.HOOKS and not changed.hooks_waiting:
         decision = decision.then(lambda s: to_stages(s, changed))
     return decision.then(lambda s: finalize_if_complete(s, event.checkpoint_id, now))
+
+
+def participant_failed(state: CoordinatorState, event: ParticipantFailed, now: Now) -> Decision:
+    """End the checkpoint that waits for a state that will not come; whoever has answered can fail it no more."""
+    pending = state.record.pending_of(event.checkpoint_id)
+    progress = state.progress.get(event.checkpoint_id)
+    if pending is None or progress is None:
+        return Decision(state=state)
+    match event.participant:
+        case HookId(name):
+            owes = name in progress.hooks_waiting
+        case uid:
+            owes = uid in state.setup.coordinators and uid not in pending.coordinators
+    if not owes:
+        return Decision(state=state)
+    return abort(state, event.checkpoint_id, event.reason, event.message, now).with_answer(None)
 
 
 # --- completion ---------------------------------------------------------------------------------------------

@@ -162,6 +162,13 @@ class AbortConfirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class HookId:
+    """Names a master hook, where a stage's driver-side coordinator could be meant as well."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorAcked:
     """A stage's driver-side coordinator has given its state (None: it has none). Answer: AcknowledgeResult."""
 
@@ -177,6 +184,16 @@ class HookAcked:
     checkpoint_id: CheckpointId
     hook_id: str
     state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipantFailed:
+    """A driver-side coordinator or a master hook failed to give the state it owes."""
+
+    checkpoint_id: CheckpointId
+    participant: StageUid | HookId
+    reason: CheckpointFailureReason
+    message: str
 
 
 # --- from effects -------------------------------------------------------------------------------------------
@@ -275,6 +292,7 @@ Input = (
     | AbortConfirmed
     | CoordinatorAcked
     | HookAcked
+    | ParticipantFailed
     | LocationMade
     | HooksCalled
     | TasksTriggered

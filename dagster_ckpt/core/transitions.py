@@ -43,7 +43,14 @@ def _complete_what_waited(state: CoordinatorState, event: i.Input, now: Now) -> 
 
 def _dispatch(state: CoordinatorState, event: i.Input, now: Now, draw: float) -> Decision:
     match event:
-        case i.StageAcked() | i.StageDeclined() | i.AbortConfirmed() | i.CoordinatorAcked() | i.HookAcked():
+        case (
+            i.StageAcked()
+            | i.StageDeclined()
+            | i.AbortConfirmed()
+            | i.CoordinatorAcked()
+            | i.HookAcked()
+            | i.ParticipantFailed()
+        ):
             return _from_stages(state, event, now)
         case (
             i.LocationMade()
@@ -69,7 +76,12 @@ def _dispatch(state: CoordinatorState, event: i.Input, now: Now, draw: float) ->
 
 def _from_stages(
     state: CoordinatorState,
-    event: i.StageAcked | i.StageDeclined | i.AbortConfirmed | i.CoordinatorAcked | i.HookAcked,
+    event: i.StageAcked
+    | i.StageDeclined
+    | i.AbortConfirmed
+    | i.CoordinatorAcked
+    | i.HookAcked
+    | i.ParticipantFailed,
     now: Now,
 ) -> Decision:
     match event:
@@ -83,6 +95,8 @@ def _from_stages(
             return collecting.coordinator_acked(state, event, now)
         case i.HookAcked():
             return collecting.hook_acked(state, event, now)
+        case i.ParticipantFailed():
+            return collecting.participant_failed(state, event, now)
     assert_never(event)
 
 

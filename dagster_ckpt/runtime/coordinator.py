@@ -323,10 +323,8 @@ class CheckpointCoordinator(CoordinatorView):
         self._workings.submit(i.AbortConfirmed(checkpoint_id, uid))
 
     def acknowledge_hook(self, checkpoint_id: CheckpointId, hook_id: str, state: object) -> None:
-        """Give the result a master hook owed (None: no state)."""
-        hook = self._workings.outside.hooks.get(hook_id)
-        if hook is None:
-            raise InvalidRequest(f"there is no master hook {hook_id!r}")
+        """Give the result a master hook owed (None: no state). Raises InvalidRequest: no such hook."""
+        hook = self._hook(hook_id)
         try:
             text = serialized(hook, state)
         except Exception as error:  # the hook's serializer fails the checkpoint only
@@ -335,14 +333,26 @@ class CheckpointCoordinator(CoordinatorView):
         self._workings.submit(i.HookAcked(checkpoint_id, hook_id, text))
 
     def fail_hook(self, checkpoint_id: CheckpointId, hook_id: str, error: Exception) -> None:
-        """Report that a master hook failed: its checkpoint fails."""
+        """Report that a master hook failed: the checkpoint it owes a result fails.
+
+        Raises InvalidRequest: no such hook.
+        """
+        self._hook(hook_id)
         message = f"Master hook {hook_id!r} failed: {error}"
-        self._workings.submit(i.CheckpointBroken(checkpoint_id, trigger_failure(error), message))
+        who = i.HookId(hook_id)
+        self._workings.submit(i.ParticipantFailed(checkpoint_id, who, trigger_failure(error), message))
 
     def fail_coordinator(self, checkpoint_id: CheckpointId, uid: StageUid, error: Exception) -> None:
-        """Report that a stage's driver-side coordinator failed: its checkpoint fails."""
+        """Report that a stage's driver-side coordinator failed: the checkpoint it owes its state fails."""
         message = f"The coordinator of stage {uid!r} failed: {error}"
-        self._workings.submit(i.CheckpointBroken(checkpoint_id, trigger_failure(error), message))
+        self._workings.submit(i.ParticipantFailed(checkpoint_id, uid, trigger_failure(error), message))
+
+    def _hook(self, hook_id: str) -> MasterHook:
+        hooks = self._workings.outside.hooks
+        if hook_id not in hooks:
+            there = ", ".join(hooks) or "none"
+            raise InvalidRequest(f"there is no master hook {hook_id!r}: those there are: {there}")
+        return hooks[hook_id]
 
     # --- time and questions ---------------------------------------------------------------------------------
 

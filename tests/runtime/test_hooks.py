@@ -189,3 +189,21 @@ def test_hooks_are_reset_when_stages_restart_and_there_is_no_checkpoint() -> Non
     h.completed_checkpoint()
     h.coordinator.fail_over()
     assert hook.resets == 2
+
+
+@pytest.mark.parametrize("late", ["hook", "coordinator"])
+def test_whoever_has_answered_can_fail_the_checkpoint_no_more(late: str) -> None:
+    """A CompletableFuture completes once: what comes after the result is ignored."""
+    h = CoordinatorHarness(
+        hooks=[RecordingHook("hook", answering="later")],
+        coordinators=[RecordingOperatorCoordinator("task", answering="later")],
+    )
+    cp = h.checkpoint()
+    h.acknowledge_coordinator(cp, "task")
+    h.answer_hook(cp, "hook")
+    if late == "hook":
+        h.fail_hook(cp, "hook")
+    else:
+        h.fail_coordinator(cp, "task")
+    h.acknowledge(cp, "task")
+    assert (h.completed, h.failures) == ([cp], {})
