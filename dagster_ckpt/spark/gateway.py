@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.local_copy import drop_local_copies_before
+from dagster_ckpt.spark.local_copy import drop_local_copies_before, drop_local_copy
 from dagster_ckpt.spark.reporting import Reporter
 from dagster_ckpt.spark.tables import PipelineTables
 
@@ -31,4 +31,7 @@ class EpochGateway:
                 drop_local_copies_before(self.attempt.local_copies(uid), message.checkpoint_id)
 
     def notify_aborted(self, message: NotifyAborted) -> None:
-        """Nothing: what was prepared is published by the next checkpoint that completes."""
+        """Keep no local copy of it; what was prepared is published by the next checkpoint that completes."""
+        if self.attempt is not None:
+            for uid in self.tables.pipeline.stages:
+                drop_local_copy(self.attempt.local_copies(uid), message.checkpoint_id)

@@ -24,7 +24,7 @@ from dagster_ckpt.digests import digest_file
 from dagster_ckpt.ports import Digest
 from dagster_ckpt.spark.state_files import PlannedFile
 
-__all__ = ["LocalCopy", "drop_local_copies_before", "keep_local_copy"]
+__all__ = ["LocalCopy", "drop_local_copies_before", "drop_local_copy", "keep_local_copy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,15 @@ def drop_local_copies_before(directory: Path, checkpoint_id: CheckpointId) -> No
     for name in names:
         if name.isdigit() and int(name) < checkpoint_id:
             shutil.rmtree(directory / name, ignore_errors=True)
+
+
+def drop_local_copy(directory: Path, checkpoint_id: CheckpointId) -> None:
+    """Remove the copy of exactly this checkpoint: call it when that one is over without completing.
+
+    Its links keep files on disk that the stage has long replaced, and while storage is down none completes.
+    Source: TaskLocalStateStoreImplTest#abortCheckpoint.
+    """
+    shutil.rmtree(LocalCopy.of(directory, checkpoint_id).folder, ignore_errors=True)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

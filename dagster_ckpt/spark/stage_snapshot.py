@@ -18,7 +18,7 @@ from dagster_ckpt.errors import CheckpointError, Declined, Fenced, NotFound, Una
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.capture import CapturePlan, plan_beginning, plan_capture
 from dagster_ckpt.spark.directories import StageDirectory
-from dagster_ckpt.spark.local_copy import keep_local_copy
+from dagster_ckpt.spark.local_copy import drop_local_copy, keep_local_copy
 from dagster_ckpt.spark.manifest import decode_manifest
 from dagster_ckpt.spark.pins import pin_files, release_pins, uploaded_already
 from dagster_ckpt.spark.state_files import PlannedFile
@@ -93,6 +93,11 @@ class StageSnapshotter:
                 handles=upload.handles,
             )
         )
+        if (
+            result in (AcknowledgeResult.UNKNOWN, AcknowledgeResult.DISCARDED)
+            and self.local_copies is not None
+        ):
+            drop_local_copy(self.local_copies, cut.checkpoint_id)
         text = "acknowledged" if result is AcknowledgeResult.SUCCESS else f"no longer wanted ({result.value})"
         return SnapshotOutcome(
             decision=None, text=text, metrics=snapshot.metrics, subtasks=snapshot.parallelism

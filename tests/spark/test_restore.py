@@ -7,21 +7,35 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
-from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
+from dagster_ckpt.core.messages import NotifyAborted
 from dagster_ckpt.core.metadata_text import decode_metadata, encode_metadata
 from dagster_ckpt.core.model import FileKind
+from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, Unavailable
-from dagster_ckpt.spark.local_copy import LocalCopy, drop_local_copies_before, keep_local_copy
+from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
+from dagster_ckpt.spark.gateway import EpochGateway
+from dagster_ckpt.spark.local_copy import (
+    LocalCopy,
+    drop_local_copies_before,
+    drop_local_copy,
+    keep_local_copy,
+)
 from dagster_ckpt.spark.manifest import encode_manifest
 from dagster_ckpt.spark.restore import materialise_stage, verify_stage
 from dagster_ckpt.spark.snapshots import open_snapshot, read_metadata
+from dagster_ckpt.spark.stage_snapshot import Cut, StageSnapshotter
+from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.upload import UploadMode
 from dagster_ckpt.testing.faults import FailNext, FaultyStorage, Operation, RecordCalls
+from dagster_ckpt.testing.harness import CoordinatorHarness
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
 from tests.spark.fake_checkpoint import QUERY_ID, FakeQuery
 from tests.spark.snapshot_help import Taken, take
@@ -327,3 +341,61 @@ def test_older_local_copies_go_when_a_newer_checkpoint_is_complete(
         _kept(query, take(storage, query.root, number), tmp_path / "local")
     drop_local_copies_before(tmp_path / "local", CheckpointId(3))
     assert [path.name for path in (tmp_path / "local").iterdir()] == ["3"]
+
+
+def test_the_local_copy_of_a_checkpoint_that_failed_goes_and_no_other(
+    query: FakeQuery, storage: MemoryCheckpointStorage, tmp_path: Path
+) -> None:
+    for number in (1, 2, 3):
+        _kept(query, take(storage, query.root, number), tmp_path / "local")
+    drop_local_copy(tmp_path / "local", CheckpointId(2))
+    assert sorted(path.name for path in (tmp_path / "local").iterdir()) == ["1", "3"]
+
+
+@pytest.mark.parametrize("gateway", [EpochGateway, StreamingGateway])
+def test_stages_that_hear_of_a_failed_checkpoint_keep_no_local_copy_of_it(
+    gateway: type[EpochGateway] | type[StreamingGateway], tmp_path: Path
+) -> None:
+    """TaskLocalStateStoreImplTest#abortCheckpoint: while storage is down, copies must not pile up."""
+    attempt = AttemptDirectory(tmp_path / "attempt-1")
+    copies = attempt.local_copies(StageUid("totals"))
+    for number in (1, 2):
+        (copies / str(number)).mkdir(parents=True)
+    tables: Any = SimpleNamespace(pipeline=SimpleNamespace(stages=[StageUid("totals")]))
+    nobody: Any = None
+    reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    gateway(tables=tables, reporter=nobody, attempt=attempt).notify_aborted(
+        NotifyAborted(checkpoint_id=CheckpointId(2), reason=reason, message="", latest_completed=None)
+    )
+    assert [path.name for path in copies.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_part_that_comes_too_late_leaves_no_local_copy(
+    query: FakeQuery, tmp_path: Path, is_late: bool
+) -> None:
+    h = CoordinatorHarness(stages={"totals": 2}, local_backup=True, tolerable_failed_checkpoints=9)
+    number = h.checkpoint()
+
+    class Coordinator:
+        """The coordinator; the checkpoint expires before it hears of the part."""
+
+        def acknowledge_stage(self, part: Any) -> Any:
+            if is_late:
+                h.expire(number)
+            return h.coordinator.acknowledge_stage(part)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(h.coordinator, name)
+
+    stand_in: Any = Coordinator()
+    snapshotter = StageSnapshotter(
+        uid=StageUid("totals"),
+        directory=StageDirectory(query.root),
+        coordinator=stand_in,
+        local_copies=tmp_path / "local",
+    )
+    cut = Cut(checkpoint_id=number, batch_id=BatchId(4), input_positions={}, output_position=None)
+    outcome = snapshotter.take(cut)
+    kept = [path.name for path in (tmp_path / "local").iterdir()]
+    assert (outcome.decision, h.completed, kept) == (None, [] if is_late else [1], [] if is_late else ["1"])

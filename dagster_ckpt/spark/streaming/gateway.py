@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.errors import Declined
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.local_copy import drop_local_copies_before
+from dagster_ckpt.spark.local_copy import drop_local_copies_before, drop_local_copy
 from dagster_ckpt.spark.reporting import Reporter
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, Begin, IsAborted, IsComplete
 from dagster_ckpt.spark.tables import PipelineTables
@@ -49,6 +49,9 @@ class StreamingGateway:
             self.after_completion()
 
     def notify_aborted(self, message: NotifyAborted) -> None:
-        """Tell the stages: alignments of this checkpoint end, snapshots of it stop."""
+        """Tell the stages: alignments of this checkpoint end, snapshots of it stop, no local copy is kept."""
+        if self.attempt is not None:
+            for uid in self.tables.pipeline.stages:
+                drop_local_copy(self.attempt.local_copies(uid), message.checkpoint_id)
         if self.loop is not None:
             self.loop.post(IsAborted(message.checkpoint_id, message.latest_completed))
