@@ -30,15 +30,20 @@ class StageReport:
 
     def line(self) -> str:
         """Return the one line of the event log that speaks of this stage."""
-        work = f"{self.uid}: {self.rows:,} rows in {self.batches} batches ({self.drain_ms / 1000:.1f} s)"
+        work = f"{self.uid}: {_counted(self.rows, 'row')} in {_counted(self.batches, 'batch')} ({self.drain_ms / 1000:.1f} s)"
         if self.checkpoint_id is None:
             return f"{work}; no checkpoint: {self.outcome}"
         cut = "no batch yet" if self.batch_id is None else f"batch {self.batch_id}"
         m = self.metrics
         return (
-            f"{work}; checkpoint {self.checkpoint_id} {self.outcome} at {cut}: {self.subtasks} subtasks, "
+            f"{work}; checkpoint {self.checkpoint_id} {self.outcome} at {cut}: {_counted(self.subtasks, 'subtask')}, "
             f"{m.bytes_new:,} bytes new of {m.bytes_full:,}, sync {m.sync_ms:.1f} ms, async {m.async_ms:.1f} ms"
         )
+
+
+def _counted(number: int, what: str) -> str:
+    plural = "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{'' if number == 1 else plural}"
 
 
 class Reporter(Protocol):
