@@ -123,11 +123,15 @@ class StageSnapshotter:
             parallelism=self.threads,
             cancelled=lambda: not self.coordinator.is_pending(cut.checkpoint_id),
         )
-        self._keep_local_copy(cut, files)
+        if not location.kind.is_savepoint or location.kind.is_synchronous:
+            self._keep_local_copy(cut, files)
         return self._snapshot(cut, plan, upload, sync_ms), upload
 
     def _keep_local_copy(self, cut: Cut, files: Sequence[PlannedFile]) -> None:
-        """Keep what was uploaded on this machine as well; failing to costs a faster restore, nothing else."""
+        """Keep what was uploaded on this machine as well; failing to costs a faster restore, nothing else.
+
+        Not for a plain savepoint: no stage hears that one is complete, so nothing would ever prune its copy.
+        """
         if self.local_copies is not None and self.coordinator.config.local_backup:
             with suppress(OSError):
                 keep_local_copy(

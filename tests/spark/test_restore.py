@@ -16,7 +16,7 @@ from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.messages import NotifyAborted
 from dagster_ckpt.core.metadata_text import decode_metadata, encode_metadata
-from dagster_ckpt.core.model import FileKind
+from dagster_ckpt.core.model import CheckpointKind, FileKind
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, Unavailable
@@ -370,6 +370,28 @@ def test_stages_that_hear_of_a_failed_checkpoint_keep_no_local_copy_of_it(
     assert [path.name for path in copies.iterdir()] == ["1"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [
+        (CheckpointKind.CHECKPOINT, ["1"]),
+        (CheckpointKind.SAVEPOINT, []),
+        (CheckpointKind.SYNC_SAVEPOINT_SUSPEND, ["1"]),
+    ],
+)
+def test_a_savepoint_beside_the_checkpoints_leaves_no_local_copy(
+    query: FakeQuery, tmp_path: Path, kind: CheckpointKind, kept: list[str]
+) -> None:
+    """Copies are pruned when a completion is heard of; nobody hears of a plain savepoint's."""
+    h = CoordinatorHarness(stages={"totals": 2}, local_backup=True)
+    if kind.is_synchronous:
+        h.stop_with_savepoint()
+    else:
+        h.trigger(kind)
+    local = tmp_path / "local"
+    snapshotter_of(h.coordinator, query, local).take(cut_of(1))
+    assert [path.name for path in local.glob("*")] == kept
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_part_that_comes_too_late_leaves_no_local_copy(
     query: FakeQuery, tmp_path: Path, is_late: bool
@@ -388,14 +410,22 @@ def test_a_part_that_comes_too_late_leaves_no_local_copy(
         def __getattr__(self, name: str) -> Any:
             return getattr(h.coordinator, name)
 
-    stand_in: Any = Coordinator()
-    snapshotter = StageSnapshotter(
-        uid=StageUid("totals"),
-        directory=StageDirectory(query.root),
-        coordinator=stand_in,
-        local_copies=tmp_path / "local",
-    )
-    cut = Cut(checkpoint_id=number, batch_id=BatchId(4), input_positions={}, output_position=None)
-    outcome = snapshotter.take(cut)
+    outcome = snapshotter_of(Coordinator(), query, tmp_path / "local").take(cut_of(number))
     kept = [path.name for path in (tmp_path / "local").iterdir()]
     assert (outcome.decision, h.completed, kept) == (None, [] if is_late else [1], [] if is_late else ["1"])
+
+
+def snapshotter_of(coordinator: Any, query: FakeQuery, local_copies: Path) -> StageSnapshotter:
+    return StageSnapshotter(
+        uid=StageUid("totals"),
+        directory=StageDirectory(query.root),
+        coordinator=coordinator,
+        local_copies=local_copies,
+    )
+
+
+def cut_of(number: int) -> Cut:
+    """The last batch of the query."""
+    return Cut(
+        checkpoint_id=CheckpointId(number), batch_id=BatchId(4), input_positions={}, output_position=None
+    )
