@@ -7,6 +7,7 @@ Running stages:
 | ``session`` | the Spark session and why each setting is there |
 | ``directories`` | the only file that spells a path of the working directory |
 | ``stage_query`` | a stage as a running query |
+| ``slow_start`` | which failure of a query is cured by starting it again |
 | ``epoch`` | an epoch run: drain in graph order, the barrier follows |
 | ``gateway`` | how the coordinator reaches an epoch run's stages |
 | ``attempt_restore`` | the working directory an attempt starts from |

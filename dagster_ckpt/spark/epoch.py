@@ -23,6 +23,7 @@ from dagster_ckpt.spark.channel_entries import Barrier
 from dagster_ckpt.spark.channel_log import Outdated
 from dagster_ckpt.spark.directories import AttemptDirectory, RunProgress
 from dagster_ckpt.spark.reporting import Reporter, StageReport
+from dagster_ckpt.spark.slow_start import MOST_STARTS, was_slow
 from dagster_ckpt.spark.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.stage_snapshot import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.streaming.in_flight import Span, plan_in_flight, spans_in_flight
@@ -189,13 +190,25 @@ class EpochRun:
             return Drained()
         self._release_earlier_barriers(query, checkpoint)
         began = time.perf_counter()
-        running = query.start(self.session(), available_now=True)
-        try:
-            running.awaitTermination()
-        finally:
-            running.stop()
+        ran = self._work_off(query)
         ms = (time.perf_counter() - began) * 1e3
-        return Drained(batches=_batches(running), rows=_rows(running), ms=ms)
+        return Drained(batches=sum(map(_batches, ran)), rows=sum(map(_rows, ran)), ms=ms)
+
+    def _work_off(self, query: StageQuery) -> list[StreamingQuery]:
+        """Run the query to its end and return it, after those whose reader was slow to start."""
+        ran: list[StreamingQuery] = []
+        while True:
+            running = query.start(self.session(), available_now=True)
+            ran.append(running)
+            try:
+                running.awaitTermination()
+                return ran
+            except Exception as error:
+                if not was_slow(error) or len(ran) >= MOST_STARTS:
+                    raise
+            finally:
+                running.stop()
+            self.reporter.warn(f"the reader of stage {query.uid} was slow to start: started again")
 
     def _release_earlier_barriers(self, query: StageQuery, checkpoint: CheckpointId | None) -> None:
         """Let the readers pass the barriers of earlier epochs, completed or not; the run's own holds them."""

@@ -30,7 +30,8 @@ class StageReport:
 
     def line(self) -> str:
         """Return the one line of the event log that speaks of this stage."""
-        work = f"{self.uid}: {_counted(self.rows, 'row')} in {_counted(self.batches, 'batch')} ({self.drain_ms / 1000:.1f} s)"
+        read = f"{_counted(self.rows, 'row')} in {_counted(self.batches, 'batch')}"
+        work = f"{self.uid}: {read} ({self.drain_ms / 1000:.1f} s)"
         if self.checkpoint_id is None:
             return f"{work}; no checkpoint: {self.outcome}"
         cut = "no batch yet" if self.batch_id is None else f"batch {self.batch_id}"

@@ -16,6 +16,7 @@ from dagster_ckpt.core.subtask_effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.channel_entries import Barrier, Data
 from dagster_ckpt.spark.channel_log import ChannelLog
+from dagster_ckpt.spark.slow_start import MOST_STARTS, was_slow
 from dagster_ckpt.spark.source_batch import read_source_batch
 from dagster_ckpt.spark.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.stage_snapshot import SnapshotOutcome, StageSnapshotter
@@ -37,12 +38,6 @@ if TYPE_CHECKING:
     from dagster_ckpt.spark.directories import AttemptDirectory
     from dagster_ckpt.spark.streaming.run import StreamingSettings
     from dagster_ckpt.spark.tables import PipelineTables
-
-
-MOST_STARTS = 6
-"""How often one stage of an attempt is started, the first time included."""
-_SLOW_START = "Python worker failed to connect back"
-"""Spark gives the Python process of a reader ten seconds, whatever else the machine is busy with; no setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +139,7 @@ class RunningStage:
 
         Spark has not begun a batch then, so this is what starting it later would have been.
         """
-        failure = self.failure
-        if failure is None or _SLOW_START not in str(failure) or self.starts >= MOST_STARTS:
+        if not was_slow(self.failure) or self.starts >= MOST_STARTS:
             return False
         self.start(spark, settings)
         return True
