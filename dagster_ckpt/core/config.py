@@ -57,6 +57,8 @@ class CheckpointConfig(BaseModel):
 
     interval: float | None = None
     """Seconds between periodic checkpoints; None: none are taken by timer. At least 0.01."""
+    initial_delay: float | None = Field(default=None, ge=0)
+    """Seconds before a run's first periodic checkpoint; None: drawn from ``min_pause`` to ``interval``, as in Flink."""
     interval_during_backlog: float | None = Field(default=None, ge=0)
     """Interval while a source works off a backlog: None as ``interval``, 0 none, else >= ``interval``."""
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE

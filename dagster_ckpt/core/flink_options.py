@@ -94,6 +94,7 @@ FLINK_OPTIONS = (
 """Every option of Flink's checkpointing and recovery, in the order of its documentation."""
 
 OURS = {
+    "initial_delay": "before a run's first periodic checkpoint; when not set it is drawn, as in Flink",
     "roll_back_tables": "sets aside rows that tables received after the restore point",
     "fork": "the snapshot may be another pipeline's: a branch with its own ids and tables",
 }

@@ -54,6 +54,8 @@ class PeriodicScheduler:
         pause = effective_min_pause(config)
         if self.was_on:
             return pause
+        if config.initial_delay is not None:
+            return config.initial_delay
         if config.pause_sources_until_first_checkpoint:
             return pause + draw * pause
         return pause + draw * ((effective_interval(config) or pause) - pause)

@@ -134,6 +134,18 @@ def test_sources_that_pause_until_the_first_checkpoint_get_it_soon() -> None:
         assert 0.1 <= delay <= 0.2
 
 
+def test_the_first_fire_can_be_set_and_later_ones_keep_the_interval() -> None:
+    h = CoordinatorHarness(interval=3600.0, min_pause=0.1, initial_delay=20.0)
+    assert h.next_periodic == pytest.approx(20.0)
+    h.advance(20.0)
+    assert (len(h.pending), h.next_periodic) == (1, pytest.approx(3600.0))
+    h.stop_periodic()
+    h.start_periodic()
+    assert h.next_periodic == pytest.approx(0.1)
+    with pytest.raises(InvalidRequest, match="initial_delay"):
+        CoordinatorHarness(interval=10.0, initial_delay=-1.0)
+
+
 def test_after_a_restart_of_the_timer_the_first_fire_comes_after_exactly_the_pause() -> None:
     """Flink 2.3: a start after a stop in the same coordinator does not draw again."""
     h = CoordinatorHarness(interval=10.0, min_pause=0.1)
