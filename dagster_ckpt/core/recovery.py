@@ -9,7 +9,6 @@ CheckpointCoordinator#restore…, Checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import assert_never
 
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode, RestoreOptions
@@ -22,9 +21,11 @@ from dagster_ckpt.core.properties import CheckpointProperties, restored_properti
 from dagster_ckpt.core.restore_facts import (
     AttemptEnd,
     DirectoryState,
+    Origin,
     PreviousAttempt,
     RestoreFacts,
     RestoreLine,
+    RestorePurpose,
     shape_of,
 )
 from dagster_ckpt.core.restore_point import (
@@ -47,23 +48,6 @@ from dagster_ckpt.core.restore_point import (
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 
 # --- decisions ------------------------------------------------------------------------------------
-
-
-class Origin(StrEnum):
-    """Whose the restored snapshot is."""
-
-    STORE = "store"
-    """Already in the pipeline's store: its properties stand, and it is not added again."""
-    OUTSIDE = "outside"
-    """A savepoint, or a snapshot of someone else: it enters the store with properties by claim mode."""
-
-
-class RestorePurpose(StrEnum):
-    """Whether the pipeline goes on, or a new one branches off."""
-
-    IN_PLACE = "in_place"
-    FORK = "fork"
-    """Another pipeline's snapshot is allowed; queries get new ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +227,25 @@ def _load(snapshot: KnownSnapshot, facts: RestoreFacts, reason: str) -> Load:
 # --- checking what was loaded ---------------------------------------------------------------------
 
 
+def purpose_for(
+    asked: RestorePurpose, load: Load, metadata: CheckpointMetadata, facts: RestoreFacts
+) -> RestorePurpose:
+    """Return whether the loaded snapshot goes on or branches off; a fork is tried again from where it has got to.
+
+    Raises InvalidRequest where a pipeline is to be the fork of itself.
+    """
+    if metadata.pipeline != facts.pipeline:
+        return (
+            RestorePurpose.FORK if load.origin is Origin.STORE else asked
+        )  # a fork's store has its beginning
+    if asked is RestorePurpose.FORK and not _was_restored_by_an_earlier_try(facts):
+        raise InvalidRequest(
+            f"{load.location.uri} is a snapshot of {facts.pipeline!r} itself: a fork is another pipeline, "
+            "declared with pipeline.fork(...). To go back to the snapshot, restore it without fork"
+        )
+    return RestorePurpose.IN_PLACE
+
+
 def materialise(
     load: Load,
     metadata: CheckpointMetadata,
@@ -391,5 +394,6 @@ __all__ = [
     "line_after",
     "materialise",
     "newest_on_line",
+    "purpose_for",
     "shape_of",
 ]

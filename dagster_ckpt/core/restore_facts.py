@@ -14,6 +14,23 @@ from dagster_ckpt.core.restore_point import KnownSnapshot
 FIRST_CHECKPOINT = CheckpointId(1)
 
 
+class Origin(StrEnum):
+    """Whose the restored snapshot is."""
+
+    STORE = "store"
+    """Already in the pipeline's store: its properties stand, and it is not added again."""
+    OUTSIDE = "outside"
+    """A savepoint, or a snapshot of someone else: it enters the store with properties by claim mode."""
+
+
+class RestorePurpose(StrEnum):
+    """Whether the pipeline goes on, or a new one branches off."""
+
+    IN_PLACE = "in_place"
+    FORK = "fork"
+    """Another pipeline's snapshot is allowed; queries get new ids."""
+
+
 class AttemptEnd(StrEnum):
     """How an attempt ended."""
 

@@ -16,7 +16,7 @@ from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.matching import MatchedStages, NonRestoredState, StageMatch, match_stages
 from dagster_ckpt.core.model import CheckpointMetadata, FileKind, StageSnapshot
 from dagster_ckpt.core.record import CoordinatorRecord
-from dagster_ckpt.core.recovery import Load, Origin, RestorePurpose, materialise, newest_on_line
+from dagster_ckpt.core.recovery import Load, Origin, RestorePurpose, materialise, newest_on_line, purpose_for
 from dagster_ckpt.core.restore_point import same_place
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
@@ -195,15 +195,17 @@ def _refusal(
         known=found.known.known if found.known is not None else None,
         reason="previewed",
     )
+    metadata, facts = found.stored.metadata, facts_of(record)
+    asked = RestorePurpose.FORK if options.fork else RestorePurpose.IN_PLACE
     try:
         materialise(
             load,
-            found.stored.metadata,
+            metadata,
             options=options,
-            facts=facts_of(record),
+            facts=facts,
             graph=graph,
             config=CheckpointConfig(),
-            purpose=RestorePurpose.FORK if options.fork else RestorePurpose.IN_PLACE,
+            purpose=purpose_for(asked, load, metadata, facts),
         )
     except CheckpointError as error:
         yield str(error)

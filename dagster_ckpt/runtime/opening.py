@@ -28,6 +28,7 @@ from dagster_ckpt.core.recovery import (
     choose_restore_point,
     line_after,
     materialise,
+    purpose_for,
 )
 from dagster_ckpt.core.state import CoordinatorState, Decision, Now, Setup, reconciled
 from dagster_ckpt.core.statistics import CheckpointStatistics
@@ -333,5 +334,5 @@ def _restore_decision(opening: Opening, facts: RestoreFacts) -> RestoreDecision:
         facts=facts,
         graph=opening.setup.graph,
         config=opening.setup.config,
-        purpose=opening.purpose,
+        purpose=purpose_for(opening.purpose, choice, metadata, facts),
     )

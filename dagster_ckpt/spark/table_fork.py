@@ -49,8 +49,8 @@ def seed_fork(
     """Give ``target``, just created, exactly the rows that ``source`` had at the cut of ``checkpoint_id``.
 
     ``stage_dir`` is the fork's restored stage with the committables. Files are hard-linked where that is
-    possible. Repeating a call that stopped half-way finishes it. Raises InvalidRequest when the target has
-    rows already or is of another mode, Corrupt when rows of the cut are gone.
+    possible. Repeating a call finishes it, or changes nothing. Raises InvalidRequest when the target has
+    other rows already or is of another mode, Corrupt when rows of the cut are gone.
     """
     if target.mode != source.mode:
         raise InvalidRequest(
@@ -59,13 +59,17 @@ def seed_fork(
     batches = read_committables(stage_dir, snapshot.prepared)
     with target.locked() as state, classified(f"seeding table {target.uri}"):
         refuse_fenced(target, state, epoch)
+        origin = f"{source.uri} at checkpoint {checkpoint_id}"
+        begun = target.record(SEED) if state.head == SEED else None
+        if begun is not None and begun.origin == origin:  # the fork's run failed before its first checkpoint
+            target.write_state(state.model_copy(update={"epoch": epoch}))
+            return Seeded(len(begun.files) + len(begun.buckets))
         if state.head is not None:
             raise InvalidRequest(f"table {target.uri} has rows already: give the fork an empty folder")
         seed = _seed_record(source, target, snapshot, batches, epoch=epoch)
         if not seed.files and not seed.buckets:
             target.write_state(TableState(epoch=epoch, published_through=seed.through_batch))
             return Seeded(0)
-        origin = f"{source.uri} at checkpoint {checkpoint_id}"
         begin_and_finish(target, state, seed.model_copy(update={"origin": origin}))
     return Seeded(len(seed.files) + len(seed.buckets))
 

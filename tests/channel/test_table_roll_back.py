@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -210,8 +211,10 @@ def test_a_fork_begins_with_the_rows_of_the_cut_and_leaves_the_source_alone(
     assert rows_of(tmp_path / "fork") == cut.rows
     assert rows_of(tmp_path / "table") == cuts[2].rows
     assert other.next_batch - 1 == fork.state().published_through
+    seed(attempt, cut, fork, other.stage_dir)  # its run failed before the first checkpoint and is tried again
+    assert rows_of(tmp_path / "fork") == cut.rows
     with pytest.raises(InvalidRequest, match="rows already"):
-        seed(attempt, cut, fork, other.stage_dir)
+        seed(attempt, replace(cut, checkpoint=9), fork, other.stage_dir)
 
 
 def new_fork(folder: Path, mode: Append | Upsert) -> Table:

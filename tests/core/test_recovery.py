@@ -29,6 +29,7 @@ from dagster_ckpt.core.recovery import (
     choose_restore_point,
     line_after,
     materialise,
+    purpose_for,
 )
 from dagster_ckpt.core.restore_facts import (
     AttemptEnd,
@@ -386,6 +387,21 @@ def test_a_snapshot_of_another_pipeline_is_refused_unless_it_is_a_fork() -> None
     with pytest.raises(InvalidRequest, match=r"of pipeline 'weather', not of 'flights'.*start a fork"):
         restore(other)
     assert restore(other, purpose=RestorePurpose.FORK).purpose is RestorePurpose.FORK
+
+
+def test_a_fork_tried_again_goes_on_where_it_is_or_begins_once_more() -> None:
+    own, origin = saved(), saved(pipeline="weather", kind=CheckpointKind.SAVEPOINT)
+    begun = facts(checkpoints=[known(31)], line=RestoreLine(since=CoordinatorEpoch(1), base=known(31)))
+    again = facts(checkpoints=[known(31)], line=begun.line, tries_since=CoordinatorEpoch(1))
+    load = choose("latest", begun)
+    assert isinstance(load, Load)
+    # tried again, with what is left in its settings and by itself
+    assert purpose_for(RestorePurpose.FORK, load, own, again) is RestorePurpose.IN_PLACE
+    assert purpose_for(RestorePurpose.IN_PLACE, load, own, begun) is RestorePurpose.IN_PLACE
+    assert purpose_for(RestorePurpose.FORK, load, origin, again) is RestorePurpose.FORK
+    assert purpose_for(RestorePurpose.IN_PLACE, load, origin, begun) is RestorePurpose.FORK
+    with pytest.raises(InvalidRequest, match=r"a snapshot of 'flights' itself.*restore it without fork"):
+        purpose_for(RestorePurpose.FORK, load, own, begun)
 
 
 @pytest.mark.parametrize("mode", [ClaimMode.CLAIM, ClaimMode.LEGACY])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dagster_ckpt.core.ids import StageUid
 from tests.epoch.conftest import Lab, failure_text
 from tests.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
@@ -17,6 +20,10 @@ def feed(tmp_path: Path) -> Feed:
     made.customer("bob", "de")
     made.order(("ann", 5), ("bob", 7))
     return made
+
+
+def breaks(**_inputs: Any) -> Any:
+    raise RuntimeError("a mistake in the stage")
 
 
 def check_tables(lab: Lab, feed: Feed) -> None:
@@ -101,7 +108,10 @@ def test_a_savepoint_restores_without_the_coordinator_store_and_into_a_fork(lab:
     assert lab.run(pipeline).success
     fork_tables = lab.folder / "fork"
     fork = pipeline.fork("shop_fork", table_dir=str(fork_tables))
-    result = lab.run(fork, restore_from=str(location), fork=True)
+    totals = replace(fork.stages[StageUid("totals")], fn=breaks)
+    broken = replace(fork, stages={**fork.stages, totals.uid: totals})
+    assert not lab.run(broken, restore_from=str(location), fork=True).success
+    result = lab.run(fork)  # tried again by its store alone
     assert result.success, failure_text(result)
     assert read_lines(fork_tables) == feed.expected_lines()
     assert read_totals(fork_tables) == feed.expected_totals()
