@@ -208,17 +208,20 @@ def _is_log_of_files(path: Path) -> bool:
 
 
 def _log_up_to(names: list[str], last: int) -> list[str]:
-    """Keep the newest compaction at or below ``last`` and the single entries after it. Raises Vanished on a
-    gap.
+    """Keep the two newest compactions at or below ``last`` and the single entries after them.
+
+    Spark reads the newest one only, but takes the number of entries from one compaction to the next from the names of
+    two. From one alone it guesses, and a wrong guess asks for compactions that were never written: the query cannot
+    start. Source: CompactibleFileStreamLog.compactInterval. Raises Vanished on a gap.
     """
-    compacted = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
-    base = max((number for number in compacted if number <= last), default=-1)
+    compacted = sorted(int(n.removesuffix(".compact")) for n in names if n.endswith(".compact"))
+    newest = [number for number in compacted if number <= last][-2:]
+    base = newest[-1] if newest else -1
     single = {int(name) for name in names if name.isdigit()}
     missing = [number for number in range(base + 1, last + 1) if number not in single]
     if missing:
         raise Vanished(f"entry {missing[0]} of a file source's log is gone")
-    kept = [f"{base}.compact"] if base >= 0 else []
-    return kept + [str(number) for number in range(base + 1, last + 1)]
+    return [f"{number}.compact" for number in newest] + [str(number) for number in range(base + 1, last + 1)]
 
 
 def _formats(

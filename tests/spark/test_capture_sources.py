@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,36 @@ def test_a_log_of_files_that_was_compacted_is_captured_up_to_its_batch(
     materialise_stage(one.stored, one.snapshot, target_dir=tmp_path / "restored")
     continued = w.start(w.STATELESS.build(spark, tmp_path), "append", tmp_path / "restored").finish()
     assert continued.batches == original.after(10)
+
+
+def test_a_log_of_files_is_compacted_as_often_after_every_restore(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark guesses the interval where it sees one compaction: twice restored, it asked for one it had not written."""
+    w.ROCKS2.apply(spark)
+    spark.conf.set("spark.sql.streaming.fileSource.log.compactInterval", "3")
+    storage = FsspecCheckpointStorage((tmp_path / "storage").as_uri())
+    stage, seen, arrived = tmp_path / "stage-0", [], 0
+    for restored, batch in enumerate((6, 15, 20), start=1):
+        while arrived <= batch:
+            w.write_input(tmp_path / "a", arrived)
+            arrived += 1
+        ran = w.start(w.STATELESS.build(spark, tmp_path), "append", stage).finish()
+        seen += [row for rows in ran.batches.values() for row in rows]
+        taken = take(storage, stage, restored, batch=batch)
+        stage = tmp_path / f"stage-{restored}"
+        materialise_stage(taken.stored, taken.snapshot, target_dir=stage)
+    assert {f.path for f in taken.plan.files if f.path.endswith(".compact")} == {
+        "query/sources/0/17.compact",
+        "query/sources/0/20.compact",
+    }
+    w.write_input(tmp_path / "a", arrived)
+    last = w.start(w.STATELESS.build(spark, tmp_path), "append", stage).finish()
+    assert list(last.batches) == [21]
+    seen += [row for rows in last.batches.values() for row in rows]
+    times = Counter(row[1] for row in seen)
+    assert list(times) == list(range(22))
+    assert len(set(times.values())) == 1, "every file was read once"
 
 
 def test_a_query_that_has_committed_nothing_is_captured_and_begins_at_the_beginning(
