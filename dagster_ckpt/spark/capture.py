@@ -103,9 +103,9 @@ def plan_capture(query_dir: Path, batch_id: BatchId | None = None) -> CapturePla
             trouble = str(error)
         except Unreadable as error:
             raise Declined(f"batch {batch} of {query_dir} cannot be captured: {error}") from error
-    which = "no recent batch" if batch_id is None else f"batch {batch_id}"
+    which = "no recent batch could" if batch_id is None else f"batch {batch_id} could not"
     raise Declined(
-        f"{which} of {query_dir} could be captured in {TRIES} tries: {trouble}. Spark keeps "
+        f"{which} be captured from {query_dir} in {TRIES} tries: {trouble}. Spark keeps "
         "spark.sql.streaming.minBatchesToRetain batches: raise it when captures come later than that"
     )
 
