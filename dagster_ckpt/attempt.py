@@ -139,6 +139,13 @@ class PipelineAttempt:
             elif isinstance(outcome, Failed):
                 self.events.warn(f"this run has no checkpoint: {outcome.message or outcome.reason.text}")
         self.close(RunStatus.SUSPENDED, clean=True)
+        if self.tables.unpublished:
+            why = "; ".join(f"{name}: {reason}" for name, reason in self.tables.unpublished.items())
+            raise dg.Failure(
+                description="the checkpoint is complete and holds all rows, but tables do not show its rows yet, and "
+                f"the next run tries again: {why}",
+                allow_retries=False,
+            )
 
     def _collect_table_garbage(self) -> None:
         """Remove table files no restorable snapshot needs; when one of these cannot be read, nothing goes."""

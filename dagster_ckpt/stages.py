@@ -138,10 +138,22 @@ class StageDefinition:
         """Add the stage to the pipeline being composed, or, given DataFrames, call the function."""
         nodes = _composing.get()
         given = [*args, *kwargs.values()]
+        if nodes is not None:
+            self._refuse_other_than_outputs(given)
         if nodes is None or any(not isinstance(value, StageOutput) for value in given):
             self._refuse_outputs_outside(given)
             return self.fn(*args, **kwargs)
         return self._compose(nodes, args, kwargs)
+
+    def _refuse_other_than_outputs(self, given: list[Any]) -> None:
+        uncalled = next((value.uid for value in given if isinstance(value, StageDefinition)), None)
+        if uncalled is not None:
+            raise InvalidRequest(
+                f"stage {self.uid!r} was given the stage {uncalled!r}, not its output: call it, {uncalled}(...)"
+            )
+        wrong = [value for value in given if not isinstance(value, StageOutput)]
+        if wrong and len(wrong) < len(given):
+            raise InvalidRequest(f"stage {self.uid!r} was given {wrong[0]!r}, which is no stage's output")
 
     def _refuse_outputs_outside(self, given: list[Any]) -> None:
         if any(isinstance(value, StageOutput) for value in given):
@@ -201,6 +213,13 @@ def _boundedness(fn: Callable[..., DataFrame], role: StageRole, value: str) -> B
     return chosen
 
 
+def _names(fn: Callable[..., DataFrame], setting: str, value: Any) -> tuple[str, ...]:
+    """Return a setting that is a list of names; one text would be taken for a list of letters."""
+    if isinstance(value, str):
+        raise InvalidRequest(f"{fn.__name__!r} has {setting}={value!r}: give a list, {setting}=[{value!r}]")
+    return tuple(value)
+
+
 def _define(
     fn: Callable[..., DataFrame], role: StageRole, uid: str, settings: dict[str, Any]
 ) -> StageDefinition:
@@ -211,8 +230,12 @@ def _define(
             f"source {fn.__name__!r} takes {list(inputs)}: a source takes only 'spark' and 'context'; "
             "use @spark_stage for a function that reads other stages"
         )
-    settings["previous_uids"] = tuple(stage_uid(previous) for previous in settings.get("previous_uids", ()))
-    settings["required_resource_keys"] = frozenset(settings.get("required_resource_keys", ()))
+    settings["previous_uids"] = tuple(
+        stage_uid(previous) for previous in _names(fn, "previous_uids", settings.get("previous_uids", ()))
+    )
+    settings["required_resource_keys"] = frozenset(
+        _names(fn, "required_resource_keys", settings.get("required_resource_keys", ()))
+    )
     settings["boundedness"] = _boundedness(fn, role, settings.get("boundedness", Boundedness.UNBOUNDED))
     if settings.get("barrier_after") is not None and role is not StageRole.SOURCE:
         raise InvalidRequest(f"{fn.__name__!r} is no source: only a source decides where barriers fall")
@@ -285,7 +308,8 @@ def spark_sink(
     Args:
         fn: the function, when used without parentheses.
         uid: stable name of its state; default: the function's name.
-        table: folder below the resource's ``table_dir``, or an absolute path; default: the uid.
+        table: folder below the resource's ``table_dir``, or an absolute path; default: the uid. Name the old
+            folder when you rename a sink.
         key: key columns: the table then holds one row per key, the latest (``output_mode`` update by default).
             Without a key rows are appended.
         output_mode: Spark's output mode; default ``append``, with a key ``update``.
@@ -300,7 +324,7 @@ def spark_sink(
                 "key=[...], so that the table can hold one row per key"
             )
         name = uid or function.__name__
-        target = TableTarget(name=table or name, mode=mode, key=tuple(key))
+        target = TableTarget(name=table or name, mode=mode, key=_names(function, "key", key))
         chosen = output_mode or ("update" if key else "append")
         return _define(function, StageRole.SINK, uid, dict(settings, table=target, output_mode=chosen))
 

@@ -120,12 +120,16 @@ def _spark_schema(staged: pa.Table) -> dict[bytes, bytes] | None:
 
 def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
     try:
-        return pa.concat_tables(tables, promote_options="permissive")
+        together = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InvalidRequest(
             f"the new rows do not fit the table's columns: {error}. Keep column types, or write to a new "
             "table"
         ) from error
+    # A column that a stage gained and lost again has no value in some rows, whatever Spark knew of its nulls.
+    return together.cast(
+        pa.schema([f.with_nullable(True) for f in together.schema], together.schema.metadata)
+    )
 
 
 def _read(path: Path, columns: list[str] | None = None) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -11,7 +11,8 @@ from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import CheckpointMetadata, FileKind, TableSnapshot
 from dagster_ckpt.core.recovery import Materialise, RestorePurpose
-from dagster_ckpt.errors import CheckpointError, NotFound
+from dagster_ckpt.core.restore_point import same_place
+from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ports import CommitPermit
 from dagster_ckpt.spark.channel_entries import Barrier
 from dagster_ckpt.spark.channel_log import ChannelLog
@@ -57,6 +58,8 @@ class PipelineTables:
     mode: CheckpointingMode
     epoch: Callable[[], CoordinatorEpoch]
     """The attempt's epoch; known once the coordinator is open."""
+    unpublished: dict[str, str] = field(default_factory=dict)
+    """Why a table does not show the rows of the newest checkpoint, by name; a publish that succeeds takes it out."""
 
     def location(self, target: TableTarget) -> str:
         """Return a table's folder."""
@@ -109,7 +112,7 @@ class PipelineTables:
     def publish(
         self, attempt: AttemptDirectory, checkpoint: CheckpointId, permit: CommitPermit, reporter: Reporter
     ) -> None:
-        """Make visible what the checkpoint contains; a table that fails is caught up by the next checkpoint."""
+        """Make visible what the checkpoint contains; a table that fails is in ``unpublished`` till one catches up."""
         if self.mode is CheckpointingMode.AT_LEAST_ONCE:
             return
         for uid, target in self._sinks():
@@ -126,11 +129,13 @@ class PipelineTables:
                     through_batch=barrier.batch_id,
                     permit=permit,
                 )
-            except CheckpointError as error:
+            except Exception as error:  # the other tables are published all the same
+                self.unpublished[target.name] = str(error)
                 reporter.warn(
-                    f"table {target.name} is not published yet, the next checkpoint does it: {error}"
+                    f"table {target.name} is not published yet, the next checkpoint tries again: {error}"
                 )
                 continue
+            self.unpublished.pop(target.name, None)
             if isinstance(done, Published):
                 reporter.info(
                     f"table {target.name}: published {done.rows:,} rows in {done.files} files "
@@ -186,6 +191,8 @@ class PipelineTables:
                     self._seed(target, snapshot, number, stage_dir, reporter)
                 continue
             table = self._create(target)
+            if later is LaterRows.SET_ASIDE:
+                self._refuse_another_table(uid, table, snapshot)
             done = roll_back(
                 table,
                 snapshot=snapshot or TableSnapshot(uri=table.uri),
@@ -195,6 +202,18 @@ class PipelineTables:
                 later_rows=later,
             )
             _report(done, target, reporter)
+
+    def _refuse_another_table(self, uid: StageUid, table: Table, snapshot: TableSnapshot | None) -> None:
+        """Raise InvalidRequest where a sink's rows are in another folder: a renamed sink's table follows its uid."""
+        if snapshot is None or snapshot.head is None or same_place(snapshot.uri, table.uri):
+            return
+        if table.record(snapshot.head) is None:
+            place = Path(snapshot.uri)
+            name = place.name if place.parent == self.table_dir else snapshot.uri
+            raise InvalidRequest(
+                f"sink {uid!r} writes table {table.uri}, which has none of the rows of the restore point: they are in "
+                f"{snapshot.uri}. Go on with that table: @spark_sink(table={name!r})"
+            )
 
     def _seed(
         self,

@@ -12,10 +12,10 @@ import pytest
 
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
-from dagster_ckpt.spark.table_buckets import merge_rows
+from dagster_ckpt.spark.table_buckets import merge_rows, write_versions
 from dagster_ckpt.spark.table_log import create_table, open_table
 from dagster_ckpt.spark.table_publish import AlreadyPublished, Published, adopt
-from dagster_ckpt.spark.table_records import Append, Upsert
+from dagster_ckpt.spark.table_records import BUCKET_COLUMN, Append, TableFile, Upsert
 from dagster_ckpt.spark.table_sink import flush_committables, table_snapshot
 from tests.channel.crashing import crashes_at_every_change
 from tests.channel.tables import PIPELINE, Attempt, permit, rows_of
@@ -261,3 +261,20 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "table" / "_dagster_ckpt" / "state.json").write_text('{"format_version": 9}')
     with pytest.raises(Corrupt, match=r"state\.json"):
         attempt.cut(1)
+
+
+def test_a_column_that_was_never_null_may_be_dropped_again(tmp_path: Path) -> None:
+    old = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("new", pa.string(), nullable=False)])
+    pq.write_table(pa.table({"k": [1], "new": ["x"]}, schema=old), tmp_path / "base.parquet")
+    pq.write_table(pa.table({"k": [2], BUCKET_COLUMN: [0]}), tmp_path / "staged.parquet")
+    write_versions(
+        tmp_path,
+        Upsert(keys=("k",), buckets=1),
+        files=[TableFile(name="a", staged="staged.parquet", rows=1, bytes=1)],
+        bases={0: tmp_path / "base.parquet"},
+        targets={0: tmp_path / "next.parquet"},
+    )
+    assert pq.read_table(tmp_path / "next.parquet").to_pylist() == [
+        {"k": 1, "new": "x"},
+        {"k": 2, "new": None},
+    ]

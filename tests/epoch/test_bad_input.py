@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, InvalidRequest, checkpointed_pipeline
+from dagster_ckpt import CheckpointedPipeline, InvalidRequest, checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.pipeline import CheckpointedPipeline as Pipeline
 from tests.epoch.conftest import Lab, failure_text
 from tests.epoch.small_pipeline import Feed, read_lines, read_totals, shop
@@ -145,3 +145,35 @@ def test_a_renamed_stage_keeps_its_state_under_previous_uids(ran: Any) -> None:
 def test_an_impossible_setting_is_refused_when_the_pipeline_is_defined(setting: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=setting):
         checkpointed_pipeline(lambda: None, name="p", checkpointing={setting: value})
+
+
+@pytest.mark.parametrize("setting", ["key", "previous_uids", "required_resource_keys"])
+def test_one_name_where_a_list_belongs_is_not_taken_for_its_letters(setting: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"'rows' has {setting}='ab': give a list, {setting}=\['ab'\]"):
+
+        @spark_sink(**{setting: "ab"})
+        def rows(matched: Any) -> Any:
+            return matched
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda source, made: (source, made), r"given the stage 'source', not its output: call it"),
+        (lambda source, made: (made, None), r"'both' was given None, which is no stage's output"),
+    ],
+)
+def test_what_is_wired_to_a_stage_must_be_an_output(given: Any, said: str) -> None:
+    @spark_source
+    def source(spark: Any) -> Any:
+        return spark
+
+    @spark_sink
+    def both(left: Any, right: Any) -> Any:
+        return left
+
+    with pytest.raises(InvalidRequest, match=said):
+
+        @checkpointed_pipeline
+        def miswired() -> None:
+            both(*given(source, source()))

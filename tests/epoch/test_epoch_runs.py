@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.config import CheckpointingMode
+from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark import tables
+from dagster_ckpt.spark.table_log import Table
+from dagster_ckpt.spark.table_publish import publish
+from dagster_ckpt.spark.table_records import Upsert
 from tests.epoch.conftest import Lab, failure_text
 from tests.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
@@ -26,12 +33,20 @@ def breaks(**_inputs: Any) -> Any:
     raise RuntimeError("a mistake in the stage")
 
 
+def refuses_totals(table: Table, **given: Any) -> object:
+    if isinstance(table.mode, Upsert):
+        raise ValueError("the totals cannot be written")
+    return publish(table, **given)
+
+
 def check_tables(lab: Lab, feed: Feed) -> None:
     assert read_lines(lab.tables) == feed.expected_lines()
     assert read_totals(lab.tables) == feed.expected_totals()
 
 
-def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(lab: Lab, feed: Feed) -> None:
+def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(
+    lab: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipeline = shop(feed.folder)
     first = lab.run(pipeline)
     assert first.success, failure_text(first)
@@ -44,10 +59,16 @@ def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(lab: Lab
     check_tables(lab, feed)
 
     feed.customer("zoe", "ch")
+    with monkeypatch.context() as patched:  # a run whose rows nobody can see is no success
+        patched.setattr(tables, "publish", refuses_totals)
+        unseen = lab.run(pipeline)
+    assert not unseen.success
+    assert "tables do not show its rows yet" in failure_text(unseen)
+    assert read_lines(lab.tables) == feed.expected_lines()
     assert lab.run(pipeline).success
     check_tables(lab, feed)
     newest = lab.materializations(pipeline)[0]
-    assert newest.metadata["checkpoint"].value == 3
+    assert newest.metadata["checkpoint"].value == 4
     assert 0 < newest.metadata["bytes_new"].value <= newest.metadata["bytes_full"].value
 
 
@@ -116,3 +137,20 @@ def test_a_savepoint_restores_without_the_coordinator_store_and_into_a_fork(lab:
     assert read_lines(fork_tables) == feed.expected_lines()
     assert read_totals(fork_tables) == feed.expected_totals()
     check_tables(lab, feed)
+
+
+def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -> None:
+    pipeline = shop(feed.folder)
+    mine = tables.PipelineTables(
+        pipeline=pipeline,
+        table_dir=tmp_path,
+        mode=CheckpointingMode.EXACTLY_ONCE,
+        epoch=lambda: CoordinatorEpoch(1),
+    )
+    target = pipeline.stages[StageUid("totals")].table
+    assert target is not None
+    table = mine._create(target)
+    before = TableSnapshot(uri=str(tmp_path / "sums"), head=7)
+    with pytest.raises(InvalidRequest, match=r"rows of the restore point: they are in .*table='sums'"):
+        mine._refuse_another_table(StageUid("totals"), table, before)
+    mine._refuse_another_table(StageUid("totals"), table, TableSnapshot(uri=table.uri, head=7))
