@@ -86,6 +86,7 @@ class PipelineAttempt:
             read_manifest=handles_in_manifest,
             purpose=RestorePurpose.FORK if restore.fork else RestorePurpose.IN_PLACE,
             directory_state=partial(state_of_directory, pipeline),
+            epochs_below=self.tables.newest_epoch,
             library_version=__version__,
         )
 

@@ -101,17 +101,16 @@ class CheckpointCoordinator(CoordinatorView):
         background: Background | None = None,
         purpose: RestorePurpose = RestorePurpose.IN_PLACE,
         directory_state: Callable[[str], DirectoryState] = directory_state,
+        epochs_below: Callable[[], int] = int,
         library_version: str = "",
         ownership: Ownership = Ownership.ATTACH,
         root: str = "",
         acks: AckDurability = AckDurability.PER_STAGE,
     ) -> CheckpointCoordinator:
-        """Attach to the newest epoch when ``owner`` (the Dagster run) holds it, else claim the next one.
+        """Attach to the newest epoch when ``owner`` (the Dagster run) holds it, else claim the next and fence the last.
 
-        ``root`` is the first run of a chain of retries: what an earlier try has completed beats the restore point
-        that all of them carry in their config.
-        Claiming fences the previous attempt and aborts what it left pending. ``read_manifest`` names the files of
-        a stage's manifest; without it shared files of checkpoints this process did not see are never deleted.
+        ``root`` is the first run of a chain of retries: what an earlier try completed beats the restore point. Without
+        ``read_manifest``, which names a stage's files, shared files this process did not see are never deleted.
         Raises InvalidRequest, NotFound, Corrupt, Unavailable: nothing was changed, nothing is started.
         """
         outside = Outside(
@@ -137,6 +136,7 @@ class CheckpointCoordinator(CoordinatorView):
             restore=restore,
             purpose=purpose,
             directory_state=directory_state,
+            epochs_below=epochs_below,
             check=lambda restored: _check_masters(outside, restored, restore),
             ownership=ownership,
         )

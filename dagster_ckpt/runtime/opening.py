@@ -70,6 +70,8 @@ class Opening:
     restore: RestoreOptions
     purpose: RestorePurpose
     directory_state: Callable[[str], DirectoryState]
+    epochs_below: Callable[[], int]
+    """Returns the newest epoch that tables know: asked where the store has no record, because it may have been lost."""
     check: Callable[[RestoreDecision], None]
     """Raises where what is chosen cannot be restored: the claim is not made then."""
     ownership: Ownership = Ownership.ATTACH
@@ -129,13 +131,14 @@ def _is_try_of(record: CoordinatorRecord, opening: Opening) -> bool:
 def _first_record(opening: Opening) -> CoordinatorRecord:
     """Return an empty record whose ids begin above every checkpoint found in the storage.
 
-    There are some when the database was lost or moved: their files are never written over.
+    There are some when the database was lost or moved: their files are never written over, and the tables, which
+    remember the attempts of before, do not take the new one for an old one.
     """
     pipeline = opening.setup.pipeline
     layout = paths.CheckpointPaths(pipeline)
     found = (layout.number_of(o.key) for o in opening.storage.list(pipeline))
     highest = max((number for number in found if number is not None), default=0)
-    return CoordinatorRecord(pipeline=pipeline, next_id=highest + 1)
+    return CoordinatorRecord(pipeline=pipeline, next_id=highest + 1, epoch=opening.epochs_below())
 
 
 def _attached(opening: Opening, record: CoordinatorRecord, now: Now) -> CoordinatorState:

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.staged_files import classified, flush_to_disk, move_whole
 from dagster_ckpt.spark.table_buckets import located_versions, show_versions
 from dagster_ckpt.spark.table_log import Table, refuse_fenced
@@ -78,6 +78,11 @@ def roll_back(
             case LaterRows.KEEP:
                 return _keep(table, state, snapshot, epoch=epoch)
             case LaterRows.SET_ASIDE:
+                if snapshot.head is not None and state.head is None and not table.records():
+                    raise Corrupt(
+                        f"table {table.uri} has lost its rows: its folder was removed or emptied. Bring it back from a "
+                        "backup, or read all data again (restore_from = 'none')"
+                    )
                 batches = read_committables(stage_dir, snapshot.prepared)
                 target = _target(table, snapshot, batches, checkpoint_id=checkpoint_id, epoch=epoch)
                 return _converge(table, state, target, epoch=epoch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -79,6 +80,14 @@ class PipelineTables:
             case _:
                 assert_never(target.mode)
         return create_table(self.location(target), pipeline=self.pipeline.name, mode=mode)
+
+    def newest_epoch(self) -> int:
+        """Return the newest attempt that any of the tables knows; 0 where none is there yet."""
+        newest = 0
+        for _, target in self._sinks():
+            with suppress(NotFound):
+                newest = max(newest, open_table(self.location(target)).state().epoch)
+        return newest
 
     # --- while the stage runs ----------------------------------------------------------------------------------
 

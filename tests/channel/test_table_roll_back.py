@@ -390,3 +390,15 @@ def test_the_checkpoint_must_be_named_when_it_holds_committables(tmp_path: Path)
             stage_dir=follower.stage_dir,
             epoch=CoordinatorEpoch(2),
         )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_table_whose_folder_was_removed_is_not_taken_for_an_empty_one(
+    tmp_path: Path, mode: Append | Upsert
+) -> None:
+    _, cuts = three_cuts(tmp_path, mode)
+    shutil.rmtree(tmp_path / "table")
+    table = new_attempt(tmp_path, mode).table
+    restored(table, cuts[2], tmp_path / "stage-2", epoch=2)
+    with pytest.raises(Corrupt, match="has lost its rows"):
+        roll_back_to(table, cuts[2], tmp_path / "stage-2", epoch=2)

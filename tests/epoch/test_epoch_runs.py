@@ -79,6 +79,13 @@ def test_a_run_with_nothing_new_changes_no_table_and_still_takes_its_checkpoint(
     check_tables(lab, feed)
     assert lab.partitions(pipeline) == ["chk-000001", "chk-000002"]
 
+    newest = lab.materializations(pipeline)[0].metadata["location"].value
+    (lab.folder / "coordinator.db").unlink()  # the store is lost; tables remember the attempts of before
+    feed.order(("ann", 3))
+    result = lab.run(pipeline, restore_from=str(newest))
+    assert result.success, failure_text(result)
+    check_tables(lab, feed)
+
 
 def test_a_clean_working_directory_is_adopted_and_an_explicit_restore_builds_a_new_one(
     lab: Lab, feed: Feed

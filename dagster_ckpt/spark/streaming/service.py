@@ -174,6 +174,7 @@ class StreamingService:
             background=DaemonBackground(),
             purpose=RestorePurpose.FORK if self.restore.fork else RestorePurpose.IN_PLACE,
             directory_state=partial(state_of_directory, self.pipeline),
+            epochs_below=tables.newest_epoch,
             library_version=self.library_version,
             ownership=Ownership.RESTART if self.restarts else Ownership.NEW_ATTEMPT,
             acks=AckDurability.AT_COMPLETION,
