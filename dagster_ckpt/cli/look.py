@@ -15,7 +15,7 @@ from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import (
     SnapshotSummary,
     find_snapshot,
@@ -28,7 +28,8 @@ from dagster_ckpt.operations.diff import SnapshotDiff, diff_snapshots
 from dagster_ckpt.operations.diff_state import TableDiff, diff_state
 from dagster_ckpt.operations.inspect import StateTable, state_tables
 from dagster_ckpt.operations.preview import preview_restore
-from dagster_ckpt.operations.verify import verify_snapshot
+from dagster_ckpt.operations.verify import Verified, not_opened, verify_snapshot
+from dagster_ckpt.spark.snapshots import StoredSnapshot
 
 # --- list -----------------------------------------------------------------------------------------------------
 
@@ -152,19 +153,31 @@ def show(work: Work, *, snapshot: str, pipeline: str) -> None:
 @click.option("--all", "everything", is_flag=True, help="Everything the pipeline can be restored from.")
 def verify(work: Work, *, snapshots: tuple[str, ...], pipeline: str, everything: bool) -> ExitCode:
     """Read every file of SNAPSHOTS (default: latest) and compare checksums. Exit code 1 when one is damaged."""
-    deployment = work.deployment
-    chosen = pipeline_id(pipeline) if pipeline else None
-    names = list(snapshots) or ["latest"]
     if everything:
-        names = [s.uri for s in list_snapshots(deployment, work.pipeline(pipeline))]
-    results = []
-    for name in names:
-        stored = find_snapshot(deployment, name, chosen).stored
-        with work.output.progress(f"verifying {name}") as progress:
-            results.append(verify_snapshot(stored, progress=progress))
+        results = [_verified(work, s) for s in list_snapshots(work.deployment, work.pipeline(pipeline))]
+    else:
+        chosen = pipeline_id(pipeline) if pipeline else None
+        names = snapshots or ("latest",)
+        results = [
+            _read_all(work, name, find_snapshot(work.deployment, name, chosen).stored) for name in names
+        ]
     work.output.result(results)
     show_verified(work.output, results)
     return ExitCode.FINE if all(found.is_intact for found in results) else ExitCode.TROUBLE
+
+
+def _verified(work: Work, listed: SnapshotSummary) -> Verified:
+    """Verify one of many: one that cannot even be opened must not hide what is wrong with the others."""
+    try:
+        stored = find_snapshot(work.deployment, listed.uri, listed.pipeline).stored
+    except (NotFound, Corrupt) as error:
+        return not_opened(listed.key, listed.uri, error)
+    return _read_all(work, listed.key, stored)
+
+
+def _read_all(work: Work, name: str, stored: StoredSnapshot) -> Verified:
+    with work.output.progress(f"verifying {name}") as progress:
+        return verify_snapshot(stored, progress=progress)
 
 
 # --- diff -----------------------------------------------------------------------------------------------------

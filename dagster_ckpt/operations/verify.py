@@ -15,7 +15,7 @@ from dagster_ckpt.ports import Digest
 from dagster_ckpt.spark.parallel import run_in_parallel
 from dagster_ckpt.spark.snapshots import StoredSnapshot, read_entries
 
-__all__ = ["FileProblem", "ProblemKind", "Verified", "verify_snapshot"]
+__all__ = ["FileProblem", "ProblemKind", "Verified", "not_opened", "verify_snapshot"]
 
 
 class ProblemKind(StrEnum):
@@ -54,6 +54,13 @@ class Verified:
     def is_intact(self) -> bool:
         """True where every file was read and is as it was written."""
         return not self.problems
+
+
+def not_opened(name: str, uri: str, error: NotFound | Corrupt) -> Verified:
+    """Return what is known of a listed snapshot that cannot be opened: its ``_metadata`` is gone, or damaged."""
+    kind = ProblemKind.MISSING if isinstance(error, NotFound) else ProblemKind.UNREADABLE
+    problem = FileProblem(stage="", path="_metadata", problem=kind, message=str(error))
+    return Verified(snapshot=name, uri=uri, stages=0, files=0, bytes=0, problems=(problem,))
 
 
 def verify_snapshot(

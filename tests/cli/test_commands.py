@@ -74,6 +74,25 @@ def test_verify_reads_everything_and_names_damage(world: World, run: Program, ba
     assert damaged.name in run("verify", code=1).stdout
 
 
+def test_verify_all_goes_on_past_a_snapshot_that_cannot_be_opened(
+    world: World, run: Program, base: Path
+) -> None:
+    world.query().commit(2).snapshot(2)
+    for number in (1, 2, 3):
+        world.checkpoint(number)
+    gone, cut, _ = sorted((base / "checkpoints/sales").glob("chk-*/_metadata"))
+    cut.chmod(0o644)
+    cut.write_bytes(cut.read_bytes()[:40])
+    gone.unlink()
+    found = {v["snapshot"]: v for v in run.json("verify", "--all", code=1)}
+    assert len(found) == 3
+    assert [p["problem"] for p in found["chk-000001"]["problems"]] == ["missing"]
+    assert [p["problem"] for p in found["chk-000002"]["problems"]] == ["unreadable"]
+    assert sum(v["is_intact"] for v in found.values()) == 1
+    assert "_metadata" in run("verify", "--all", code=1).stdout
+    assert run("verify", "chk-1", code=3).stderr
+
+
 def test_inspect_names_the_tables_of_state_without_spark(world: World, run: Program) -> None:
     world.checkpoint(1)
     assert [t["name"] for t in run.json("inspect", "latest", "totals", "--tables")] == ["0"]
