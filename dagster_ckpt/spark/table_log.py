@@ -78,10 +78,10 @@ class Table:
         while following is not None:
             record = self.record(following)
             if record is None:
+                or_keep = ", or keep the rows (roll_back_tables: false)" if chain else ""
                 raise Corrupt(
-                    f"table {self.uri}: publish {following} is no longer in its log, so the rows of that "
-                    "time cannot be "
-                    "told apart; choose a later checkpoint, or keep the rows (roll_back_tables = false)"
+                    f"table {self.uri}: publish {following} is no longer in its log, so the rows of that time "
+                    f"cannot be told apart; choose a later checkpoint{or_keep}"
                 )
             chain.append(record)
             following = record.parent

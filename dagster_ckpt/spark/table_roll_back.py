@@ -136,10 +136,15 @@ def _target(
 
 def _keep(table: Table, state: TableState, snapshot: TableSnapshot, *, epoch: CoordinatorEpoch) -> RolledBack:
     """Leave the rows; what the cut had prepared and the table does not show goes out with the next
-    checkpoint.
+    checkpoint. Raises Corrupt when the log has lost the publish at which the cut stands.
     """
-    lineage = table.lineage(snapshot.head)
-    through = lineage[0].through_batch if lineage else None
+    at = None if snapshot.head is None else table.record(snapshot.head)
+    if snapshot.head is not None and at is None:
+        raise Corrupt(
+            f"table {table.uri}: publish {snapshot.head} is no longer in its log, so nobody can tell which batches it "
+            "shows; choose a later checkpoint, or fork into a table of its own"
+        )
+    through = None if at is None else at.through_batch
     kept = finish_begun(table, state).model_copy(
         update={"epoch": epoch, "published_through": through, "rolling_back_to": None}
     )

@@ -310,8 +310,17 @@ def test_a_long_publish_log_is_merged_and_the_rows_stay_tellable(tmp_path: Path)
     roll_back_to(attempt.table, cuts[-3], tmp_path / "stage-2", epoch=2)
     assert rows_of(tmp_path / "table") == cuts[-3].rows
     restored(attempt.table, cuts[5], tmp_path / "stage-3", epoch=3)
-    with pytest.raises(Corrupt, match="no longer in its log"):
+    with pytest.raises(Corrupt, match=r"cannot be told apart; choose a later checkpoint$"):
         roll_back_to(attempt.table, cuts[5], tmp_path / "stage-3", epoch=3)
+    with pytest.raises(Corrupt, match="nobody can tell which batches it shows"):
+        roll_back(
+            attempt.table,
+            snapshot=cuts[5].snapshot,
+            checkpoint_id=None,
+            stage_dir=tmp_path / "stage-3",
+            epoch=CoordinatorEpoch(3),
+            later_rows=LaterRows.KEEP,
+        )
 
 
 _WALK = st.lists(
