@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class PipelineTables:
     """The attempt's epoch; known once the coordinator is open."""
     unpublished: dict[str, str] = field(default_factory=dict)
     """Why a table does not show the rows of the newest checkpoint, by name; a publish that succeeds takes it out."""
+    _missed: Counter[str] = field(default_factory=Counter)
+    """How many checkpoints in a row each of these was not published for."""
 
     def location(self, target: TableTarget) -> str:
         """Return a table's folder."""
@@ -140,16 +143,26 @@ class PipelineTables:
                 )
             except Exception as error:  # the other tables are published all the same
                 self.unpublished[target.name] = str(error)
+                self._missed[target.name] += 1
                 reporter.warn(
                     f"table {target.name} is not published yet, the next checkpoint tries again: {error}"
                 )
                 continue
             self.unpublished.pop(target.name, None)
+            del self._missed[target.name]
             if isinstance(done, Published):
                 reporter.info(
                     f"table {target.name}: published {done.rows:,} rows in {done.files} files "
                     f"for checkpoint {checkpoint}"
                 )
+
+    def missed_more_than(self, tolerable: int) -> str | None:
+        """Say which table was not published for more than so many checkpoints in a row, and why; None: none."""
+        for name, missed in dict(self._missed).items():
+            if missed > tolerable:
+                why = self.unpublished.get(name, "")
+                return f"table {name} could not be published for {missed} checkpoints in a row: {why}"
+        return None
 
     def collect_garbage(self, attempt: AttemptDirectory, restorable: Sequence[CheckpointMetadata]) -> int:
         """Remove what neither the tables nor a restorable snapshot needs; return how many files went."""

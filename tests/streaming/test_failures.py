@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.outcomes import Failed
+from dagster_ckpt.core.outcomes import Completed, Failed
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import Unavailable
@@ -190,6 +190,29 @@ def test_a_reader_whose_process_is_slow_to_start_is_started_again_within_the_sam
     ]
     assert running.service.restarts == 0
     running.stop()
+
+
+def test_a_table_that_cannot_be_published_ends_the_stream_as_failed_checkpoints_do(
+    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("read-only file system")
+
+    numbers = Numbers(tmp_path / "numbers")
+    pipeline = straight(numbers.folder)
+    running = lab.start(pipeline, strategy=NoRestart(), tolerable_failed_checkpoints=1)
+    with monkeypatch.context() as broken:
+        broken.setattr("dagster_ckpt.spark.tables.publish", refuse)
+        numbers.put(5)
+        for number in (1, 2):
+            assert running.outcome(running.trigger()).__class__ is Completed, number
+        end = running.join()
+    assert isinstance(end, GaveUp)
+    assert "table rows could not be published for 2 checkpoints in a row: read-only" in end.last.message
+
+    again = lab.start(pipeline)
+    until(lambda: bool(again.checkpoint()) and read_rows(lab.tables).total() == 5, 60, again)
+    again.stop()
 
 
 def _kill_query(running: Running, uid: str) -> None:

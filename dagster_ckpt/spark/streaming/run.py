@@ -189,7 +189,8 @@ class StreamingRun:
         while True:
             with suppress(queue.Empty):
                 return self._ends.get_nowait()
-            end = self._look_at_queries() or self._look_at_coordinator() or self._look_for_the_end()
+            end = self._look_at_queries() or self._look_at_coordinator() or self._look_at_tables()
+            end = end or self._look_for_the_end()
             if end is not None:
                 return end
             left = until - time.monotonic()
@@ -254,6 +255,11 @@ class StreamingRun:
         failure = self.coordinator.failure
         return StageDied(None, failure) if failure else None
 
+    def _look_at_tables(self) -> RunEnd | None:
+        """A table that shows nothing new is a failure nobody would see: it counts as failed checkpoints do."""
+        missed = self.tables.missed_more_than(self.coordinator.config.tolerable_failed_checkpoints)
+        return StageDied(None, missed) if missed else None
+
     def _look_for_the_end(self) -> RunEnd | None:
         """When everything is worked off, a checkpoint taken after that is the final one: it publishes the last rows.
 
@@ -266,7 +272,9 @@ class StreamingRun:
             self._final_from = CheckpointId(record.next_id)
         newest = self.loop.newest_complete
         if newest is not None and newest >= self._final_from:
-            return EndOfData(newest)
+            if not self.tables.unpublished:
+                return EndOfData(newest)
+            self._final_from = CheckpointId(record.next_id)  # the last rows are not out yet
         now = time.monotonic()
         if not record.pending and now >= self._final_at:
             self._final_at = now + FINAL_CHECKPOINT_EVERY
