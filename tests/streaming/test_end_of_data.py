@@ -24,7 +24,7 @@ class WorkedOffStream:
             gateway=nothing,
             attempt=nothing,
             spark=nothing,
-            tables=nothing,
+            tables=SimpleNamespace(unpublished={}, missed_more_than=lambda _: None),
             reporter=nothing,
             clock=self.h.clock,
         )
