@@ -4,7 +4,6 @@ stops it with a savepoint.
 Annotations are evaluated: Dagster reads config classes from them.
 """
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -206,37 +205,9 @@ def _stream(
         watch=ProgressWatch(tell=events.progress, tell_every=config.progress_interval),
     )
     try:
-        return _run_apart(service)
+        return service.run()
     finally:
         events.close()
-
-
-def _run_apart(service: StreamingService) -> ServiceEnd:
-    """Run in a thread of its own: Dagster interrupts the op's thread, wherever it is.
-
-    Where that is a call into the JVM, py4j leaves the answer unread and takes it for that of the next call.
-    """
-    ends: list[ServiceEnd | BaseException] = []
-
-    def run() -> None:
-        try:
-            ends.append(service.run())
-        except BaseException as error:
-            ends.append(error)
-
-    thread = threading.Thread(target=run, name="stream", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(1.0)
-    except BaseException:
-        service.stopping.set()
-        thread.join()
-        raise
-    (end,) = ends
-    if isinstance(end, BaseException):
-        raise end
-    return end
 
 
 def streaming_config(
