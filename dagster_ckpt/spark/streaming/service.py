@@ -145,7 +145,7 @@ class StreamingService:
         try:
             end = self._supervise()
         except BaseException:
-            self._end(RunStatus.CANCELED, clean=self._stopped())
+            self._end(RunStatus.CANCELED, clean=self._stopped_apart())
             raise
         return self._conclude(end)
 
@@ -239,6 +239,14 @@ class StreamingService:
     def _stopped(self) -> bool:
         run, self.current = self.current, None
         return run.stop() if run is not None else True
+
+    def _stopped_apart(self) -> bool:
+        """Stop from another thread: an interrupt within a call into the JVM leaves this one's answer unread in py4j."""
+        clean: list[bool] = []
+        thread = threading.Thread(target=lambda: clean.append(self._stopped()), name="stop", daemon=True)
+        thread.start()
+        thread.join()
+        return clean == [True]
 
     def _leave(self, message: str) -> None:
         """End a failed attempt so that the next one goes on from its latest checkpoint."""
