@@ -32,10 +32,11 @@ test: ## Run the tests
 	@scripts/bootstrap python java postgres chromium
 	@$(RUN) python -m pytest $(ARGS)
 
-lint: ## Check style and formatting
+lint: ## Check style, formatting and spelling
 	@scripts/bootstrap python
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check .
+	@$(RUN) python -m codespell_lib $$(git ls-files '*.py' '*.md' '*.toml' Makefile scripts)
 
 types: ## Check types
 	@scripts/bootstrap python

@@ -13,12 +13,13 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from assets import truth
-from assets.demo_deployment import Deployment, RunFailed
+from assets.demo_deployment import Deployment, RunFailed, StandsStill
 from assets.flights import ARRIVALS, DEMO_DIR
 from assets.flights_data import FlightsFeed, date_of, prepare
 
@@ -98,12 +99,18 @@ def _stream(dagster: Deployment, feed: FlightsFeed) -> None:
         "stream", f"{date_of(STREAMED[0])} to {date_of(STREAMED[-1])} arrive while all stages run at once"
     )
     run = dagster.launch("flights_streaming")
+
+    def completed() -> int:
+        return len(dagster.checkpoints_of(run, "flights"))
+
     for first in STREAMED[::AT_ONCE]:
-        seen = len(dagster.checkpoints_of(run, "flights"))
-        dagster.until(run, lambda seen=seen: len(dagster.checkpoints_of(run, "flights")) > seen)  # type: ignore[misc]
+        seen = completed()
+        dagster.until(run, "a checkpoint completes", lambda seen=seen: completed() > seen, completed)  # type: ignore[misc]
         for day in range(first, min(first + AT_ONCE, STREAMED[-1] + 1)):
             feed.arrive(day)
-    dagster.until(run, lambda: not _differences(DEMO_DIR / "tables"))
+    tables = DEMO_DIR / "tables"
+    with suppress(StandsStill):  # the comparison says what is missing
+        dagster.until(run, "the tables hold all", lambda: not _differences(tables), lambda: _files(tables))
     taken = dagster.checkpoints_of(run, "flights")
     times = sorted(float(checkpoint["duration_ms"]) for checkpoint in taken)
     say(
@@ -132,6 +139,11 @@ def _differences(tables: Path) -> int:
     except OSError:
         return 2
     return (not delays.ok) + (not totals.ok)
+
+
+def _files(tables: Path) -> list[str]:
+    """The files that readers see: they change while rows are published."""
+    return sorted(path.name for path in tables.glob("*/*.parquet"))
 
 
 def _compare(pipeline: str, tables: Path) -> int:

@@ -25,16 +25,24 @@ RELOADS = 3
 SETTINGS = """\
 telemetry: {enabled: false}
 nux: {enabled: false}
+code_servers: {local_startup_timeout: 900}
 # runs start at once instead of waiting for the daemon's queue
 run_coordinator:
   module: dagster.core.run_coordinator
   class: DefaultRunCoordinator
 """
-RUN_TIMEOUT = 240.0
+QUIET = 600.0
+"""Seconds in which nothing has moved, after which a run is given up: a busy machine takes its time."""
+LOOK_EVERY = 5.0
+ANSWER_WITHIN = 60.0
 
 
 class RunFailed(Exception):
     """A run ended otherwise than it should."""
+
+
+class StandsStill(RunFailed):
+    """What was waited for has not come, and nothing moves any more."""
 
 
 class Deployment:
@@ -53,7 +61,14 @@ class Deployment:
     def __enter__(self) -> Deployment:
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "dagster.yaml").write_text(SETTINGS)
-        environment = {**os.environ, "DAGSTER_HOME": str(self.home), "DAGSTER_DISABLE_TELEMETRY": "1"}
+        # before the server starts: two processes that make the same database at once fail
+        self.instance = dg.DagsterInstance.from_config(str(self.home))
+        environment = {
+            **os.environ,
+            "DAGSTER_HOME": str(self.home),
+            "DAGSTER_DISABLE_TELEMETRY": "1",
+            "DAGSTER_GRPC_TIMEOUT_SECONDS": "600",
+        }
         command = [sys.executable, "-m", "dagster_webserver", "-w", str(ROOT / "workspace.yaml")]
         with self._log.open("w") as log:
             self._server = subprocess.Popen(
@@ -64,7 +79,6 @@ class Deployment:
                 cwd=ROOT,
                 start_new_session=True,
             )
-        self.instance = dg.DagsterInstance.from_config(str(self.home))
         self._client = self._connected()
         return self
 
@@ -77,16 +91,16 @@ class Deployment:
         self.instance.dispose()
 
     def _connected(self) -> DagsterGraphQLClient:
-        until = time.monotonic() + 120
-        while not self._answers():
-            if time.monotonic() > until or self._server.poll() is not None:
-                raise RunFailed(f"Dagster did not come up, see {self._log}")
-            time.sleep(0.3)
+        def check() -> None:
+            if self._server.poll() is not None:
+                raise RunFailed(f"Dagster has ended, see {self._log}")
+
+        self._wait(self._answers, f"Dagster comes up, see {self._log}", moves=self._written, check=check)
         return DagsterGraphQLClient("127.0.0.1", port_number=self._port)
 
     def _answers(self) -> bool:
         try:
-            with urlopen(f"{self.url}/server_info", timeout=5) as answer:
+            with urlopen(f"{self.url}/server_info", timeout=ANSWER_WITHIN) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -107,13 +121,10 @@ class Deployment:
 
     def wait(self, run_id: str) -> str:
         """Wait for a run's end and return its status."""
-        until = time.monotonic() + RUN_TIMEOUT
-        while time.monotonic() < until:
-            run = self.instance.get_run_by_id(run_id)
-            if run is not None and run.is_finished:
-                return run.status.value
-            time.sleep(0.3)
-        raise RunFailed(f"run {run_id} did not end within {RUN_TIMEOUT:.0f} s, see {self._log}")
+        self._wait(
+            lambda: self._end_of(run_id), f"run {run_id} ends, see {self._log}", moves=self._work_of(run_id)
+        )
+        return self._end_of(run_id)
 
     def run(self, job: str, config: Mapping[str, Any] | None = None) -> str:
         """Start a run, wait for its end, return its id. Raises RunFailed, saying what it said."""
@@ -125,35 +136,79 @@ class Deployment:
             raise RunFailed(f"run {run_id} of {job} ended as {status}: {' | '.join(failures)}")
         return run_id
 
-    def until(self, run_id: str, holds: Callable[[], bool]) -> bool:
-        """Wait until something holds while the run goes on; False when it did not happen. Raises RunFailed."""
-        until = time.monotonic() + RUN_TIMEOUT
-        while not holds():
-            run = self.instance.get_run_by_id(run_id)
-            if run is not None and run.is_finished:
-                raise RunFailed(f"run {run_id} ended as {run.status.value} before it was stopped")
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.3)
-        return True
+    def until(self, run_id: str, what: str, holds: Callable[[], bool], moves: Callable[[], object]) -> None:
+        """Wait until something holds while the run goes on and ``moves`` changes. Raises RunFailed, StandsStill."""
+
+        def check() -> None:
+            if status := self._end_of(run_id):
+                raise RunFailed(f"run {run_id} ended as {status} before it was stopped")
+
+        self._wait(holds, what, moves=moves, check=check)
 
     def kill_when_step_runs(self, run_id: str, step: str) -> int:
         """Kill the run's process as soon as ``step`` is at work; return its process id."""
-        until = time.monotonic() + RUN_TIMEOUT
-        while time.monotonic() < until:
-            events = self.instance.all_logs(run_id)
-            if any(
-                e.step_key == step and e.is_dagster_event and e.get_dagster_event().is_step_start
-                for e in events
-            ):
-                pid = next(int(m[1]) for e in events if (m := re.search(r"\(pid: (\d+)\)", e.user_message)))
-                time.sleep(1.5)
-                os.kill(pid, signal.SIGKILL)
-                return pid
-            if (run := self.instance.get_run_by_id(run_id)) is not None and run.is_finished:
+
+        def check() -> None:
+            if self._end_of(run_id):
                 raise RunFailed(f"run {run_id} ended before {step} began")
-            time.sleep(0.1)
-        raise RunFailed(f"run {run_id} never began {step}")
+
+        def begun() -> bool:
+            events = (e.get_dagster_event() for e in self.instance.all_logs(run_id) if e.is_dagster_event)
+            return any(event.step_key == step and event.is_step_start for event in events)
+
+        self._wait(begun, f"run {run_id} begins {step}", moves=self._work_of(run_id), check=check, every=0.1)
+        pid = self._process_of(run_id)
+        time.sleep(1.5)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    # --- waiting -----------------------------------------------------------------------------------------------
+
+    def _wait(
+        self,
+        holds: Callable[[], object],
+        what: str,
+        *,
+        moves: Callable[[], object],
+        check: Callable[[], None] = lambda: None,
+        every: float = 0.3,
+    ) -> None:
+        """Wait as long as ``moves`` changes now and then. Raises StandsStill, saying what was seen last."""
+        seen, looked_at = moves(), time.monotonic()
+        moved_at = looked_at
+        while not holds():
+            check()
+            time.sleep(every)
+            if time.monotonic() - looked_at < LOOK_EVERY:
+                continue
+            now_seen, looked_at = moves(), time.monotonic()
+            if now_seen != seen:
+                seen, moved_at = now_seen, looked_at
+            elif looked_at - moved_at > QUIET:
+                raise StandsStill(
+                    f"waited until {what}: nothing has moved for {QUIET:.0f} s; seen last: {seen}"
+                )
+
+    def _written(self) -> int:
+        return self._log.stat().st_size
+
+    def _end_of(self, run_id: str) -> str:
+        """Return the status of a run that is over, else nothing."""
+        run = self.instance.get_run_by_id(run_id)
+        return run.status.value if run is not None and run.is_finished else ""
+
+    def _process_of(self, run_id: str) -> int:
+        """Return the process id of a run that has begun."""
+        events = self.instance.all_logs(run_id)
+        return next(int(m[1]) for e in events if (m := re.search(r"\(pid: (\d+)\)", e.user_message)))
+
+    def _work_of(self, run_id: str) -> Callable[[], object]:
+        """Return what shows that a run gets on: its events, and what it has stored."""
+
+        def moves() -> object:
+            return len(self.instance.all_logs(run_id)), sum(1 for _ in self.home.parent.rglob("*"))
+
+        return moves
 
     # --- what runs have said -----------------------------------------------------------------------------------
 

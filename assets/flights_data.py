@@ -7,7 +7,7 @@ file holds an event older than an earlier file's newest one. Days are numbered 1
     <target>/waiting/{flights,weather}/<date>.parquet      prepared, not seen by the pipeline
     <target>/{flights,weather}/<date>.parquet              arrived: the folders the sources watch
 
-What the data itself brings along: 8,255 cancelled flights without a departure delay, 9,430 without an arrival
+What the data itself brings along: 8,255 canceled flights without a departure delay, 9,430 without an arrival
 delay, 2,512 without a tail number, 1,556 in an hour without weather, and no weather at all on 31 December (an
 empty file). ``time_hour`` is a UTC instant.
 """

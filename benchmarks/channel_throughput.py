@@ -23,14 +23,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 from benchmarks.common import median, scratch, show, spark_session
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch, LogPosition, PipelineId
-from dagster_ckpt.spark.channel_log import ChannelLog
-from dagster_ckpt.spark.channel_schema import channel_schema_json
-from dagster_ckpt.spark.channel_sink import ChannelSink
-from dagster_ckpt.spark.channel_source import read_channel
-from dagster_ckpt.spark.staged_files import DataFile, batch_folder_name, parquet_files
-from dagster_ckpt.spark.table_log import create_table
-from dagster_ckpt.spark.table_records import Append
-from dagster_ckpt.spark.table_sink import TableSink
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.schema import channel_schema_json
+from dagster_ckpt.spark.channel.sink import ChannelSink
+from dagster_ckpt.spark.channel.source import read_channel
+from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files
+from dagster_ckpt.spark.table.log import create_table
+from dagster_ckpt.spark.table.records import Append
+from dagster_ckpt.spark.table.sink import TableSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.adapters.fsspec_storage import Durability, FsspecCheckpointStorage
-from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
-from dagster_ckpt.core.metadata_text import encode_metadata
-from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, FileEntry, StageSnapshot
-from dagster_ckpt.spark.capture import CapturePlan, plan_capture
-from dagster_ckpt.spark.pins import pin_files, release_pins, uploaded_already
+from dagster_ckpt.core.model import FileEntry
 from dagster_ckpt.spark.session import build_session
-from dagster_ckpt.spark.snapshots import StoredSnapshot, open_snapshot
-from dagster_ckpt.spark.upload import StageUpload, UploadMode, upload_stage
+from dagster_ckpt.spark.snapshot.capture import CapturePlan, plan_capture
+from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_already
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage
+from tests.snapshots import complete, folder_of, snapshot_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -173,30 +172,10 @@ class Checkpoints:
         return plan, upload
 
     def folder(self, mode: UploadMode) -> str:
-        base = paths.CheckpointPaths(PIPELINE)
-        if mode is UploadMode.SELF_CONTAINED:
-            return base.savepoint(f"{self.number:06d}")
-        return base.checkpoint(CheckpointId(self.number))
+        return folder_of(PIPELINE, self.number, mode)
 
     def complete(self, plan: CapturePlan, upload: StageUpload) -> StoredSnapshot:
         """Write ``_metadata``, so that the checkpoint can be restored."""
-        snapshot = StageSnapshot(
-            uid=UID,
-            parallelism=plan.subtasks,
-            manifest=upload.manifest,
-            batch_id=plan.batch_id,
-            query_id=plan.query_id,
-            offsets=plan.offsets,
-        )
-        metadata = CheckpointMetadata(
-            pipeline=PIPELINE,
-            checkpoint_id=self.number,
-            kind=CheckpointKind.CHECKPOINT,
-            epoch=1,
-            triggered_at=0.0,
-            completed_at=0.0,
-            stages=(snapshot,),
-        )
+        snapshot = snapshot_of(UID, plan, upload)
         folder = self.folder(UploadMode.INCREMENTAL)
-        self.storage.create(paths.metadata(folder), encode_metadata(metadata))
-        return open_snapshot(self.storage, folder)
+        return complete(self.storage, folder, self.number, snapshot, pipeline=PIPELINE)

@@ -23,13 +23,13 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import StateHandle, StateScope, SubtaskAcknowledgement
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.outcomes import Completed, Triggered
-from dagster_ckpt.core.requests import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.ports import CoordinatorStore
-from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.runtime.coordinator import AttemptSetup, CheckpointCoordinator
 from dagster_ckpt.testing.background import ManualBackground
 from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.gateway import RecordingGateway
-from dagster_ckpt.testing.harness_graph import build_graph
+from dagster_ckpt.testing.graph import build_graph
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
 
 SIZES = (10, 100, 1_000, 10_000)
@@ -53,15 +53,17 @@ def coordinator(store: CoordinatorStore, subtasks: int) -> CheckpointCoordinator
     """A coordinator of one stage over this store; storage in memory."""
     storage = MemoryCheckpointStorage()
     opened = CheckpointCoordinator.open(
-        graph=build_graph("pipeline", {"task": subtasks}, [], frozenset()),
-        config=CheckpointConfig(num_retained=2),
-        store=store,
-        storage=storage,
-        open_storage=lambda uri: storage,
-        gateway=RecordingGateway(),
-        clock=ManualClock(),
-        owner="benchmark",
-        background=ManualBackground(),
+        AttemptSetup(
+            graph=build_graph("pipeline", {"task": subtasks}, [], frozenset()),
+            config=CheckpointConfig(num_retained=2),
+            store=store,
+            storage=storage,
+            open_storage=lambda uri: storage,
+            gateway=RecordingGateway(),
+            clock=ManualClock(),
+            owner="benchmark",
+            background=ManualBackground(),
+        )
     )
     opened.started("/work")
     return opened

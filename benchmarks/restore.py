@@ -29,8 +29,8 @@ from benchmarks.common import (
     write_keys,
 )
 from dagster_ckpt.adapters.fsspec_storage import Durability
-from dagster_ckpt.spark.restore import materialise_stage
-from dagster_ckpt.spark.snapshots import StoredSnapshot
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 BATCHES = 12
 ELSEWHERE = Path("/dev/shm")
@@ -47,9 +47,11 @@ def first_batch(spark: SparkSession, folder: Path, stage_dir: Path) -> float:
         query.stop()
 
 
-def materialise(source: StoredSnapshot, target: Path) -> float:
+def build(source: StoredSnapshot, target: Path) -> float:
     began = time.perf_counter()
-    materialise_stage(source, source.metadata.stages[0], target_dir=target, new_query_id=str(uuid.uuid4()))
+    build_stage_directory(
+        source, source.metadata.stages[0], target_dir=target, new_query_id=str(uuid.uuid4())
+    )
     return (time.perf_counter() - began) * 1e3
 
 
@@ -72,8 +74,8 @@ def measure(spark: SparkSession, folder: Path, elsewhere: Path, keys: int, repea
 
     ways: dict[str, Callable[[Path], float]] = {
         "bare": bare,
-        "link": lambda target: materialise(linked, target),
-        "copy": lambda target: materialise(copied, target),
+        "link": lambda target: build(linked, target),
+        "copy": lambda target: build(copied, target),
     }
     for turn in range(repeats + 1):
         for name, prepare in ways.items():

@@ -22,8 +22,8 @@ from benchmarks.common import PIPELINE, UID, scratch, show
 from dagster_ckpt.adapters.fsspec_storage import Durability, FsspecCheckpointStorage
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.model import FileKind
-from dagster_ckpt.spark.state_files import PlannedFile
-from dagster_ckpt.spark.upload import UploadMode, upload_stage
+from dagster_ckpt.spark.snapshot.state_files import PlannedFile
+from dagster_ckpt.spark.snapshot.upload import UploadMode, upload_stage
 
 SHAPES = {
     "large files": (8, 64_000_000),

@@ -24,20 +24,25 @@ from dagster_ckpt import (
     build_savepoint_sensor,
     checkpoints_asset_key,
 )
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
-from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
-from dagster_ckpt.core.record import OPERATIONS_REMEMBERED, OperationRecord, TriggerRecord, parse_record
-from dagster_ckpt.core.statistics import (
+from dagster_ckpt.core.checkpoint.record import (
+    OPERATIONS_REMEMBERED,
+    OperationRecord,
+    TriggerRecord,
+    parse_record,
+)
+from dagster_ckpt.core.checkpoint.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
     StageStatistics,
     SubtaskStatistics,
 )
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
+from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
+from dagster_ckpt.dagster.sensors.savepoint import after_checkpoints
 from dagster_ckpt.ports import Committed
-from dagster_ckpt.runtime.opening import history_row
-from dagster_ckpt.sensors.savepoint import after_checkpoints
-from dagster_ckpt.testing.harness import CoordinatorHarness
-from tests.epoch.small_pipeline import shop
+from dagster_ckpt.runtime.history import history_row
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
+from tests.spark.epoch.small_pipeline import shop
 
 RUNS = 1000
 SUBTASKS = 8

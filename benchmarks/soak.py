@@ -23,9 +23,18 @@ from pathlib import Path
 
 from benchmarks.common import scratch, spark_session
 from benchmarks.streaming_common import service
+from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.errors import Unavailable
-from dagster_ckpt.ports import AlreadyExists, CheckpointStorage, Digest, StoredObject
-from tests.streaming.pipelines import Numbers, diamond, expected_rows, expected_totals, read_rows, read_totals
+from dagster_ckpt.ports import CheckpointStorage
+from tests.progress import exit_code, wait_until
+from tests.spark.streaming.pipelines import (
+    Numbers,
+    diamond,
+    expected_rows,
+    expected_totals,
+    read_rows,
+    read_totals,
+)
 
 MODES = {
     "aligned": {},
@@ -140,7 +149,7 @@ class Soak:
                 self.process.wait()
             case "terminate":
                 self.process.terminate()
-                self.process.wait(120)
+                exit_code(self.process, "the run ends after SIGTERM")
             case "query":
                 (self.folder / "stop-query").write_text(self.dice.choice(STAGES))
             case _:
@@ -167,20 +176,26 @@ class Soak:
         """Everything that was fed is in both tables, once."""
         for name in ("hang", "full", "stop-query"):
             (self.folder / name).unlink(missing_ok=True)
-        until = time.monotonic() + 600
-        while time.monotonic() < until:
+        tables = self.folder / "tables"
+        wanted = expected_rows(self.numbers.count), expected_totals(self.numbers.count)
+        well = True
+
+        def is_over() -> bool:
+            nonlocal well
             self.restart_if_over()
-            tables = self.folder / "tables"
-            if read_rows(tables) == expected_rows(self.numbers.count) and read_totals(
-                tables
-            ) == expected_totals(self.numbers.count):
-                return True
-            if not self.look():
-                return False
-            time.sleep(1)
-        lost = expected_rows(self.numbers.count) - read_rows(self.folder / "tables")
-        print(f"rows that are missing: {sorted(lost.elements())[:10]} … ({lost.total()})")
-        return False
+            well = self.look()
+            return not well or (read_rows(tables), read_totals(tables)) == wanted
+
+        def moves() -> object:
+            return read_rows(tables).total(), read_totals(tables)
+
+        try:
+            wait_until(is_over, "everything is in both tables", moves=moves, quiet=600.0, every=1.0)
+        except AssertionError as error:
+            lost = wanted[0] - read_rows(tables)
+            print(f"{error}\nrows that are missing: {sorted(lost.elements())[:10]} … ({lost.total()})")
+            return False
+        return well
 
     def end(self) -> None:
         self.process.terminate()

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from benchmarks.common import median, scratch, show, spark_session
 from benchmarks.streaming_common import Stream, service, streaming, wait
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt.core.checkpoint.record import parse_record
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.record import parse_record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
-from dagster_ckpt.core.events import CheckpointCompleted, CoordinatorEvent
+from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CoordinatorEvent
 from dagster_ckpt.core.outcomes import Completed, Pending, Queued
-from dagster_ckpt.core.requests import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.streaming.restart import FixedDelay
 from dagster_ckpt.spark.streaming.run import StreamingRun
 from dagster_ckpt.spark.streaming.service import StreamingService
+from tests.progress import source_of, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,36 +88,19 @@ class Stream:
     def stop(self) -> None:
         self.service.stopping.set()
         assert self.thread is not None
-        self.thread.join(120)
+        self.thread.join()
 
 
-def processor_seconds() -> float:
-    """Processor time so far of this process and everything below it (Linux): what a busy machine does not distort."""
-    times: dict[int, float] = {}
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        times[int(folder.name)] = sum(int(ticks) for ticks in fields[11:15])
-        children.setdefault(int(fields[1]), []).append(int(folder.name))
-    total, todo = 0.0, [os.getpid()]
-    while todo:
-        number = todo.pop()
-        total += times.get(number, 0.0)
-        todo += children.get(number, [])
-    return total / os.sysconf("SC_CLK_TCK")
-
-
-def wait(holds: Callable[[], bool], stream: Stream | None = None, timeout: float = 600.0) -> None:
-    until = time.monotonic() + timeout
-    while not holds():
+def wait(holds: Callable[[], bool], stream: Stream | None = None) -> None:
+    def check() -> None:
         if stream is not None and stream.ends:
             raise RuntimeError(f"the run has ended: {stream.ends}")
-        if time.monotonic() > until:
-            raise RuntimeError(f"did not happen within {timeout} s")
-        time.sleep(0.005)
+
+    def moves() -> object:
+        run = stream.run if stream is not None else None
+        return run and [stage.worker.batches.current.batch for stage in run.stages.values()]
+
+    wait_until(holds, source_of(holds), moves=moves, check=check, quiet=600.0, every=0.005)
 
 
 def service(

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.common import median, scratch, show, spark_session
-from benchmarks.streaming_common import Stream, processor_seconds, streaming, wait
+from benchmarks.streaming_common import Stream, streaming, wait
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from tests.progress import processor_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,28 +5,19 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 
 | file | what it owns |
 |---|---|
-| ``errors`` | the exception tree, by what the caller does next |
+| ``authoring/`` | what authors write: stages and how they are connected |
 | ``core/`` | every decision, pure |
 | ``ports`` | what the runtime needs from outside, as Protocols |
-| ``digests`` | size and checksum of content |
 | ``runtime/`` | the coordinator: load, decide, compare-and-set, run effects |
 | ``adapters/`` | the ports on SQL databases and fsspec storages |
 | ``spark/`` | everything that touches Spark's files or PySpark |
+| ``operations/`` | what people do to snapshots, as functions |
+| ``dagster/`` | everything that imports Dagster: resources, jobs, asset, checks, sensors, components |
+| ``cli/`` | the program ``dagster-ckpt`` |
 | ``testing/`` | fakes, faults and the harness for tests, yours included |
-| ``stages``, ``pipeline`` | what authors write: stages and how they are connected |
-| ``definitions`` | the one call that turns pipelines into Dagster definitions |
-| ``options`` | how a pipeline shows in Dagster and is looked after |
-| ``resources``, ``assets``, ``jobs`` | what those consist of |
-| ``savepoint_job``, ``restore_job``, ``preview_job``, ``dispose_job`` | jobs around the pipeline's own |
-| ``schedules``, ``savepoint_retention`` | savepoints by the clock, and which of them are kept |
-| ``checks/`` | asset checks: succeeded, age, verified, restorable |
-| ``sensors/`` | safety net, run-status mirror, failure alarm, restart, savepoints on a condition |
-| ``components/`` | a pipeline in YAML |
-| ``asset_events`` | a checkpoint as asset events, whoever reports it |
-| ``streaming_job``, ``streaming_events``, ``leases`` | runs that go on until stopped, and whether one is alive |
-| ``operations/``, ``cli/`` | what people do to snapshots, as functions and as the program ``dagster-ckpt`` |
-| ``attempt`` | one attempt of a pipeline inside a Dagster run |
-| ``dagster_events`` | what the coordinator tells, as Dagster events |
+| ``errors`` | the exception tree, by what the caller does next |
+| ``digests`` | size and checksum of content |
+| ``version`` | the version |
 """
 
 from __future__ import annotations
@@ -34,12 +25,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.version import __version__ as __version__
+
 if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors; a test holds the two together
-    from dagster_ckpt.assets import checkpoints_asset_key as checkpoints_asset_key
-    from dagster_ckpt.components.checkpointed_pipeline import (
-        CheckpointedPipelineComponent as CheckpointedPipelineComponent,
-    )
-    from dagster_ckpt.core.alarms import AlarmPolicy as AlarmPolicy
+    from dagster_ckpt.authoring.hooks import HookContext as HookContext
+    from dagster_ckpt.authoring.hooks import pipeline_hook as pipeline_hook
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as CheckpointedPipeline
+    from dagster_ckpt.authoring.pipeline import checkpointed_pipeline as checkpointed_pipeline
+    from dagster_ckpt.authoring.stages import SourceBatch as SourceBatch
+    from dagster_ckpt.authoring.stages import StageContext as StageContext
+    from dagster_ckpt.authoring.stages import spark_sink as spark_sink
+    from dagster_ckpt.authoring.stages import spark_source as spark_source
+    from dagster_ckpt.authoring.stages import spark_stage as spark_stage
     from dagster_ckpt.core.config import CheckpointConfig as CheckpointConfig
     from dagster_ckpt.core.config import CheckpointingMode as CheckpointingMode
     from dagster_ckpt.core.config import ClaimMode as ClaimMode
@@ -48,8 +45,22 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.core.model import CheckpointKind as CheckpointKind
     from dagster_ckpt.core.model import CheckpointMetadata as CheckpointMetadata
     from dagster_ckpt.core.reasons import CheckpointFailureReason as CheckpointFailureReason
-    from dagster_ckpt.core.restarts import RestartPolicy as RestartPolicy
-    from dagster_ckpt.definitions import build_pipeline_definitions as build_pipeline_definitions
+    from dagster_ckpt.core.supervision.alarms import AlarmPolicy as AlarmPolicy
+    from dagster_ckpt.core.supervision.restarts import RestartPolicy as RestartPolicy
+    from dagster_ckpt.dagster.asset import checkpoints_asset_key as checkpoints_asset_key
+    from dagster_ckpt.dagster.components.checkpointed_pipeline import (
+        CheckpointedPipelineComponent as CheckpointedPipelineComponent,
+    )
+    from dagster_ckpt.dagster.definitions import build_pipeline_definitions as build_pipeline_definitions
+    from dagster_ckpt.dagster.options import PipelineOptions as PipelineOptions
+    from dagster_ckpt.dagster.options import SavepointSchedule as SavepointSchedule
+    from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource as CheckpointCoordinatorResource
+    from dagster_ckpt.dagster.resources import SparkSessionResource as SparkSessionResource
+    from dagster_ckpt.dagster.schedules import build_savepoint_schedule as build_savepoint_schedule
+    from dagster_ckpt.dagster.sensors.failure_alarm import AlarmMessage as AlarmMessage
+    from dagster_ckpt.dagster.sensors.savepoint import SavepointWanted as SavepointWanted
+    from dagster_ckpt.dagster.sensors.savepoint import after_checkpoints as after_checkpoints
+    from dagster_ckpt.dagster.sensors.savepoint import build_savepoint_sensor as build_savepoint_sensor
     from dagster_ckpt.errors import CheckpointError as CheckpointError
     from dagster_ckpt.errors import Corrupt as Corrupt
     from dagster_ckpt.errors import Declined as Declined
@@ -65,50 +76,35 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.operations.diff_state import diff_state as diff_state
     from dagster_ckpt.operations.inspect import open_state as open_state
     from dagster_ckpt.operations.preview import preview_restore as preview_restore
+    from dagster_ckpt.operations.statistics import checkpoint_statistics as checkpoint_statistics
     from dagster_ckpt.operations.verify import verify_snapshot as verify_snapshot
-    from dagster_ckpt.options import PipelineOptions as PipelineOptions
-    from dagster_ckpt.options import SavepointSchedule as SavepointSchedule
-    from dagster_ckpt.pipeline import CheckpointedPipeline as CheckpointedPipeline
-    from dagster_ckpt.pipeline import checkpointed_pipeline as checkpointed_pipeline
-    from dagster_ckpt.resources import CheckpointCoordinatorResource as CheckpointCoordinatorResource
-    from dagster_ckpt.resources import SparkSessionResource as SparkSessionResource
-    from dagster_ckpt.schedules import build_savepoint_schedule as build_savepoint_schedule
-    from dagster_ckpt.sensors.failure_alarm import AlarmMessage as AlarmMessage
-    from dagster_ckpt.sensors.savepoint import SavepointWanted as SavepointWanted
-    from dagster_ckpt.sensors.savepoint import after_checkpoints as after_checkpoints
-    from dagster_ckpt.sensors.savepoint import build_savepoint_sensor as build_savepoint_sensor
-    from dagster_ckpt.stages import SourceBatch as SourceBatch
-    from dagster_ckpt.stages import StageContext as StageContext
-    from dagster_ckpt.stages import spark_sink as spark_sink
-    from dagster_ckpt.stages import spark_source as spark_source
-    from dagster_ckpt.stages import spark_stage as spark_stage
-
-__version__ = "0.1.0"
 
 _HOMES: dict[str, str] = {
     # what authors write
-    "checkpointed_pipeline": "pipeline",
-    "CheckpointedPipeline": "pipeline",
-    "spark_source": "stages",
-    "spark_stage": "stages",
-    "spark_sink": "stages",
-    "StageContext": "stages",
-    "SourceBatch": "stages",
+    "checkpointed_pipeline": "authoring.pipeline",
+    "CheckpointedPipeline": "authoring.pipeline",
+    "spark_source": "authoring.stages",
+    "spark_stage": "authoring.stages",
+    "spark_sink": "authoring.stages",
+    "pipeline_hook": "authoring.hooks",
+    "HookContext": "authoring.hooks",
+    "StageContext": "authoring.stages",
+    "SourceBatch": "authoring.stages",
     # what a code location needs
-    "build_pipeline_definitions": "definitions",
-    "CheckpointCoordinatorResource": "resources",
-    "SparkSessionResource": "resources",
-    "checkpoints_asset_key": "assets",
-    "CheckpointedPipelineComponent": "components.checkpointed_pipeline",
-    "PipelineOptions": "options",
-    "SavepointSchedule": "options",
-    "RestartPolicy": "core.restarts",
-    "AlarmPolicy": "core.alarms",
-    "AlarmMessage": "sensors.failure_alarm",
-    "build_savepoint_schedule": "schedules",
-    "build_savepoint_sensor": "sensors.savepoint",
-    "SavepointWanted": "sensors.savepoint",
-    "after_checkpoints": "sensors.savepoint",
+    "build_pipeline_definitions": "dagster.definitions",
+    "CheckpointCoordinatorResource": "dagster.resources",
+    "SparkSessionResource": "dagster.resources",
+    "checkpoints_asset_key": "dagster.asset",
+    "CheckpointedPipelineComponent": "dagster.components.checkpointed_pipeline",
+    "PipelineOptions": "dagster.options",
+    "SavepointSchedule": "dagster.options",
+    "RestartPolicy": "core.supervision.restarts",
+    "AlarmPolicy": "core.supervision.alarms",
+    "AlarmMessage": "dagster.sensors.failure_alarm",
+    "build_savepoint_schedule": "dagster.schedules",
+    "build_savepoint_sensor": "dagster.sensors.savepoint",
+    "SavepointWanted": "dagster.sensors.savepoint",
+    "after_checkpoints": "dagster.sensors.savepoint",
     # looking at snapshots
     "Deployment": "operations.deployment",
     "list_snapshots": "operations.catalog",
@@ -116,6 +112,7 @@ _HOMES: dict[str, str] = {
     "verify_snapshot": "operations.verify",
     "preview_restore": "operations.preview",
     "open_state": "operations.inspect",
+    "checkpoint_statistics": "operations.statistics",
     "diff_snapshots": "operations.diff",
     "diff_state": "operations.diff_state",
     # settings and records

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import xxhash
 
-from dagster_ckpt.ports import Digest
+from dagster_ckpt.core.storage import Digest
 
 ALGORITHM = "xxh3_128"
 CHUNK_BYTES = 1024 * 1024

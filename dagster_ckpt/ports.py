@@ -1,4 +1,4 @@
-"""What the runtime needs from outside, as small Protocols; each docstring states the guarantee demanded.
+"""Ports of the runtime, as small Protocols; each docstring states the guarantee demanded.
 
 Every implementation runs the contract suite of its port (tests/contract). No safety decision lives behind a port:
 the commit point of a checkpoint is always ``CoordinatorStore.compare_and_set``.
@@ -7,15 +7,15 @@ the commit point of a checkpoint is always ``CoordinatorStore.compare_and_set``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
+from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
-
 
 # --- CoordinatorStore -------------------------------------------------------------------------------------------
 
@@ -96,29 +96,6 @@ class CoordinatorStore(Protocol):
 # --- CheckpointStorage ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """Size in bytes and checksum (``xxh3_128:<32 hex digits>``) of stored content."""
-
-    size: int
-    checksum: str
-
-
-@dataclass(frozen=True, slots=True)
-class AlreadyExists:
-    """The key is taken; nothing was written."""
-
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    """One object found by ``list``."""
-
-    key: str
-    size: int
-
-
 class CheckpointStorage(Protocol):
     """Write-once bytes under '/'-separated keys below one base URI; shared by every machine of the pipeline.
 
@@ -164,7 +141,7 @@ class CheckpointStorage(Protocol):
 
 
 class TaskGateway(Protocol):
-    """How the coordinator reaches the stages of its own attempt (Flink's three RPCs). At most once, best effort.
+    """Gateway to the stages of the coordinator's own attempt (Flink's three RPCs). At most once, best effort.
 
     Called after the decision is stored and outside any lock; raising from ``trigger`` fails the checkpoint,
     raising from a notification is logged only.
@@ -196,17 +173,3 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that never run backwards, for delays and timeouts within one process."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class CommitPermit:
-    """Proof that ``epoch`` still owned ``pipeline`` when checkpoint ``checkpoint_id`` was committed.
-
-    Only the runtime makes one, from the committed record; a sink's publish takes it, so that publishing without
-    owning the epoch cannot be written by accident.
-    """
-
-    pipeline: PipelineId
-    epoch: CoordinatorEpoch
-    checkpoint_id: CheckpointId
-    _proof: object = field(repr=False, compare=False)

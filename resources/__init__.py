@@ -1,4 +1,4 @@
-"""The reference deployment's resources, configured. Their classes live in ``dagster_ckpt/resources.py``."""
+"""The reference deployment's resources, configured. Their classes live in ``dagster_ckpt/dagster/resources.py``."""
 
 from assets.flights import DEMO_DIR
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource

@@ -1,6 +1,6 @@
 """Writes docs/reference/python.md from the sources' own docstrings: python -m scripts.python_reference.
 
-Read from the syntax tree: nothing is imported, and annotations appear as their authors wrote them.
+Read from the syntax tree, so that annotations appear as their authors wrote them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
+
+from dagster_ckpt import testing
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "dagster_ckpt"
@@ -26,8 +29,8 @@ TESTING_HEAD = """
 
 [testing.md](testing.md) shows how they are used.
 
-| module of `dagster_ckpt.testing` | name | |
-|---|---|---|
+| `dagster_ckpt.testing` | |
+|---|---|
 """
 _FOR_DAGSTER = frozenset({"yield_for_execution", "use_instance", "remember", "remembered"})
 """Methods of resources that Dagster and the library call."""
@@ -54,9 +57,9 @@ def page() -> str:
             parts.append(f"\n## {group[0].upper()}{group[1:]}\n")
         parts.append(described(public.name, _definition(_path(public.module), public.name)))
     parts.append(TESTING_HEAD)
-    for file, node in testing_names():
+    for name, node in testing_names():
         summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
-        parts.append(f"| `{file.stem}` | `{node.name}` | {_cell(summary)} |\n")
+        parts.append(f"| `{name}` | {_cell(summary)} |\n")
     return "".join(parts)
 
 
@@ -78,16 +81,16 @@ def public_names() -> list[Public]:
     return found
 
 
-def testing_names() -> Iterator[tuple[Path, Definition]]:
-    """Yield what the modules of ``dagster_ckpt.testing`` define for others."""
-    for file in sorted((LIBRARY / "testing").glob("[a-z]*.py")):
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, Definition) and not node.name.startswith("_"):
-                yield file, node
+def testing_names() -> Iterator[tuple[str, Definition]]:
+    """Yield the classes and functions that ``dagster_ckpt.testing`` publishes."""
+    for name, home in testing._HOMES.items():
+        if isinstance(getattr(testing, name), type | FunctionType):
+            yield name, _definition(_path(home), name)
 
 
 def _path(module: str) -> Path:
-    return LIBRARY / f"{module.replace('.', '/')}.py"
+    file = LIBRARY / f"{module.replace('.', '/')}.py"
+    return file if file.exists() else file.with_suffix("") / "__init__.py"
 
 
 def _definition(file: Path, name: str) -> Definition:

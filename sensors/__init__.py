@@ -1,6 +1,6 @@
 """The reference deployment's sensors, and how its pipelines are looked after.
 
-What builds sensors lives in ``dagster_ckpt/sensors/``; most of them come with ``build_pipeline_definitions``.
+What builds sensors lives in ``dagster_ckpt/dagster/sensors/``; most of them come with ``build_pipeline_definitions``.
 """
 
 from sensors.care import OPTIONS

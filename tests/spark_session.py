@@ -39,11 +39,18 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSess
     session.stop()
 
 
+PATIENT_STARTS = 40
+"""Starts of one query: Spark gives the process of a reader ten seconds, which a busy machine needs many times over."""
+
+
 @pytest.fixture
 def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
     """The session, whose settings are afterwards what they were; every test that asks for it is marked ``spark``."""
     before = shared_spark.conf.getAll
-    yield shared_spark
+    with pytest.MonkeyPatch.context() as patience:
+        for module in ("spark.streaming.running_stage", "spark.epoch.run"):
+            patience.setattr(f"dagster_ckpt.{module}.MAX_START_ATTEMPTS", PATIENT_STARTS)
+        yield shared_spark
     after = shared_spark.conf.getAll
     for key in after.keys() - before.keys():
         shared_spark.conf.unset(key)

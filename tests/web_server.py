@@ -6,14 +6,15 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 from urllib.request import urlopen
 
-UP_WITHIN = 180.0
+from tests.progress import wait_until, work_of
+
+ANSWER_WITHIN = 60.0
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def _process(
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
-        env=env,
+        env={**env, "DAGSTER_GRPC_TIMEOUT_SECONDS": "600"},  # webserver and code server share a busy machine
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=output,
@@ -45,16 +46,24 @@ def _process(
 
 def wait_until_it_answers(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     """Dagster says that it serves before its port listens: only an answer shows that it does."""
-    until = time.monotonic() + UP_WITHIN
-    while time.monotonic() < until:
+
+    def answers() -> bool:
         try:
-            with urlopen(f"{url}/server_info", timeout=5) as answer:
-                assert answer.status == 200
-                return
+            with urlopen(f"{url}/server_info", timeout=ANSWER_WITHIN) as answer:
+                return bool(answer.status == 200)
         except OSError:
-            assert server.poll() is None, f"the server has ended:\n{_end_of(log)}"
-            time.sleep(0.3)
-    raise AssertionError(f"no answer from {url} within {UP_WITHIN:.0f} s:\n{_end_of(log)}")
+            return False
+
+    def check() -> None:
+        assert server.poll() is None, f"the server has ended:\n{_end_of(log)}"
+
+    wait_until(
+        answers,
+        f"{url} answers, see {log}",
+        moves=lambda: (work_of(server.pid), _end_of(log)),
+        check=check,
+        every=0.3,
+    )
 
 
 def free_port() -> int:

@@ -3,6 +3,8 @@
 | file | what it owns |
 |---|---|
 | ``sql_store`` | ``CoordinatorStore`` on SQLite and PostgreSQL |
+| ``sql_storage`` | ``CheckpointStorage`` in the same database, for small checkpoints |
+| ``sql_database`` | transactions, and what became of a COMMIT without an answer |
 | ``sql_engine`` | connections, and what driver errors mean |
 | ``sql_schema`` | the tables |
 | ``sql_migrate`` | bringing a database to this version's schema |

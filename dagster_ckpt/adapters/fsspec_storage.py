@@ -7,15 +7,18 @@ import errno
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from os.path import abspath, expanduser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, Durability, LocalKeys
 from dagster_ckpt.adapters.remote_keys import RemoteKeys
+from dagster_ckpt.core.in_store import is_in_store
+from dagster_ckpt.core.location import local_path
 from dagster_ckpt.core.paths import checked_relative
+from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable
-from dagster_ckpt.ports import AlreadyExists, Digest, StoredObject
 
 __all__ = ["Durability", "FsspecCheckpointStorage", "open_storage"]
 
@@ -123,15 +126,19 @@ def open_storage(uri: str, **options: Any) -> FsspecCheckpointStorage:
 
 def _normalised(uri: str) -> str:
     """Return the URI without a trailing slash, a local path as an absolute ``file://`` URI."""
+    if is_in_store(uri):
+        raise InvalidRequest(
+            f"{uri!r} is in a coordinator store: open it through that, as CheckpointCoordinatorResource.open_storage "
+            "and SqlCoordinatorStore.checkpoint_storage do"
+        )
     if "::" in uri:
         raise InvalidRequest(f"chained URIs such as {uri!r} cannot hold checkpoints: name the storage itself")
-    protocol, separator, rest = uri.partition("://")
-    if not separator:
-        protocol, rest = "file", uri.removeprefix("file:")
-    if protocol in ("file", "local"):
-        if not rest:
-            raise InvalidRequest("the storage URI is empty: name a folder or a bucket")
-        return f"{_LOCAL}{Path(rest).expanduser().absolute()}".rstrip("/")
+    path = local_path(uri)
+    if path == "":
+        raise InvalidRequest("the storage URI is empty: name a folder or a bucket")
+    if path is not None:
+        return f"{_LOCAL}{abspath(expanduser(path))}".rstrip("/")
+    protocol, _, rest = uri.partition("://")
     if not rest.strip("/"):
         raise InvalidRequest(f"{uri!r} names no bucket or folder to hold checkpoints")
     if "@" in rest and urlsplit(uri).password:

@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 
 from dagster_ckpt.adapters.local_sync import WriteBehind, sync
+from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import CHUNK_BYTES, RunningDigest, digest_bytes, digest_file
-from dagster_ckpt.ports import AlreadyExists, Digest, StoredObject
 
 PARTIAL_PREFIX = ".dagster-ckpt-part-"
 """Begins the name of every temporary file; such names are never listed."""
@@ -30,7 +30,7 @@ _TRIES = 5
 
 
 class Durability(Enum):
-    """What stored content survives."""
+    """Durability of stored content."""
 
     POWER_LOSS = "power_loss"
     """What is created from bytes is on disk before its key is visible, and so are all files stored before it."""

@@ -1,4 +1,4 @@
-"""When stored files reach the disk: bulk files together, at the latest before the object that makes them count.
+"""Flushing of stored files: bulk files together, at the latest before the object that makes them count.
 
 Syncing file by file costs a journal commit each, which halves the speed of a savepoint. So a file copied from disk is
 only noted here, and the next object created from bytes (a manifest, the metadata: what makes files count) first

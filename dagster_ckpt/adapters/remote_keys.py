@@ -18,9 +18,9 @@ from typing import Any
 import fsspec
 
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, partial_name
+from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import digest_bytes, digest_file
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown, Unavailable
-from dagster_ckpt.ports import AlreadyExists, Digest, StoredObject
 
 _FLAT = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2", "tos", "memory"}

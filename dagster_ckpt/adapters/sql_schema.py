@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Float, LargeBinary, MetaData, String, Table, Text
 
-HEAD_REVISION = "0001"
+HEAD_REVISION = "0002"
 """Newest schema this version of the library knows."""
 
 VERSION_TABLE = "dagster_ckpt_alembic_version"
@@ -36,3 +36,15 @@ checkpoint_history = Table(
     Column("body", Text, nullable=False),
 )
 """One row per checkpoint and savepoint ever triggered."""
+
+checkpoint_object = Table(
+    "checkpoint_object",
+    metadata,
+    # Compared byte by byte in both databases: a listing is a range of the primary key.
+    Column("path", Text().with_variant(Text(collation="C"), "postgresql"), primary_key=True),
+    Column("write_id", String(32), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    # The last: SQLite reads the others without it.
+    Column("content", LargeBinary, nullable=False),
+)
+"""Checkpoints kept in the store itself, one row per object; ``path`` is ``<name>/<key>`` of ``store://<name>``."""

@@ -3,20 +3,15 @@
 | file | what it owns |
 |---|---|
 | ``app`` | the program, and what its exit codes mean |
-| ``frame`` | what every command has: locations, ``--json``, errors turned into exit codes |
+| ``commands/`` | one file per command, by its name |
+| ``context`` | what every command has: locations, ``--json``, errors turned into exit codes |
 | ``locations`` | where a deployment is, from options and environment |
 | ``output`` | tables, JSON, progress bars |
-| ``shapes`` | results as JSON values |
-| ``look`` | list, show, verify, diff, preview |
-| ``look_tables`` | how those look to people |
-| ``state`` | inspect |
-| ``spark_session`` | the session it reads state with |
-| ``keep`` | export, import, adopt, dispose |
-| ``tidy`` | clean, doctor |
-| ``run`` | savepoint, restore, fork |
+| ``json_output`` | results as JSON values |
+| ``spark_session`` | the session that state is read with |
 | ``dagster_partitions`` | the checkpoints asset's partitions, where there is a Dagster instance |
 | ``launch`` | a Dagster job, through a webserver or in this process |
-| ``code`` | a code location's definitions and pipelines, loaded here |
+| ``code_location`` | a code location's definitions and pipelines, loaded here |
 """
 
 from dagster_ckpt.cli.app import main

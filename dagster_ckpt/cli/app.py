@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import click
 
-from dagster_ckpt.cli.keep import adopt, dispose, export, import_
-from dagster_ckpt.cli.look import diff, list_, preview, show, verify
-from dagster_ckpt.cli.run import fork, restore, savepoint
-from dagster_ckpt.cli.state import inspect
-from dagster_ckpt.cli.tidy import clean, doctor
+from dagster_ckpt.cli.commands.adopt import adopt
+from dagster_ckpt.cli.commands.checkpoint import checkpoint
+from dagster_ckpt.cli.commands.clean import clean
+from dagster_ckpt.cli.commands.diff import diff
+from dagster_ckpt.cli.commands.dispose import dispose
+from dagster_ckpt.cli.commands.doctor import doctor
+from dagster_ckpt.cli.commands.export import export
+from dagster_ckpt.cli.commands.fork import fork
+from dagster_ckpt.cli.commands.import_ import import_
+from dagster_ckpt.cli.commands.inspect import inspect
+from dagster_ckpt.cli.commands.list import list_
+from dagster_ckpt.cli.commands.preview import preview
+from dagster_ckpt.cli.commands.restore import restore
+from dagster_ckpt.cli.commands.savepoint import savepoint
+from dagster_ckpt.cli.commands.show import show
+from dagster_ckpt.cli.commands.verify import verify
 
 __all__ = ["main"]
 
@@ -28,7 +39,7 @@ def main() -> None:
 
 for _command in (
     list_, show, verify, inspect, diff, preview,
-    savepoint, restore, fork,
+    checkpoint, savepoint, restore, fork,
     dispose, export, import_, adopt, clean, doctor,
 ):  # fmt: skip
     main.add_command(_command)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from dagster_ckpt.cli.code import CodeOptions, definitions_in
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, definitions_in
+from dagster_ckpt.cli.context import ExitCode, Work
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 
-__all__ = ["LaunchTarget", "Launched", "launch"]
+__all__ = ["LaunchTarget", "Launched", "ended", "launch_options", "launched"]
 
 _POLL_SECONDS = 1.0
 _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
@@ -22,7 +25,7 @@ _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchTarget:
-    """Where the job runs."""
+    """Target of a launch: webserver or local process, code location, job."""
 
     url: str = ""
     """Dagster's webserver; empty: in this process, with ``code``."""
@@ -53,7 +56,7 @@ class Launched:
         return self.status in ("FAILURE", "CANCELED")
 
 
-def launch(
+def _launch(
     target: LaunchTarget, job: str, run_config: Mapping[str, Any], tags: Mapping[str, str]
 ) -> Launched:
     """Run ``job``. Raises InvalidRequest, NotFound when nobody has the job, Unavailable when the webserver is gone."""
@@ -67,6 +70,50 @@ def launch(
         "the pipeline's code is needed: name a running webserver (--url http://localhost:3000), or the code itself "
         "(-m module, -f file, -w workspace.yaml)"
     )
+
+
+def launch_options(function: Any) -> Any:
+    """Add where the job runs; the function gets one ``LaunchTarget`` as ``target``."""
+
+    @functools.wraps(function)
+    def run(
+        *args: Any, url: str, location: str, code: Any, detach: bool, timeout: float | None, **rest: Any
+    ) -> Any:
+        target = LaunchTarget(url=url, location=location, code=code, detach=detach, timeout=timeout)
+        return function(*args, target=target, **rest)
+
+    decorated: Any = code_options(run)
+    for option in (
+        click.option(
+            "--timeout", type=float, default=None, metavar="SECONDS", help="With --url: wait so long."
+        ),
+        click.option("--detach", is_flag=True, help="With --url: do not wait for the run's end."),
+        click.option(
+            "--location", default="", metavar="NAME", help="Code location, where several have the job."
+        ),
+        click.option("--url", envvar="DAGSTER_CKPT_URL", default="", help="A running Dagster webserver."),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+def launched(
+    work: Work, target: LaunchTarget, job: str, op: str, *, config: Mapping[str, Any], tags: Mapping[str, str]
+) -> Launched:
+    """Run a job whose op ``op`` has this config."""
+    # In this process Dagster itself tells how the run goes.
+    waiting = work.output.busy(f"waiting for job {job}") if target.url else nullcontext()
+    with waiting:
+        return _launch(target, job, {"ops": {op: {"config": dict(config)}}}, tags)
+
+
+def ended(work: Work, run: Launched, **more: Any) -> ExitCode:
+    """Say how the run ended."""
+    work.output.result({"run": run, **more})
+    work.output.say(f"run {run.run_id} of job {run.job}: {run.status} ({run.where})")
+    for failure in run.failures:
+        work.output.say(f"  {failure}")
+    return ExitCode.TROUBLE if run.has_failed else ExitCode.FINE
 
 
 # --- through a webserver --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Where a deployment is: from options, the environment, or Dagster's own storage directory."""
+"""Locations of a deployment: from options, the environment, or Dagster's own storage directory."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.core.in_store import is_in_store
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
+
+if TYPE_CHECKING:
+    from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 
 __all__ = ["Locations", "StoreExpectation"]
 
 
 class StoreExpectation(StrEnum):
-    """Whether a SQLite store must be there already."""
+    """Expectation of a SQLite store: must it exist already?"""
 
     MUST_EXIST = "must_exist"
     MAY_BEGIN = "may_begin"
@@ -25,7 +29,7 @@ class StoreExpectation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locations:
-    """What the options and the environment say; empty: not given."""
+    """Locations that options and environment name; empty: not given."""
 
     base: str = ""
     store: str = ""
@@ -52,15 +56,21 @@ class Locations:
             )
         if expectation is StoreExpectation.MUST_EXIST:
             _refuse_missing(store_url)
+        store = SqlCoordinatorStore(store_url)
         return Deployment(
-            store=SqlCoordinatorStore(store_url),
-            storage=self.open_storage(storage_uri),
-            open_storage=self.open_storage,
+            store=store,
+            storage=self._storage_at(storage_uri, store),
+            open_storage=lambda uri: self._storage_at(uri, store),
             savepoint_dir=self.savepoints or (str(base / "savepoints") if base else ""),
         )
 
     def open_storage(self, uri: str) -> Any:
-        """Return the storage at a URI, with the options given."""
+        """Return the storage at a URI, with the options given. Raises InvalidRequest, NotFound as ``open``."""
+        return self.open().open_storage(uri) if is_in_store(uri) else self._storage_at(uri, None)
+
+    def _storage_at(self, uri: str, store: SqlCoordinatorStore | None) -> Any:
+        if store is not None and is_in_store(uri):
+            return store.checkpoint_storage(uri)
         from dagster_ckpt.adapters.fsspec_storage import open_storage
 
         return open_storage(uri, **self.storage_options)

@@ -1,4 +1,4 @@
-"""What people see: tables, JSON on request, progress bars on long work."""
+"""Output of the program: tables, JSON on request, progress bars on long work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from dagster_ckpt.cli.shapes import plain
+from dagster_ckpt.cli.json_output import plain
 from dagster_ckpt.operations.deployment import Progress, ProgressCallback, silent
 
 __all__ = ["Output", "moment", "size"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dagster_ckpt.cli.frame import key_values
+from dagster_ckpt.cli.context import key_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

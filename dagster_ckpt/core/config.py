@@ -1,4 +1,4 @@
-"""Settings under Flink's option names. Durations are seconds as floats at this level; None means "not set".
+"""Settings under Flink's option names. Durations are seconds, or text with a unit; None means "not set".
 
 The full table of options, defaults and their Flink names is ``docs/reference/configuration.md``;
 a test holds it against this file.
@@ -6,12 +6,39 @@ a test holds it against this file.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from dagster_ckpt.core.flink_options import DURATIONS
+from dagster_ckpt.core.in_store import (
+    LARGEST_OBJECT,
+    NO_SAVEPOINTS_IN_STORE,
+    StorageKind,
+    StoreLimits,
+    is_in_store,
+    parse_size,
+)
+from dagster_ckpt.core.settings import (
+    NamedSettings,
+    is_of_flink,
+    nearest,
+    our_name,
+    refusal,
+    refuse_without_unit,
+    seconds_of,
+    word_of,
+)
 from dagster_ckpt.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -28,7 +55,7 @@ class CheckpointingMode(StrEnum):
 
 
 class ExternalizedCheckpointRetention(StrEnum):
-    """What becomes of retained checkpoints when the run ends (Flink: externalized-checkpoint-retention)."""
+    """Retention of checkpoints after the end of the run (Flink: externalized-checkpoint-retention)."""
 
     NO_EXTERNALIZED_CHECKPOINTS = "no_externalized_checkpoints"
     DELETE_ON_CANCELLATION = "delete_on_cancellation"
@@ -36,7 +63,7 @@ class ExternalizedCheckpointRetention(StrEnum):
 
 
 class ClaimMode(StrEnum):
-    """Who owns the snapshot a run is restored from (Flink: RecoveryClaimMode)."""
+    """Claim mode: who owns the snapshot a run is restored from (Flink: RecoveryClaimMode)."""
 
     CLAIM = "claim"
     """The pipeline takes it over and deletes it when it is subsumed."""
@@ -47,20 +74,21 @@ class ClaimMode(StrEnum):
 
 
 Seconds = Annotated[float, Field(ge=0)]
+Bytes = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
 M = TypeVar("M", bound=BaseModel)
 
 
 class CheckpointConfig(BaseModel):
-    """How checkpoints of one pipeline are taken, counted and kept."""
+    """Settings of one pipeline's checkpoints: how they are taken, counted and kept."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     interval: float | None = None
     """Seconds between periodic checkpoints; None: none are taken by timer. At least 0.01."""
-    initial_delay: float | None = Field(default=None, ge=0)
+    initial_delay: Seconds | None = None
     """Seconds before a run's first periodic checkpoint; None: drawn from ``min_pause`` to ``interval``, as in Flink."""
-    interval_during_backlog: float | None = Field(default=None, ge=0)
-    """Interval while a source works off a backlog: None as ``interval``, 0 none, else >= ``interval``."""
+    interval_during_backlog: Seconds | None = None
+    """Interval while a stream's source has a backlog: None as ``interval``, 0 none, else >= ``interval``."""
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     timeout: float = 600.0
     """Seconds from trigger to completion; then the checkpoint expires. At least 0.01."""
@@ -74,6 +102,12 @@ class CheckpointConfig(BaseModel):
     )
     num_retained: int = Field(default=1, ge=1)
     """Completed checkpoints kept."""
+    checkpoint_storage: StorageKind = StorageKind.FILESYSTEM
+    """``filesystem``: checkpoints go to ``checkpoint_dir``; ``store``: small ones, into the coordinator store."""
+    store_max_object_size: Bytes = Field(default=5 * 1024**2, le=LARGEST_OBJECT)
+    """With ``store``, bytes of the largest file of a checkpoint (Flink: maxStateSize): ``5 mb``."""
+    store_max_checkpoint_size: Bytes = 50 * 1024**2
+    """The same of a whole checkpoint, files carried over from earlier ones included."""
     savepoint_dir: str = ""
     """URI under which savepoints are written when none is given."""
     incremental: bool = False
@@ -81,17 +115,24 @@ class CheckpointConfig(BaseModel):
     data_inline_threshold: int = Field(default=20 * 1024, ge=0, le=1024 * 1024)
     """Files up to this many bytes are kept in the manifest itself."""
     checkpoints_after_tasks_finish: bool = True
+    """A stream takes checkpoints after a bounded source has ended, and a final one when all have."""
     aligned_checkpoint_timeout: Seconds = 0.0
     """Seconds after which an aligned checkpoint turns unaligned (with ``unaligned``); 0: unaligned at once."""
     unaligned: bool = False
-    unaligned_forced: bool = False
     cleaner_parallel_mode: bool = True
+    """The files of a checkpoint that is no longer retained are deleted by several threads."""
     local_backup: bool = False
     """Keep a local copy of the latest checkpoint and prefer it on restore when it is intact."""
     pause_sources_until_first_checkpoint: bool = False
     """A stream's sources write nothing before a checkpoint of the attempt has completed: a restart loses nothing."""
     history_size: int = Field(default=10, ge=0)
-    """Checkpoints kept in the statistics (Flink: web.checkpoints.history)."""
+    """Checkpoints shown in the history (Flink: web.checkpoints.history)."""
+
+    _durations = field_validator("initial_delay", *sorted(DURATIONS), mode="before")(seconds_of)
+    _sizes = field_validator("data_inline_threshold", mode="before")(parse_size)
+    _words = field_validator(
+        "mode", "externalized_checkpoint_retention", "checkpoint_storage", mode="before"
+    )(word_of)
 
     @model_validator(mode="after")
     def _check(self) -> CheckpointConfig:
@@ -108,16 +149,35 @@ class CheckpointConfig(BaseModel):
         backlog = self.interval_during_backlog
         if backlog and self.interval and backlog < self.interval:
             raise ValueError("interval_during_backlog must be 0 (no checkpoints) or at least interval")
+        if is_in_store(self.savepoint_dir):
+            raise ValueError(f"savepoint_dir: {NO_SAVEPOINTS_IN_STORE}")
         return self
+
+    @property
+    def store_limits(self) -> StoreLimits | None:
+        """Limits of a checkpoint's size; None: its storage sets none."""
+        if self.checkpoint_storage is not StorageKind.STORE:
+            return None
+        return StoreLimits(
+            per_object=self.store_max_object_size, per_checkpoint=self.store_max_checkpoint_size
+        )
 
     @classmethod
     def of(cls, **settings: Any) -> CheckpointConfig:
         """Build a config; raises InvalidRequest (one sentence per bad value) instead of pydantic's error."""
-        return _built(cls, settings, "Checkpoint configuration")
+        return cls.layered(settings)
+
+    @classmethod
+    def layered(cls, *layers: Mapping[str, Any]) -> CheckpointConfig:
+        """Build a config from the resource's settings, the pipeline's and the run's: a later layer counts.
+
+        Raises InvalidRequest as ``of``.
+        """
+        return _built(cls, layers, "Checkpoint configuration")
 
 
 class RestoreOptions(BaseModel):
-    """What a run starts from."""
+    """Restore options of a run: what it starts from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -134,24 +194,57 @@ class RestoreOptions(BaseModel):
     without_channel_state_of: int | None = None
     """Drop the in-flight data of exactly this checkpoint id."""
 
+    _words = field_validator("claim_mode", mode="before")(word_of)
+
     @classmethod
     def of(cls, **options: Any) -> RestoreOptions:
         """Build the options; raises InvalidRequest (one sentence per bad value) instead of pydantic's error."""
-        return _built(cls, options, "Restore configuration")
+        return _built(cls, [options], "Restore configuration")
 
 
-def _built(model: type[M], values: dict[str, Any], what: str) -> M:
+def _built(model: type[M], layers: Sequence[Mapping[str, Any]], what: str) -> M:
+    settings = NamedSettings()
+    for layer in layers:
+        refuse_without_unit(layer)
+        settings = settings.under(NamedSettings.of(layer))
     try:
-        return model(**values)
+        return model(**settings.values)
     except ValidationError as error:
-        sentences = "; ".join(_sentence(detail, model) for detail in error.errors())
+        sentences = "; ".join(_sentence(detail, model, settings.written) for detail in error.errors())
         raise InvalidRequest(f"{what} is not valid: {sentences}") from error
 
 
-def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
-    name = ".".join(map(str, detail["loc"]))
+def _sentence(detail: ErrorDetails, model: type[BaseModel], written: Mapping[str, str]) -> str:
+    name = str(detail["loc"][0]) if detail["loc"] else ""
     if detail["type"] == "extra_forbidden":
-        near = get_close_matches(name, model.model_fields, n=1)
-        return f"there is no {name}" + (f", did you mean {near[0]}?" if near else "")
+        return _refusal(name, written[name], model.model_fields)
     said = detail["msg"].removeprefix("Value error, ")
-    return f"{name}: {said}, got {detail['input']!r}" if name else said
+    return f"{written.get(name, name)}: {said}, got {detail['input']!r}" if name else said
+
+
+def refuse_unknown(given: Collection[str], known: Collection[str], *, of: str) -> None:
+    """Raise InvalidRequest when ``of`` is given a setting it does not have."""
+    unknown = [_refusal(our_name(name), name, known) for name in given if our_name(name) not in known]
+    if unknown:
+        raise InvalidRequest(f"{of}: {'; '.join(unknown)}")
+
+
+def _refusal(name: str, written: str, known: Collection[str]) -> str:
+    """Return the sentence about a setting that is not ``known``: where it belongs, or what is near to it."""
+    where = _place(name)
+    if where:
+        return f"`{written}` {where}"
+    elsewhere = nearest(name, [*CheckpointConfig.model_fields, *RestoreOptions.model_fields])
+    if elsewhere and not nearest(name, known) and not is_of_flink(written):
+        return f"`{written}`: did you mean `{elsewhere}`? It {_place(elsewhere)}"
+    return refusal(written, known)
+
+
+def _place(name: str) -> str:
+    if name in RestoreOptions.model_fields:
+        return "says what a run starts from: give it in the run config of the run's first op"
+    if name in CheckpointConfig.model_fields:
+        return "says how checkpoints are taken: give it in `checkpointing`"
+    return (
+        "says where checkpoints live: give it to the coordinator resource" if name == "checkpoint_dir" else ""
+    )

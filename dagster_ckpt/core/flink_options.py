@@ -1,6 +1,6 @@
-"""Flink's options and where each is found here; ``docs/reference/configuration.md`` is made from this table.
+"""Flink's options and where each is found here: settings are accepted under Flink's keys by this table.
 
-A test holds the table against the settings and the page against the table. Source: Flink 2.3, CheckpointingOptions,
+``docs/reference/configuration.md`` is made from it. Source: Flink 2.3, CheckpointingOptions,
 StateRecoveryOptions, WebOptions.
 """
 
@@ -22,6 +22,13 @@ class FlinkOption:
     here: str | None
     """Field of ``CheckpointConfig`` or ``RestoreOptions``, a setting of the coordinator resource, or None."""
     note: str = ""
+    """Remark; of an option that is not here: why not."""
+
+    @property
+    def short(self) -> str:
+        """The name as a setting here would be spelled: ``unaligned_forced``."""
+        tail = self.name.removeprefix(_CHECKPOINTING).removeprefix(_RECOVERY)
+        return tail.replace(".", "_").replace("-", "_")
 
 
 def _c(name: str, default: str, here: str | None, note: str = "") -> FlinkOption:
@@ -33,8 +40,15 @@ def _r(name: str, default: str, here: str | None, note: str = "") -> FlinkOption
 
 
 FLINK_OPTIONS = (
-    _c("interval", "none", "interval"),
-    _c("interval-during-backlog", "none", "interval_during_backlog"),
+    _c(
+        "interval", "none", "interval", "streams, 10 s where nobody says; an epoch run ends with a checkpoint"
+    ),
+    _c(
+        "interval-during-backlog",
+        "none",
+        "interval_during_backlog",
+        "streams; a source says so (`is_backlog`), or Spark reports it behind its latest offset",
+    ),
     _c("mode", "EXACTLY_ONCE", "mode"),
     _c("timeout", "10 min", "timeout"),
     _c("min-pause", "0", "min_pause"),
@@ -47,18 +61,38 @@ FLINK_OPTIONS = (
         "the resource's default is retain_on_cancellation: terminating a run is how Dagster stops one",
     ),
     _c("num-retained", "1", "num_retained", "the resource's default is 3"),
-    _c("storage", "none", "checkpoint_dir", "chosen by the scheme of the URI"),
+    _c(
+        "storage",
+        "none",
+        "checkpoint_storage",
+        "filesystem (the default) or store; jobmanager is read as store",
+    ),
     _c("dir", "none", "checkpoint_dir"),
     _c("savepoint-dir", "none", "savepoint_dir"),
     _c("create-subdir", "true", None, "every pipeline has a folder of its own"),
     _c("data-inline-threshold", "20 kb", "data_inline_threshold", "kept in the stage's manifest"),
     _c("write-buffer-size", "4096", None, "files are uploaded whole"),
     _c("incremental", "false", "incremental", "the resource's default is true"),
-    _c("cleaner.parallel-mode", "true", "cleaner_parallel_mode"),
-    _c("checkpoints-after-tasks-finish", "true", "checkpoints_after_tasks_finish"),
-    _c("aligned-checkpoint-timeout", "0", "aligned_checkpoint_timeout"),
-    _c("unaligned.enabled", "false", "unaligned"),
-    _c("unaligned.forced", "false", "unaligned_forced"),
+    _c(
+        "cleaner.parallel-mode",
+        "true",
+        "cleaner_parallel_mode",
+        "off: a checkpoint's files go one after another",
+    ),
+    _c(
+        "checkpoints-after-tasks-finish",
+        "true",
+        "checkpoints_after_tasks_finish",
+        "streams with bounded sources; off: none after the first has ended, and no final one",
+    ),
+    _c("aligned-checkpoint-timeout", "0", "aligned_checkpoint_timeout", "streams, with `unaligned`"),
+    _c("unaligned.enabled", "false", "unaligned", "streams; an epoch run has nothing in flight"),
+    _c(
+        "unaligned.forced",
+        "false",
+        None,
+        "for loops in the graph, and a pipeline has none: `unaligned` suffices",
+    ),
     _c("unaligned.interruptible-timers.enabled", "false", None, "a barrier falls between two micro-batches"),
     _c("unaligned.max-subtasks-per-channel-state-file", "5", None, "in-flight data is a list of log entries"),
     _c(
@@ -69,21 +103,36 @@ FLINK_OPTIONS = (
     ),
     _c("unaligned.during-recovery.enabled", "false", None, "a restore ends before the first batch"),
     _c("file-merging.enabled", "false", None, "small files are inlined in the manifest instead"),
-    _c("file-merging.across-checkpoint-boundary", "false", None, "as above"),
-    _c("file-merging.max-file-size", "32 MB", None, "as above"),
-    _c("file-merging.max-space-amplification", "2.0", None, "as above"),
-    _c("file-merging.pool-blocking", "false", None, "as above"),
+    _c(
+        "file-merging.across-checkpoint-boundary",
+        "false",
+        None,
+        "small files are inlined in the manifest instead",
+    ),
+    _c("file-merging.max-file-size", "32 MB", None, "small files are inlined in the manifest instead"),
+    _c(
+        "file-merging.max-space-amplification", "2.0", None, "small files are inlined in the manifest instead"
+    ),
+    _c("file-merging.pool-blocking", "false", None, "small files are inlined in the manifest instead"),
     _c("local-backup.enabled", "false", "local_backup"),
     _c("local-backup.dirs", "none", None, "copies lie below work_dir, where hard links cost no space"),
     FlinkOption(
-        "pipeline.sources.pause-until-first-checkpoint", "false", "pause_sources_until_first_checkpoint"
+        "pipeline.sources.pause-until-first-checkpoint",
+        "false",
+        "pause_sources_until_first_checkpoint",
+        "streams",
     ),
     _r("path", "none", "restore_from", "default here: latest, the pipeline's own newest checkpoint"),
     _r("claim-mode", "NO_CLAIM", "claim_mode"),
     _r("ignore-unclaimed-state", "false", "allow_non_restored_state"),
     _r("from-local", "false", "local_backup", "an intact local copy is preferred wherever there is one"),
-    _r("without-channel-state.checkpoint-id", "-1", "without_channel_state_of"),
-    FlinkOption("web.checkpoints.history", "10", "history_size"),
+    _r("without-channel-state.checkpoint-id", "-1", "without_channel_state_of", "of an unaligned checkpoint"),
+    FlinkOption(
+        "web.checkpoints.history",
+        "10",
+        "history_size",
+        "rows of `history` at the end of an epoch run and in a stream's observations; 0: none",
+    ),
     FlinkOption(
         "state.backend.type", "hashmap", None, "Spark's stateStore.providerClass; RocksDB by default"
     ),
@@ -94,18 +143,15 @@ FLINK_OPTIONS = (
 """Every option of Flink's checkpointing and recovery, in the order of its documentation."""
 
 OURS = {
-    "initial_delay": "before a run's first periodic checkpoint; when not set it is drawn, as in Flink",
+    "initial_delay": "streams: before the first periodic checkpoint; when not set it is drawn, as in Flink",
     "roll_back_tables": "sets aside rows that tables received after the restore point",
+    "store_max_object_size": "5 mb: of checkpoints in the store, the largest file (Flink: maxStateSize)",
+    "store_max_checkpoint_size": "50 mb: of checkpoints in the store, a whole one",
     "fork": "the snapshot may be another pipeline's: a branch with its own ids and tables",
 }
 """Settings Flink has no name for."""
 
-
-def rendered() -> str:
-    """Return the table of the configuration page."""
-    lines = ["| Flink | Flink's default | here | remark |", "|---|---|---|---|"]
-    for option in FLINK_OPTIONS:
-        here = f"`{option.here}`" if option.here else "-"
-        lines.append(f"| `{option.name}` | {option.default} | {here} | {option.note} |")
-    lines += [f"| - | - | `{name}` | {note} |" for name, note in OURS.items()]
-    return "\n".join(lines)
+DURATIONS = frozenset(
+    {"interval", "interval_during_backlog", "timeout", "min_pause", "aligned_checkpoint_timeout"}
+)
+"""Settings that are milliseconds in Flink, and seconds here, when they have no unit."""

@@ -12,7 +12,7 @@ from dagster_ckpt.errors import InvalidRequest
 
 
 class EdgePattern(StrEnum):
-    """How the subtasks of two stages are connected."""
+    """Pattern of an edge: how the subtasks of two stages are connected."""
 
     ALL_TO_ALL = "all_to_all"
     """Every upstream subtask feeds every downstream subtask (a shuffle; a channel log)."""
@@ -40,8 +40,6 @@ class StageSpec:
     parallelism: int = 1
     max_parallelism: int | None = None
     """Fixed upper bound of the parallelism; None: derived, and adopted from the restored checkpoint."""
-    has_coordinator: bool = False
-    """The stage keeps driver-side state that is acknowledged apart from its subtasks (Flink 1.13)."""
     uses_union_state: bool = False
     """List state of which every subtask needs all parts after a restore (Flink's UNION)."""
     previous_uids: tuple[StageUid, ...] = ()

@@ -50,6 +50,11 @@ def stage_uid(text: str) -> StageUid:
     return StageUid(_checked("stage uid", text))
 
 
+def hook_id(text: str) -> str:
+    """Return ``text`` as the id of a hook. Raises InvalidRequest for one that is not a plain name."""
+    return _checked("hook id", text)
+
+
 def checkpoint_id(number: int) -> CheckpointId:
     """Return ``number`` as a CheckpointId. Raises InvalidRequest below 1."""
     if number < 1:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, PipelineId
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics, StageSnapshot
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.ports import CommitPermit
 
 
 class Alignment(StrEnum):
-    """How a barrier is handled (Flink: CheckpointOptions.AlignmentType)."""
+    """Alignment of a barrier (Flink: CheckpointOptions.AlignmentType)."""
 
     AT_LEAST_ONCE = "at_least_once"
     ALIGNED = "aligned"
@@ -23,7 +22,7 @@ class Alignment(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarrierOptions:
-    """What travels with a barrier."""
+    """Options that travel with a barrier."""
 
     kind: CheckpointKind = CheckpointKind.CHECKPOINT
     alignment: Alignment = Alignment.ALIGNED
@@ -44,6 +43,20 @@ class TriggerStages:
     timestamp: float
     options: BarrierOptions
     attempts: tuple[ExecutionAttempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPermit:
+    """Proof that ``epoch`` still owned ``pipeline`` when checkpoint ``checkpoint_id`` was committed.
+
+    Only the runtime makes one, from the committed record; a sink's publish takes it, so that publishing without
+    owning the epoch cannot be written by accident.
+    """
+
+    pipeline: PipelineId
+    epoch: CoordinatorEpoch
+    checkpoint_id: CheckpointId
+    _proof: object = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +86,7 @@ class NotifyAborted:
 
 
 class StateScope(StrEnum):
-    """Who owns a stored file."""
+    """Scope of a stored file: who owns it."""
 
     EXCLUSIVE = "exclusive"
     """One checkpoint alone (Flink: private state)."""
@@ -106,7 +119,7 @@ class StageAcknowledgement:
 
 
 class SubtaskReport(StrEnum):
-    """What a subtask says of itself when it acknowledges."""
+    """Report of a subtask about itself, in its acknowledgement."""
 
     NORMAL = "normal"
     """It runs and will go on."""
@@ -118,7 +131,7 @@ class SubtaskReport(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskAcknowledgement:
-    """One subtask acknowledges its part; ``handles`` is empty for a stateless one."""
+    """One subtask acknowledges its part; ``handles`` is empty for a stateless one. Runs acknowledge whole stages."""
 
     checkpoint_id: CheckpointId
     attempt: ExecutionAttempt

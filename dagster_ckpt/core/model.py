@@ -12,6 +12,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dagster_ckpt.core.label import Labeled
+
 METADATA_FORMAT_VERSION = 1
 
 
@@ -22,7 +24,7 @@ class Record(BaseModel):
 
 
 class FileKind(StrEnum):
-    """What a captured file is; only the kinds marked *content-named* may be reused without comparing
+    """Kind of a captured file; only those marked *content-named* may be reused without comparing
     checksums."""
 
     QUERY = "query"
@@ -68,7 +70,7 @@ class FileEntry:
 
 
 class CheckpointKind(StrEnum):
-    """What was taken."""
+    """Kind of a snapshot."""
 
     CHECKPOINT = "checkpoint"
     """Incremental where possible; owned and deleted by the coordinator."""
@@ -87,6 +89,11 @@ class CheckpointKind(StrEnum):
         return self not in (CheckpointKind.CHECKPOINT, CheckpointKind.FULL_CHECKPOINT)
 
     @property
+    def noun(self) -> str:
+        """``savepoint`` or ``checkpoint``."""
+        return "savepoint" if self.is_savepoint else "checkpoint"
+
+    @property
     def is_synchronous(self) -> bool:
         """True for the two kinds that end the run."""
         return self in (CheckpointKind.SYNC_SAVEPOINT_SUSPEND, CheckpointKind.SYNC_SAVEPOINT_TERMINATE)
@@ -101,7 +108,7 @@ class ObjectRef(Record):
 
 
 class SnapshotMetrics(Record):
-    """What a stage's part of a checkpoint cost; times in milliseconds, sizes in bytes."""
+    """Metrics of a stage's part of a checkpoint; times in milliseconds, sizes in bytes."""
 
     sync_ms: float = 0.0
     """Pinning the batch and listing its files."""
@@ -123,7 +130,7 @@ class SnapshotMetrics(Record):
 
 
 class TableSnapshot(Record):
-    """Where a two-phase table stood at the cut."""
+    """Position of a two-phase table at the cut."""
 
     uri: str
     """The table's folder."""
@@ -170,7 +177,7 @@ class StageSnapshot(Record):
     metrics: SnapshotMetrics = SnapshotMetrics()
 
 
-class CheckpointMetadata(Record):
+class CheckpointMetadata(Labeled, Record):
     """The content of ``_metadata``: everything a restore needs besides the files it names."""
 
     format_version: Literal[1] = 1

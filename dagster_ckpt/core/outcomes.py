@@ -1,22 +1,21 @@
-"""What the coordinator answers its users."""
+"""Answers of the coordinator to its users."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSnapshot
+from dagster_ckpt.core.location import SnapshotLocation
+from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.requests import CheckpointRequest
-from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.core.request import CheckpointRequest
 
 # --- trigger -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """The checkpoint is underway: ask for it with ``status_of``."""
+    """The checkpoint is pending: ask for it with ``status_of``."""
 
     id: CheckpointId
 
@@ -43,27 +42,9 @@ TriggerOutcome = Triggered | Queued | Rejected
 # --- status ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointLocation:
-    """Where a checkpoint's files go, and what it may reuse."""
-
-    checkpoint_id: CheckpointId
-    kind: CheckpointKind
-    storage: CheckpointStorage
-    folder: str
-    """Key of its folder in ``storage``."""
-    previous: Mapping[StageUid, StageSnapshot] = field(default_factory=dict)
-    """Per stage, the snapshot whose files need not be uploaded again; empty: everything is uploaded."""
-
-    @property
-    def uri(self) -> str:
-        """The folder as a URI a user can restore from."""
-        return f"{self.storage.base_uri}/{self.folder}"
-
-
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Underway; ``outstanding`` stages have not acknowledged."""
+    """Pending; ``outstanding`` stages have not acknowledged."""
 
     outstanding: tuple[StageUid, ...]
 
@@ -73,7 +54,7 @@ class Completed:
     """Complete and restorable."""
 
     metadata: CheckpointMetadata
-    location: CheckpointLocation
+    location: SnapshotLocation
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import re
 from dataclasses import dataclass
 
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.errors import InvalidRequest
 
 METADATA_FILE = "_metadata"
@@ -25,10 +26,18 @@ MANIFEST_FILE = "manifest.parquet"
 
 def checked_relative(path: str) -> str:
     """Return ``path`` when it stays below its root; raises InvalidRequest for absolute paths and '..'."""
-    parts = path.split("/")
-    if path.startswith("/") or any(part in ("", ".", "..") for part in parts) or "\\" in path:
+    if not _stays_below(path):
         raise InvalidRequest(f"{path!r} is not a relative path below its root")
     return path
+
+
+def is_below(folder: str, key: str) -> bool:
+    """Tell whether ``key`` names an object in ``folder``; a key that leaves it by '..' does not."""
+    return key.startswith(f"{folder}/") and _stays_below(key.removeprefix(f"{folder}/"))
+
+
+def _stays_below(path: str) -> bool:
+    return "\\" not in path and not any(part in ("", ".", "..") for part in path.split("/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +102,9 @@ def checkpoint_key(number: CheckpointId) -> str:
 def savepoint_key(number: CheckpointId) -> str:
     """Partition key of a savepoint in Dagster: zero-padded, so that lists sort."""
     return f"savepoint-{number:06d}"
+
+
+def snapshot_key(kind: CheckpointKind, number: int) -> str:
+    """Partition key of a checkpoint or savepoint: what ``restore_from`` takes."""
+    make = savepoint_key if kind.is_savepoint else checkpoint_key
+    return make(CheckpointId(number))

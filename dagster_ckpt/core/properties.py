@@ -1,7 +1,6 @@
-"""What may be done to a snapshot: may it skip the queue, be subsumed, be deleted at which end of the run.
+"""Properties of a snapshot: may it skip the queue, be subsumed, be deleted at which end of the run.
 
-Source: flink-runtime CheckpointProperties (CheckpointPropertiesTest,
-CompletedCheckpointTest#testCleanUpOnShutdown).
+Source: flink-runtime CheckpointProperties (CheckpointPropertiesTest, CompletedCheckpointTest#testCleanUpOnShutdown).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dagster_ckpt.core.model import CheckpointKind, Record
 
 
 class RunStatus(StrEnum):
-    """Where a run of the pipeline is, as far as retention is concerned (Flink: JobStatus)."""
+    """Status of a run, as far as retention is concerned (Flink: JobStatus)."""
 
     RUNNING = "running"
     """Not ended: nothing is discarded on its account."""
@@ -34,7 +33,7 @@ class RunStatus(StrEnum):
 
 
 class SharingStrategy(StrEnum):
-    """Which checkpoints may use each other's shared files (Flink: SnapshotType.SharingFilesStrategy)."""
+    """Sharing of files between checkpoints (Flink: SnapshotType.SharingFilesStrategy)."""
 
     FORWARD_BACKWARD = "forward_backward"
     """Builds on earlier checkpoints, and later ones may build on it."""
@@ -45,7 +44,7 @@ class SharingStrategy(StrEnum):
 
 
 class CheckpointProperties(Record):
-    """How one snapshot is treated; stored with it, so that the answer survives the coordinator."""
+    """Properties of one snapshot; stored with it, so that they survive the coordinator."""
 
     kind: CheckpointKind
     forced: bool

@@ -24,7 +24,7 @@ class CheckpointFailureReason(Enum):
     BLOCKING_OUTPUT_EXIST = ("A stage has a blocking output.", True, False)
     CHECKPOINT_ASYNC_EXCEPTION = ("The asynchronous part of a stage's snapshot failed.", False, True)
     CHANNEL_STATE_SHARED_STREAM_EXCEPTION = (
-        "A neighbour that shares the in-flight data file failed.",
+        "A neighbor that shares the in-flight data file failed.",
         False,
         False,
     )
@@ -52,7 +52,7 @@ class CheckpointFailureReason(Enum):
 
 
 class AcknowledgeResult(StrEnum):
-    """What became of an acknowledgement (Flink: PendingCheckpoint.TaskAcknowledgeResult)."""
+    """Result of an acknowledgement (Flink: PendingCheckpoint.TaskAcknowledgeResult)."""
 
     SUCCESS = "success"
     """Accepted."""

@@ -1,4 +1,4 @@
-"""What people do with checkpoints and savepoints, as functions: values in, frozen dataclasses out.
+"""Operations on checkpoints and savepoints, as functions: values in, frozen dataclasses out.
 
 Neither Dagster nor click is known here; long work tells how far it is through a callback. Spark is needed to read
 keys of state, and for nothing else.
@@ -9,12 +9,14 @@ keys of state, and for nothing else.
 | ``records`` | the coordinator's record as operations read and change it |
 | ``catalog`` | listing snapshots, and finding the one a person names |
 | ``contents`` | the files a snapshot consists of, and reading single ones |
+| ``statistics`` | counts, summary and history of a pipeline's checkpoints |
 | ``verify`` | is every file of a snapshot there and intact |
 | ``inspect`` | a stage's state at a snapshot, as DataFrames |
 | ``diff`` | what two snapshots differ in |
 | ``diff_state`` | keys of state that were added, changed, removed between two |
 | ``offsets`` | how far two offsets are apart |
 | ``preview`` | what a restore would do, and why it is refused |
+| ``preview_hooks`` | what it would do with the states of hooks |
 | ``preview_tables`` | what it would do to the tables |
 | ``export`` | a snapshot copied to another storage, self-contained |
 | ``registration`` | how a savepoint from elsewhere enters the coordinator's record; import |

@@ -9,21 +9,24 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.label import SnapshotLabel
+from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, FileKind, StageSnapshot
-from dagster_ckpt.core.restore_point import SnapshotLocation
+from dagster_ckpt.core.storage import AlreadyExists
 from dagster_ckpt.errors import CheckpointError, Declined, InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.operations.deployment import Deployment, Meter, ProgressCallback, silent
 from dagster_ckpt.operations.export import free_savepoint_folder, random_suffix
 from dagster_ckpt.operations.registration import Imported, register_or_remove, reserve_id
-from dagster_ckpt.ports import AlreadyExists, CheckpointStorage
-from dagster_ckpt.spark.capture import CapturePlan, latest_committed_batch, plan_capture
-from dagster_ckpt.spark.upload import StageUpload, UploadMode, upload_stage
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.snapshot.capture import CapturePlan, latest_committed_batch, plan_capture
+from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage
 
 __all__ = ["AdoptedStage", "Adoption", "adopt_checkpoint"]
 
@@ -43,7 +46,7 @@ class AdoptedStage:
     formats: Mapping[str, str]
     files: int
     bytes: int
-    begun_batch: BatchId | None
+    uncommitted_batch: BatchId | None
     """A batch that was begun and not committed: its input is read again, and a sink may have seen it already."""
 
 
@@ -63,9 +66,7 @@ def adopt_checkpoint(
     now: float,
     target: str = "",
     batch_id: BatchId | None = None,
-    name: str = "",
-    note: str = "",
-    labels: Mapping[str, str] | None = None,
+    label: SnapshotLabel = SnapshotLabel(),
     suffix: Callable[[], str] = random_suffix,
     progress: ProgressCallback = silent,
 ) -> Adoption:
@@ -92,10 +93,10 @@ def adopt_checkpoint(
         batch_id=batch_id,
     )
     origin = ", ".join(str(directory) for directory in directories.values())
-    said = {"name": name, "note": note, "labels": {**(labels or {}), ADOPTED_FROM: origin}}
+    said = replace(label, labels={**label.labels, ADOPTED_FROM: origin})
     try:
         taken = taking.upload_all(directories, plans, progress)
-        metadata = taking.metadata(taken, now=now).model_copy(update=said)
+        metadata = taking.metadata(taken, now=now).model_copy(update=said.fields())
         taking.complete(metadata)
     except BaseException:
         with suppress(CheckpointError):
@@ -148,12 +149,12 @@ class _Taking:
     def _upload(self, uid: StageUid, directory: Path, plan: CapturePlan) -> _Taken:
         """Copy what the plan names; planned again when the query, still running, has removed a file meanwhile."""
         with tempfile.TemporaryDirectory(prefix="dagster-ckpt-adopt-") as scratch:
-            root = _as_stage(directory, Path(scratch))
+            stage = _as_stage(directory, Path(scratch))
             for remaining in reversed(range(_REPLANS)):
                 try:
                     upload = upload_stage(
                         files=plan.files,
-                        stage_dir=root,
+                        stage_dir=stage.root,
                         storage=self.storage,
                         pipeline=self.pipeline,
                         uid=uid,
@@ -164,7 +165,7 @@ class _Taking:
                 except Declined:
                     if not remaining:
                         raise
-                    plan = plan_capture(root / "query", self.batch_id)
+                    plan = plan_capture(stage.query, self.batch_id)
                     continue
                 return _Taken(uid, directory, plan, upload)
         raise AssertionError("unreachable: the last try raises")
@@ -201,15 +202,15 @@ def _plan(directory: Path, batch_id: BatchId | None) -> CapturePlan:
     if latest_committed_batch(directory) is None:
         raise InvalidRequest(f"the query of {directory} has committed no batch: there is nothing to adopt")
     with tempfile.TemporaryDirectory(prefix="dagster-ckpt-adopt-") as scratch:
-        return plan_capture(_as_stage(directory, Path(scratch)) / "query", batch_id)
+        return plan_capture(_as_stage(directory, Path(scratch)).query, batch_id)
 
 
-def _as_stage(directory: Path, scratch: Path) -> Path:
+def _as_stage(directory: Path, scratch: Path) -> StageDirectory:
     """Return a stage's working directory in which the checkpoint directory is called ``query``."""
-    link = scratch / "query"
-    if not link.is_symlink():
-        link.symlink_to(directory.absolute(), target_is_directory=True)
-    return scratch
+    stage = StageDirectory(scratch)
+    if not stage.query.is_symlink():
+        stage.query.symlink_to(directory.absolute(), target_is_directory=True)
+    return stage
 
 
 # --- what is said about it ------------------------------------------------------------------------------------
@@ -248,5 +249,5 @@ def _adopted(one: _Taken) -> AdoptedStage:
         formats=plan.state_formats,
         files=len(one.upload.entries),
         bytes=plan.bytes_full,
-        begun_batch=following if (one.directory / f"offsets/{following}").exists() else None,
+        uncommitted_batch=following if (one.directory / f"offsets/{following}").exists() else None,
     )

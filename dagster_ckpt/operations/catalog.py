@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import assert_never
 
 from dagster_ckpt.core import paths
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.label import Labeled
+from dagster_ckpt.core.location import SnapshotLocation, folder_of, location_of
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.record import CompletedRecord, CoordinatorRecord
-from dagster_ckpt.core.recovery import newest_on_line
-from dagster_ckpt.core.restore_point import (
+from dagster_ckpt.core.restore.choice import latest_snapshot, snapshot_at
+from dagster_ckpt.core.restore.decision import FromSnapshot
+from dagster_ckpt.core.restore.point import (
     ByFolderName,
     ByKey,
     ByUri,
     Latest,
     Nothing,
-    SnapshotLocation,
     existing,
-    find_by_folder_name,
-    find_by_key,
-    folder_of,
-    location_of,
     parse_restore_point,
-    same_place,
 )
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.operations.records import facts_of, load_record, only_pipeline, statistics_of, whole_history
+from dagster_ckpt.operations.records import load_record, only_pipeline
 from dagster_ckpt.ports import CheckpointStorage, HistoryRow
-from dagster_ckpt.spark.snapshots import StoredSnapshot, open_snapshot
+from dagster_ckpt.runtime.history import parse_row
+from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.restore_facts import absolute, absolute_uri, facts_of
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 
 __all__ = [
+    "absolute",
+    "absolute_uri",
     "FoundSnapshot",
     "PipelineSummary",
     "SnapshotStatus",
@@ -45,12 +47,12 @@ __all__ = [
     "list_pipelines",
     "list_snapshots",
     "list_storage",
-    "savepoint_of_run",
+    "snapshot_of_run",
 ]
 
 
 class SnapshotStatus(StrEnum):
-    """Where a snapshot is in its life."""
+    """Status of a snapshot."""
 
     RETAINED = "retained"
     """Complete, restorable, and owned by the coordinator."""
@@ -72,7 +74,7 @@ class SnapshotStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotSummary:
+class SnapshotSummary(Labeled):
     """One line of a list. Times are seconds since the Unix epoch, sizes bytes."""
 
     pipeline: PipelineId
@@ -149,9 +151,9 @@ def list_snapshots(deployment: Deployment, pipeline: PipelineId) -> tuple[Snapsh
     return tuple(sorted(unique.values(), key=lambda s: s.checkpoint_id, reverse=True))
 
 
-def savepoint_of_run(deployment: Deployment, pipeline: PipelineId, run_id: str) -> SnapshotSummary | None:
-    """Return the savepoint that a run took, or that a running stream took because the run asked for it."""
-    asked = {f"savepoint-{run_id}", f"stop-{run_id}"}
+def snapshot_of_run(deployment: Deployment, pipeline: PipelineId, run_id: str) -> SnapshotSummary | None:
+    """Return what a run took, or what a running stream took because the run asked for it."""
+    asked = {f"{what}-{run_id}" for what in ("savepoint", "stop", "checkpoint")}
     answers = load_record(deployment.store, pipeline).operations
     numbers = {answer.checkpoint_id for answer in answers if answer.request_id in asked}
     known = list_snapshots(deployment, pipeline)
@@ -163,7 +165,7 @@ def list_history(
 ) -> tuple[SnapshotSummary, ...]:
     """Return every checkpoint there ever was, failed and discarded ones too, newest first."""
     known = {s.checkpoint_id: s for s in list_snapshots(deployment, pipeline)}
-    rows = {row.checkpoint_id: row for row in whole_history(deployment.store, pipeline)}
+    rows = {row.checkpoint_id: row for row in RecordStore(deployment.store).history(pipeline)}
     numbers = sorted({*known, *rows}, reverse=True)[:limit]
     return tuple(known[n] if n in known else _from_history(rows[n]) for n in numbers)
 
@@ -182,19 +184,15 @@ def _summary(entry: CompletedRecord, pipeline: PipelineId, status: SnapshotStatu
         bytes_new=entry.bytes_new,
         epoch=entry.epoch,
         run_id=entry.run_id,
-        name=entry.trigger.name,
-        labels=entry.trigger.labels,
-        note=entry.trigger.note,
+        **entry.trigger.label.fields(),
     )
 
 
 def _from_history(row: HistoryRow) -> SnapshotSummary:
-    numbers = statistics_of(row)
-    is_savepoint = row.kind == "savepoint"
-    make = paths.savepoint_key if is_savepoint else paths.checkpoint_key
-    plain = SnapshotSummary(
+    numbers = parse_row(row)
+    summary = SnapshotSummary(
         pipeline=row.pipeline,
-        key=make(row.checkpoint_id),
+        key=paths.snapshot_key(CheckpointKind(row.kind), row.checkpoint_id),
         checkpoint_id=row.checkpoint_id,
         kind=row.kind,
         status=SnapshotStatus(row.status),
@@ -204,24 +202,16 @@ def _from_history(row: HistoryRow) -> SnapshotSummary:
         epoch=row.epoch,
     )
     if numbers is None:
-        return plain
-    return SnapshotSummary(
-        pipeline=row.pipeline,
-        key=plain.key,
-        checkpoint_id=row.checkpoint_id,
+        return summary
+    return replace(
+        summary,
         kind=numbers.kind.value,
-        status=plain.status,
         uri=numbers.path,
-        triggered_at=row.triggered_at,
-        completed_at=row.ended_at,
         bytes_full=numbers.bytes_full,
         bytes_new=numbers.bytes_new,
-        epoch=row.epoch,
         run_id=numbers.run_id,
-        name=numbers.trigger.name,
-        labels=numbers.trigger.labels,
-        note=numbers.trigger.note,
         message=numbers.failure_message,
+        **numbers.trigger.label.fields(),
     )
 
 
@@ -266,7 +256,7 @@ class FoundSnapshot:
     stored: StoredSnapshot
     location: SnapshotLocation
     known: CompletedRecord | None
-    """The coordinator's note of it; None: it was named by its place and the store does not know it."""
+    """The coordinator's note of it; None: the store does not know it, or no longer."""
 
     @property
     def pipeline(self) -> PipelineId:
@@ -276,9 +266,7 @@ class FoundSnapshot:
     @property
     def key(self) -> str:
         """Its key as people see it."""
-        number = CheckpointId(self.stored.metadata.checkpoint_id)
-        is_savepoint = self.stored.metadata.kind.is_savepoint
-        return paths.savepoint_key(number) if is_savepoint else paths.checkpoint_key(number)
+        return paths.snapshot_key(self.stored.metadata.kind, self.stored.metadata.checkpoint_id)
 
 
 def find_snapshot(deployment: Deployment, text: str, pipeline: PipelineId | None = None) -> FoundSnapshot:
@@ -287,7 +275,7 @@ def find_snapshot(deployment: Deployment, text: str, pipeline: PipelineId | None
     ``pipeline`` may be left out where the store has only one, and for a path or URI. Raises InvalidRequest for text
     that names nothing, NotFound saying what exists, Corrupt when it cannot be read, Unavailable.
     """
-    point = parse_restore_point(text)
+    point = parse_restore_point(absolute(text, deployment.open_storage))
     match point:
         case ByUri(uri):
             return _find_by_uri(deployment, uri)
@@ -295,70 +283,54 @@ def find_snapshot(deployment: Deployment, text: str, pipeline: PipelineId | None
             raise InvalidRequest("'none' names no snapshot: give a key such as 'chk-31', or a path or URI")
         case Latest() | ByKey() | ByFolderName():
             record = load_record(deployment.store, pipeline or only_pipeline(deployment.store))
-            return _open(deployment, _find_in_record(deployment, record, point))
+            return _open(deployment, record, _choose(deployment, record, point))
     assert_never(point)
 
 
-def _find_in_record(
+def _choose(
     deployment: Deployment, record: CoordinatorRecord, point: Latest | ByKey | ByFolderName
-) -> CompletedRecord:
+) -> FromSnapshot:
     facts = facts_of(record)
-    known = (*facts.checkpoints, *facts.savepoints)
-    match point:
-        case Latest():
-            newest = newest_on_line(facts)
-            if newest is None:
-                raise NotFound(f"pipeline {record.pipeline!r} has nothing to restore. {existing(known)}")
-            return record.completed_of(newest.checkpoint_id) or _only_on_the_line(newest.location, record)
-        case ByKey():
-            try:
-                found = find_by_key(point, known)
-            except NotFound as error:
-                raise NotFound(f"{error}{_what_became_of(deployment, record, point)}") from error
-        case ByFolderName():
-            found = find_by_folder_name(point, known)
-        case _:
-            assert_never(point)
-    return next(c for c in (*record.completed, *record.savepoints) if c.known == found)
+    try:
+        chosen = latest_snapshot(facts) if isinstance(point, Latest) else snapshot_at(point, facts)
+    except NotFound as error:
+        raise NotFound(f"{error}{_what_became_of(deployment, record, point)}") from error
+    if chosen is None:
+        known = (*facts.checkpoints, *facts.savepoints)
+        raise NotFound(f"pipeline {record.pipeline!r} has nothing to restore. {existing(known)}")
+    return chosen
 
 
-def _only_on_the_line(location: SnapshotLocation, record: CoordinatorRecord) -> CompletedRecord:
-    raise NotFound(
-        f"the latest snapshot of pipeline {record.pipeline!r} is one it was restored from, at {location.uri}: "
-        "name it by that URI"
-    )
-
-
-def _what_became_of(deployment: Deployment, record: CoordinatorRecord, point: ByKey) -> str:
-    rows = deployment.store.history(
-        PipelineId(record.pipeline), limit=1, before=CheckpointId(point.checkpoint_id + 1)
-    )
-    if not rows or rows[0].checkpoint_id != point.checkpoint_id:
+def _what_became_of(
+    deployment: Deployment, record: CoordinatorRecord, point: Latest | ByKey | ByFolderName
+) -> str:
+    if not isinstance(point, ByKey):
         return ""
-    return f". {point.checkpoint_id} was a {rows[0].kind} that is {rows[0].status} now"
+    row = RecordStore(deployment.store).row(PipelineId(record.pipeline), point.checkpoint_id)
+    return "" if row is None else f". {point.checkpoint_id} was a {row.kind} that is {row.status} now"
 
 
-def _open(deployment: Deployment, entry: CompletedRecord) -> FoundSnapshot:
-    storage = deployment.open_storage(entry.location.base_uri)
-    stored = open_snapshot(storage, entry.location.folder)
-    if stored.metadata.checkpoint_id != entry.checkpoint_id:
+def _open(deployment: Deployment, record: CoordinatorRecord, chosen: FromSnapshot) -> FoundSnapshot:
+    storage = deployment.open_storage(chosen.location.base_uri)
+    stored = open_snapshot(storage, chosen.location.folder)
+    if chosen.known is not None and stored.metadata.checkpoint_id != chosen.known.checkpoint_id:
         raise Corrupt(
-            f"{entry.location.uri} should hold {entry.known.key}, but its metadata is of snapshot "
+            f"{chosen.location.uri} should hold {chosen.known.key}, but its metadata is of snapshot "
             f"{stored.metadata.checkpoint_id}: use another snapshot"
         )
-    return FoundSnapshot(stored=stored, location=entry.location, known=entry)
+    recorded = (*record.completed, *record.savepoints)
+    entry = next((entry for entry in recorded if entry.known == chosen.known), None)
+    return FoundSnapshot(stored=stored, location=chosen.location, known=entry)
 
 
 def _find_by_uri(deployment: Deployment, uri: str) -> FoundSnapshot:
-    given = folder_of(uri)
-    base = deployment.open_storage(given.base_uri).base_uri
-    full = f"{base}/{given.folder}"
     for record in _records(deployment):
-        for entry in (*record.savepoints, *record.completed):
-            if same_place(entry.location.uri, full):
-                return _open(deployment, entry)
-    opened = open_snapshot(deployment.open_storage(base), given.folder)
-    location = location_of(full, opened.metadata)
+        chosen = snapshot_at(ByUri(uri), facts_of(record))
+        if chosen.known is not None:
+            return _open(deployment, record, chosen)
+    given = folder_of(uri)
+    opened = open_snapshot(deployment.open_storage(given.base_uri), given.folder)
+    location = location_of(uri, opened.metadata)
     storage = deployment.open_storage(location.base_uri)
     stored = StoredSnapshot(storage=storage, folder=location.folder, metadata=opened.metadata)
     return FoundSnapshot(stored=stored, location=location, known=None)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dagster_ckpt.core import paths
-from dagster_ckpt.core.cleaning import Classified, Disposition, removal_order
+from dagster_ckpt.core.files.cleaning import Classified, Disposition, removal_order
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.restore_point import SnapshotLocation
+from dagster_ckpt.core.location import SnapshotLocation
+from dagster_ckpt.core.storage import StoredObject
 from dagster_ckpt.operations.deployment import Deployment, Meter, ProgressCallback, silent
 from dagster_ckpt.operations.facts import Gathered, gather, survey
-from dagster_ckpt.ports import CheckpointStorage, StoredObject
+from dagster_ckpt.ports import CheckpointStorage
 
 __all__ = ["Cleaned", "CleaningPlan", "LeftFolder", "carry_out_cleaning", "plan_cleaning"]
 
@@ -48,12 +49,12 @@ class CleaningPlan:
 
     @property
     def files(self) -> int:
-        """How many files go."""
+        """Number of files to remove."""
         return len(self.removable) + sum(len(f.objects) for f in self.folders)
 
     @property
     def bytes(self) -> int:
-        """How many bytes go."""
+        """Number of bytes to remove."""
         return sum(c.size for c in self.removable) + sum(o.size for f in self.folders for o in f.objects)
 
     def totals(self) -> dict[Disposition, tuple[int, int]]:
@@ -66,7 +67,7 @@ class CleaningPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What was removed."""
+    """Result of a removal."""
 
     pipeline: PipelineId
     files: int

@@ -11,13 +11,12 @@ from typing import Any
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
-from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.core.storage import StoredObject
 from dagster_ckpt.errors import Corrupt, NotFound
-from dagster_ckpt.ports import Digest, StoredObject
-from dagster_ckpt.runtime.handles import handles_of
-from dagster_ckpt.spark.checkpoint_files import OffsetRecord, Unreadable, read_offset
-from dagster_ckpt.spark.snapshots import StoredSnapshot, read_entries
-from dagster_ckpt.spark.table_records import PreparedBatch
+from dagster_ckpt.runtime.shared_files import handles_of_subtasks
+from dagster_ckpt.spark.snapshot.checkpoint_files import OffsetRecord, Unreadable, read_offset
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.table.records import PreparedBatch
 
 __all__ = [
     "Operator",
@@ -27,7 +26,6 @@ __all__ = [
     "missing_files",
     "operators_of",
     "prepared_batches_of",
-    "read_entry",
     "require_stage",
 ]
 
@@ -62,7 +60,7 @@ def files_of(source: StoredSnapshot) -> SnapshotFiles:
     for stage in source.metadata.stages:
         if stage.manifest is not None:
             found[source.key(stage.manifest.key)] = stage.manifest.size
-        for entry in read_entries(source, stage):
+        for entry in source.entries(stage):
             if entry.key is not None:
                 found[source.key(entry.key)] = entry.size
         found |= _of_subtasks(source, stage)
@@ -93,29 +91,9 @@ def _of_subtasks(source: StoredSnapshot, stage: StageSnapshot) -> dict[str, int]
     """Return the files of a stage that acknowledged per subtask."""
     if stage.subtask_handles is None:
         return {}
-    alone = source.metadata.model_copy(update={"stages": (stage.model_copy(update={"manifest": None}),)})
-    try:
-        handles = handles_of(source.storage, alone, lambda *_: ())
-    except (NotFound, ValueError) as error:
-        raise Corrupt(
-            f"file list {stage.subtask_handles.key} of stage {stage.uid} is missing or damaged in "
-            f"{source.describe()} ({error}): use another checkpoint"
-        ) from error
-    own = {stage.subtask_handles.key: stage.subtask_handles.size}
-    return own | {handle.key: handle.size for handle in handles}
-
-
-def read_entry(source: StoredSnapshot, entry: FileEntry) -> bytes:
-    """Return the content of one file of a stage. Raises Corrupt, naming it, when it is missing or damaged."""
-    try:
-        content = (
-            entry.inline if entry.inline is not None else source.storage.read(source.key(entry.key or ""))
-        )
-    except NotFound as error:
-        raise Corrupt(f"{entry.path} is missing from {source.describe()}: use another snapshot") from error
-    if digest_bytes(content) != Digest(entry.size, entry.checksum):
-        raise Corrupt(f"{entry.path} is damaged in {source.describe()}: use another snapshot")
-    return content
+    key = source.key(stage.subtask_handles.key)
+    handles = handles_of_subtasks(source.storage, stage, key=key, owner=source.describe())
+    return {key: stage.subtask_handles.size} | {handle.key: handle.size for handle in handles}
 
 
 # --- what single files say ------------------------------------------------------------------------------------
@@ -124,14 +102,14 @@ def read_entry(source: StoredSnapshot, entry: FileEntry) -> bytes:
 def batch_conf(source: StoredSnapshot, snapshot: StageSnapshot) -> dict[str, str]:
     """Return the Spark settings the cut's batch ran with: a restored query keeps them. Raises Corrupt, Unavailable."""
     wanted = f"query/offsets/{snapshot.batch_id}"
-    entry = next((e for e in read_entries(source, snapshot) if e.path == wanted), None)
-    return {} if entry is None else _parsed_offset(source, entry).conf
+    entry = next((e for e in source.entries(snapshot) if e.path == wanted), None)
+    return {} if entry is None else _parsed_offset(source, snapshot, entry).conf
 
 
-def _parsed_offset(source: StoredSnapshot, entry: FileEntry) -> OffsetRecord:
+def _parsed_offset(source: StoredSnapshot, snapshot: StageSnapshot, entry: FileEntry) -> OffsetRecord:
     with tempfile.TemporaryDirectory(prefix="dagster-ckpt-") as folder:
         copy = Path(folder) / "offset"
-        copy.write_bytes(read_entry(source, entry))
+        source.fetch(snapshot, entry, copy)
         try:
             return read_offset(copy)
         except Unreadable as error:
@@ -155,13 +133,15 @@ class Operator:
 def operators_of(source: StoredSnapshot, snapshot: StageSnapshot) -> tuple[Operator, ...]:
     """Return the stateful operators of a stage: the part of its plan that its state depends on."""
     newest: dict[str, FileEntry] = {}
-    for entry in read_entries(source, snapshot):
+    for entry in source.entries(snapshot):
         is_operator = f"query/state/{entry.operator}/_metadata/" in entry.path and entry.partition is None
         if entry.kind is FileKind.STATE_SCHEMA and is_operator:
             known = newest.get(entry.operator or "")
             if known is None or _born(known) <= _born(entry):
                 newest[entry.operator or ""] = entry
-    found = (_operator(source, number, entry) for number, entry in sorted(newest.items(), key=_by_number))
+    found = (
+        _operator(source, snapshot, number, entry) for number, entry in sorted(newest.items(), key=_by_number)
+    )
     return tuple(operator for operator in found if operator is not None)
 
 
@@ -175,8 +155,10 @@ def _born(entry: FileEntry) -> int:
     return int(name) if name.isdigit() else -1
 
 
-def _operator(source: StoredSnapshot, number: str, entry: FileEntry) -> Operator | None:
-    lines = read_entry(source, entry).decode("utf-8", "replace").split("\n", 1)
+def _operator(
+    source: StoredSnapshot, snapshot: StageSnapshot, number: str, entry: FileEntry
+) -> Operator | None:
+    lines = source.read(snapshot, entry).decode("utf-8", "replace").split("\n", 1)
     try:
         document: dict[str, Any] = json.loads(lines[1])
         stores: list[dict[str, Any]] = document.get("stateStoreInfo") or []
@@ -196,16 +178,20 @@ def prepared_batches_of(source: StoredSnapshot, snapshot: StageSnapshot) -> tupl
     wanted = set(snapshot.table.prepared) if snapshot.table is not None else set()
     return _each(
         source,
-        [e for e in read_entries(source, snapshot) if e.kind is FileKind.COMMITTABLE],
+        snapshot,
+        [e for e in source.entries(snapshot) if e.kind is FileKind.COMMITTABLE],
         lambda batch: batch.batch_id in wanted,
     )
 
 
 def _each(
-    source: StoredSnapshot, entries: list[FileEntry], chosen: Callable[[PreparedBatch], bool]
+    source: StoredSnapshot,
+    snapshot: StageSnapshot,
+    entries: list[FileEntry],
+    chosen: Callable[[PreparedBatch], bool],
 ) -> tuple[PreparedBatch, ...]:
     try:
-        batches = [PreparedBatch.model_validate_json(read_entry(source, entry)) for entry in entries]
+        batches = [PreparedBatch.model_validate_json(source.read(snapshot, entry)) for entry in entries]
     except ValueError as error:
         raise Corrupt(f"a committable of {source.describe()} cannot be read: {error}") from error
     return tuple(batch for batch in batches if chosen(batch))

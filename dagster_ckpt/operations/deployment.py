@@ -1,4 +1,4 @@
-"""Where a deployment keeps its checkpoints, how operations tell how far they are, and how they refuse."""
+"""Deployment as operations need it: store, storage, progress, refusals."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dagster_ckpt.core.in_store import NO_SAVEPOINTS_IN_STORE, is_in_store
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 
@@ -31,6 +32,8 @@ class Deployment:
             raise InvalidRequest(
                 "there is no folder for savepoints: name a target, or set the deployment's savepoint folder"
             )
+        if is_in_store(chosen):
+            raise InvalidRequest(f"{chosen}: {NO_SAVEPOINTS_IN_STORE}")
         return self.open_storage(chosen)
 
 
@@ -42,7 +45,7 @@ class InUse(InvalidRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far long work is, in bytes."""
+    """Progress of long work, in bytes."""
 
     done: int
     total: int

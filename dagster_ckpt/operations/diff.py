@@ -1,4 +1,4 @@
-"""What two snapshots differ in: offsets, batches, sizes, files, settings, plan. Needs no Spark."""
+"""Differences of two snapshots: offsets, batches, sizes, files, settings, plan. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from dagster_ckpt.core.model import FileEntry, StageSnapshot
 from dagster_ckpt.operations.contents import Operator, batch_conf, operators_of
 from dagster_ckpt.operations.offsets import OffsetStep, step_between
-from dagster_ckpt.spark.snapshots import StoredSnapshot, read_entries
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 __all__ = ["Difference", "FileDiff", "Presence", "SnapshotDiff", "StageDiff", "diff_snapshots"]
 
@@ -33,7 +33,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDiff:
-    """How the files of a stage overlap; sizes in bytes."""
+    """Overlap of a stage's files; sizes in bytes."""
 
     same: int
     added: int
@@ -136,7 +136,7 @@ class _Side:
             return cls(snapshot=None, files={}, conf={}, operators=())
         return cls(
             snapshot=snapshot,
-            files={entry.path: entry for entry in read_entries(source, snapshot)},
+            files={entry.path: entry for entry in source.entries(snapshot)},
             conf=batch_conf(source, snapshot),
             operators=operators_of(source, snapshot),
         )

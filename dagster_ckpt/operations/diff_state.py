@@ -1,4 +1,4 @@
-"""Which keys of a stage's state were added, changed and removed between two snapshots. Needs a Spark session."""
+"""Differences in a stage's state: keys added, changed and removed between two snapshots. Needs Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.inspect import StageState, open_state
-from dagster_ckpt.spark.snapshots import StoredSnapshot
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,7 +23,7 @@ _IGNORED = ("partition_id",)
 
 
 class KeyChangeKind(StrEnum):
-    """What happened to a key."""
+    """Change of a key."""
 
     ADDED = "added"
     CHANGED = "changed"

@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dagster_ckpt.core.cleaning import exclusive_keys
+from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
+from dagster_ckpt.core.files.cleaning import exclusive_keys
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.record import CleanupRecord, CompletedRecord, CoordinatorRecord
-from dagster_ckpt.core.recovery import newest_on_line
-from dagster_ckpt.core.restore_point import SnapshotLocation, same_place
-from dagster_ckpt.core.statistics import CheckpointStatus
+from dagster_ckpt.core.location import SnapshotLocation, same_place
+from dagster_ckpt.core.restore.choice import newest_on_line
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.contents import files_of
 from dagster_ckpt.operations.deployment import Deployment, InUse, Meter, ProgressCallback, silent
-from dagster_ckpt.operations.records import (
-    RecordChange,
-    change_record,
-    facts_of,
-    load_record,
-    with_status,
-)
-from dagster_ckpt.ports import HistoryRow
-from dagster_ckpt.spark.snapshots import open_snapshot, read_entries
+from dagster_ckpt.operations.records import change_record, load_record
+from dagster_ckpt.runtime.history import with_status
+from dagster_ckpt.runtime.record_store import RecordChange, RecordStore
+from dagster_ckpt.runtime.restore_facts import facts_of
+from dagster_ckpt.spark.snapshot.stored import open_snapshot
 
 __all__ = ["DisposalPlan", "Disposed", "dispose_savepoint", "plan_disposal"]
 
@@ -32,7 +28,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisposalPlan:
-    """What disposing of a savepoint removes."""
+    """Plan of a disposal: what it removes."""
 
     pipeline: PipelineId
     key: str
@@ -49,7 +45,7 @@ class DisposalPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disposed:
-    """What was removed."""
+    """Result of a removal."""
 
     key: str
     uri: str
@@ -75,7 +71,7 @@ def plan_disposal(deployment: Deployment, text: str, pipeline: PipelineId | None
 
 def _plan(deployment: Deployment, found: FoundSnapshot) -> DisposalPlan:
     stored = found.stored
-    entries = [entry for stage in stored.metadata.stages for entry in read_entries(stored, stage)]
+    entries = [entry for stage in stored.metadata.stages for entry in stored.entries(stage)]
     named = exclusive_keys(stored.metadata, entries, folder=stored.folder)
     subtask_files = {o.key for o in files_of(stored).objects if o.key.startswith(f"{stored.folder}/")}
     keys = (*sorted(subtask_files - {*named}), *named)
@@ -127,7 +123,7 @@ def _reasons(deployment: Deployment, record: CoordinatorRecord, found: FoundSnap
                 "it is free when the coordinator has let it go"
             )
     if any(p.builds_on == found.stored.metadata.checkpoint_id for p in record.pending if _owns(record, uri)):
-        yield f"a checkpoint of pipeline {pipeline!r} that is underway builds on it"
+        yield f"a checkpoint of pipeline {pipeline!r} that is pending builds on it"
     yield from _built_on_by(deployment, record, found)
 
 
@@ -169,7 +165,7 @@ def dispose_savepoint(
     attempt. Raises InUse when somebody began to need it meanwhile, OutcomeUnknown, Unavailable.
     """
     if plan.is_recorded:
-        change_record(deployment.store, plan.pipeline, lambda record: _forget(deployment, record, plan))
+        change_record(deployment.store, plan.pipeline, lambda record: _forget(record, plan))
     storage = deployment.open_storage(plan.location.base_uri)
     meter = Meter(plan.bytes, progress)
     sizes = {o.key: o.size for o in storage.list(plan.location.folder)}
@@ -182,39 +178,36 @@ def dispose_savepoint(
     return Disposed(key=plan.key, uri=plan.location.uri, files=len(plan.keys), bytes=plan.bytes)
 
 
-def _forget(deployment: Deployment, record: CoordinatorRecord, plan: DisposalPlan) -> RecordChange:
+def _forget(record: CoordinatorRecord, plan: DisposalPlan) -> RecordChange[None]:
     newest = newest_on_line(facts_of(record))
     uri = plan.location.uri
     if newest is not None and same_place(newest.location.uri, uri) and _is_restored_from(record, uri):
         raise InUse(f"{plan.key} is needed: pipeline {record.pipeline!r} was just restored from it")
     mine = next((s for s in record.savepoints if same_place(s.location.uri, uri)), None)
     if mine is None:
-        return RecordChange(record=record)  # an earlier try got this far
+        return RecordChange(answer=None, record=None)  # an earlier try got this far
     doomed = CleanupRecord(checkpoint_id=mine.checkpoint_id, location=mine.location, complete=True)
     return RecordChange(
+        answer=None,
         record=record.model_copy(
             update={
                 "savepoints": tuple(s for s in record.savepoints if s is not mine),
                 "completed": tuple(c for c in record.completed if not same_place(c.location.uri, uri)),
                 "cleanup": (*record.cleanup, doomed),
             }
-        )
+        ),
     )
 
 
-def _gone(deployment: Deployment, record: CoordinatorRecord, plan: DisposalPlan) -> RecordChange:
+def _gone(deployment: Deployment, record: CoordinatorRecord, plan: DisposalPlan) -> RecordChange[None]:
     left = tuple(
         c
         for c in record.cleanup
         if c.location is None or not (c.complete and same_place(c.location.uri, plan.location.uri))
     )
+    row = RecordStore(deployment.store).row(plan.pipeline, plan.checkpoint_id)
     return RecordChange(
-        record=record.model_copy(update={"cleanup": left}), history=tuple(_discarded_row(deployment, plan))
+        answer=None,
+        record=record.model_copy(update={"cleanup": left}),
+        history=[] if row is None else [with_status(row, CheckpointStatus.DISCARDED)],
     )
-
-
-def _discarded_row(deployment: Deployment, plan: DisposalPlan) -> Iterator[HistoryRow]:
-    rows = deployment.store.history(plan.pipeline, limit=1, before=CheckpointId(plan.checkpoint_id + 1))
-    for row in rows:
-        if row.checkpoint_id == plan.checkpoint_id:
-            yield with_status(row, CheckpointStatus.DISCARDED)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dagster_ckpt.core import paths
-from dagster_ckpt.core.cleaning import Disposition
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
+from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.record import CoordinatorRecord, PendingRecord
-from dagster_ckpt.core.restore_point import same_place
+from dagster_ckpt.core.location import same_place
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.catalog import list_storage
 from dagster_ckpt.operations.clean import plan_cleaning
@@ -21,13 +21,13 @@ from dagster_ckpt.operations.contents import missing_files
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.facts import entries_of
 from dagster_ckpt.operations.records import load_record
-from dagster_ckpt.spark.snapshots import open_snapshot
+from dagster_ckpt.spark.snapshot.stored import open_snapshot
 
 __all__ = ["Diagnosis", "Finding", "FindingKind", "diagnose"]
 
 
 class FindingKind(StrEnum):
-    """What was found, from bad to harmless."""
+    """Kind of a finding, from bad to harmless."""
 
     RECORD_UNREADABLE = "record_unreadable"
     """The pipeline's record in the store is damaged: nothing else can be said about it."""
@@ -36,7 +36,7 @@ class FindingKind(StrEnum):
     DAMAGED = "damaged"
     """Its metadata or a file list cannot be read."""
     OVERDUE = "overdue"
-    """A checkpoint is underway past its deadline: the attempt that took it has died."""
+    """A pending checkpoint is past its deadline: the attempt that took it has died."""
     ORPHANED = "orphaned"
     """Files of checkpoints that are over, used by none: ``clean`` removes them."""
     UNRECORDED = "unrecorded"

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.label import LabelChanges
+from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, FileEntry, ObjectRef, StageSnapshot
-from dagster_ckpt.core.restore_point import SnapshotLocation
-from dagster_ckpt.digests import digest_bytes
-from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.core.storage import AlreadyExists, Digest
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.deployment import Meter, ProgressCallback, silent
-from dagster_ckpt.ports import AlreadyExists, CheckpointStorage, Digest
-from dagster_ckpt.spark.manifest import encode_manifest
-from dagster_ckpt.spark.parallel import run_in_parallel
-from dagster_ckpt.spark.snapshots import StoredSnapshot, read_entries
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.spark.files import run_in_parallel
+from dagster_ckpt.spark.snapshot.manifest import encode_manifest
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 __all__ = ["CopyChanges", "Exported", "export_snapshot", "free_savepoint_folder", "random_suffix"]
 
@@ -39,13 +40,11 @@ def random_suffix() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyChanges:
-    """What the copy says differently about itself; None: as the original."""
+    """Changes that a copy makes to its metadata."""
 
     checkpoint_id: CheckpointId | None = None
-    name: str | None = None
-    note: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Added to the original's."""
+    """None: as the original."""
+    label: LabelChanges = LabelChanges()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +91,7 @@ def export_snapshot(
     stay where the sinks wrote them.
     """
     _refuse_foreign_lists(source)
-    lists = {stage.uid: read_entries(source, stage) for stage in source.metadata.stages}
+    lists = {stage.uid: source.entries(stage) for stage in source.metadata.stages}
     folder = free_savepoint_folder(target, PipelineId(source.metadata.pipeline), suffix=suffix)
     copy = _Copy(source=source, target=target, folder=folder, parallelism=parallelism)
     copy.meter = Meter(sum(e.size for entries in lists.values() for e in entries), progress)
@@ -126,16 +125,15 @@ def _metadata(
     source: StoredSnapshot, stages: tuple[StageSnapshot, ...], changes: CopyChanges
 ) -> CheckpointMetadata:
     given = source.metadata
-    origin = {EXPORTED_FROM: f"{source.storage.base_uri}/{source.folder}"}
+    origin = {EXPORTED_FROM: source.uri}
+    label = replace(given.label, labels={**given.labels, **origin})
     return given.model_copy(
         update={
             "checkpoint_id": given.checkpoint_id if changes.checkpoint_id is None else changes.checkpoint_id,
             # A plain savepoint: 'latest' must not go back to the end of another deployment's run.
             "kind": CheckpointKind.SAVEPOINT,
             "stages": stages,
-            "name": given.name if changes.name is None else changes.name,
-            "note": given.note if changes.note is None else changes.note,
-            "labels": {**given.labels, **origin, **changes.labels},
+            **changes.label.applied_to(label).fields(),
         }
     )
 
@@ -161,7 +159,7 @@ class _Copy:
 
             def bring(item: tuple[int, FileEntry]) -> None:
                 index, entry = item
-                copied[index] = self._entry(uid, entry, Path(folder) / str(index))
+                copied[index] = self._entry(snapshot, entry, Path(folder) / str(index))
                 self.meter.add(entry.size, f"{uid}/{entry.path}")
 
             run_in_parallel(bring, list(enumerate(entries)), parallelism=self.parallelism)
@@ -171,24 +169,19 @@ class _Copy:
         manifest = ObjectRef(key=self._relative(key), size=digest.size, checksum=digest.checksum)
         return snapshot.model_copy(update={"manifest": manifest})
 
-    def _entry(self, uid: StageUid, entry: FileEntry, scratch: Path) -> FileEntry:
-        expected = Digest(entry.size, entry.checksum)
-        if entry.inline is not None:
-            if digest_bytes(entry.inline) != expected:
-                raise self._damaged(uid, entry, "its checksum does not match")
-            return entry
-        if entry.key is None:
-            raise self._damaged(uid, entry, "its file list names no key")
+    def _entry(self, snapshot: StageSnapshot, entry: FileEntry, scratch: Path) -> FileEntry:
         try:
-            self.source.storage.fetch(self.source.key(entry.key), scratch, expected)
-        except NotFound as error:
-            raise self._damaged(uid, entry, "it is missing") from error
+            self.source.fetch(snapshot, entry, scratch)
         except Corrupt as error:
-            raise self._damaged(uid, entry, str(error)) from error
+            raise type(error)(f"{error}. Nothing was kept of the copy") from error
+        if entry.inline is not None:
+            scratch.unlink()
+            return entry
+        uid = StageUid(snapshot.uid)
         key = paths.exclusive_file(self.folder, uid, entry.path)
         stored = self.create(key, scratch)
         scratch.unlink()
-        if stored != expected:
+        if stored != Digest(entry.size, entry.checksum):
             raise Unavailable(f"{key} changed while it was copied to {self.target.base_uri}: try again")
         return replace(entry, key=self._relative(key))
 
@@ -202,9 +195,3 @@ class _Copy:
 
     def _relative(self, key: str) -> str:
         return key.removeprefix(f"{self.folder}/")
-
-    def _damaged(self, uid: StageUid, entry: FileEntry, what: str) -> Corrupt:
-        return Corrupt(
-            f"{entry.path} of stage {uid} cannot be copied from {self.source.describe()}: {what}. "
-            "Nothing was kept of the copy; use another snapshot"
-        )

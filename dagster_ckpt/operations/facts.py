@@ -1,4 +1,4 @@
-"""What is known about every stored file of a pipeline: which are needed, whose checkpoint is over, what is in doubt.
+"""Facts about every stored file of a pipeline: needed, of a checkpoint that is over, or in doubt.
 
 The record is loaded before the storage is listed, so whatever starts meanwhile is not known to be over and stays. A
 snapshot that is complete in storage keeps its files although the record has forgotten it: it can be restored by URI.
@@ -11,17 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dagster_ckpt.core import paths
-from dagster_ckpt.core.cleaning import Classified, StorageFacts, classify
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord, PendingRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
+from dagster_ckpt.core.files.cleaning import Classified, StorageFacts, classify
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.record import CompletedRecord, CoordinatorRecord, PendingRecord
-from dagster_ckpt.core.restore_point import SnapshotLocation, same_place
-from dagster_ckpt.core.statistics import CheckpointStatus
+from dagster_ckpt.core.location import SnapshotLocation, same_place
+from dagster_ckpt.core.storage import StoredObject
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.operations.contents import files_of
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.operations.records import load_record, statistics_of, whole_history
-from dagster_ckpt.ports import CheckpointStorage, HistoryRow, StoredObject
-from dagster_ckpt.spark.snapshots import open_snapshot
+from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.ports import CheckpointStorage, HistoryRow
+from dagster_ckpt.runtime.history import parse_row
+from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.spark.snapshot.stored import open_snapshot
 
 __all__ = ["Gathered", "Listing", "entries_of", "gather", "survey"]
 
@@ -30,7 +33,7 @@ _OVER = frozenset({CheckpointStatus.FAILED, CheckpointStatus.SUBSUMED, Checkpoin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What the store says, before anything is listed."""
+    """Facts from the store, gathered before anything is listed."""
 
     pipeline: PipelineId
     record: CoordinatorRecord
@@ -47,7 +50,7 @@ class Gathered:
 def gather(deployment: Deployment, pipeline: PipelineId) -> Gathered:
     """Read the store. Raises NotFound, Unavailable, and Corrupt: with one unreadable record nothing may be deleted."""
     record = load_record(deployment.store, pipeline)
-    rows = list(whole_history(deployment.store, pipeline))
+    rows = list(RecordStore(deployment.store).history(pipeline))
     others = [
         load_record(deployment.store, other) for other in deployment.store.pipelines() if other != pipeline
     ]
@@ -99,7 +102,7 @@ def _failed_savepoints(record: CoordinatorRecord, rows: Sequence[HistoryRow]) ->
     for row in rows:
         if row.kind != "savepoint" or row.status != CheckpointStatus.FAILED or row.checkpoint_id in busy:
             continue
-        numbers = statistics_of(row)
+        numbers = parse_row(row)
         base, _, folder = (numbers.path if numbers else "").rpartition("/")
         if base and re.fullmatch(rf"savepoint-{re.escape(record.pipeline)}-[0-9A-Za-z]+", folder):
             yield SnapshotLocation(base_uri=base, folder=folder)

@@ -1,6 +1,6 @@
 """A stage's state at a snapshot, as DataFrames: read by Spark's ``statestore`` source from the saved copy.
 
-The pipeline may run on meanwhile: nothing of its working directory is touched. The copy is materialised (hard links
+The pipeline may run on meanwhile: nothing of its working directory is touched. The copy is built (hard links
 where that is possible) into a folder that lives as long as the ``StageState``; DataFrames are lazy, so use them within.
 """
 
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.contents import Operator, operators_of, require_stage
-from dagster_ckpt.spark.restore import materialise_stage
+from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.session import HDFS_PROVIDER, ROCKSDB_PROVIDER
-from dagster_ckpt.spark.snapshots import StoredSnapshot
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,7 +88,7 @@ class StageState:
     snapshot: StageSnapshot
     tables: tuple[StateTable, ...]
     directory: Path
-    """The materialised copy."""
+    """The built copy."""
     session: SparkSession
     """A session whose settings fit the copy."""
 
@@ -100,7 +101,7 @@ class StageState:
         return (
             self.session.read.format("statestore")
             .options(**chosen.options)
-            .load(str(self.directory / "query"))
+            .load(str(StageDirectory(self.directory).query))
         )
 
     def table(self, name: str = "") -> StateTable:
@@ -124,7 +125,7 @@ class StageState:
 def open_state(
     spark: SparkSession, source: StoredSnapshot, uid: str, *, scratch: Path | None = None
 ) -> Iterator[StageState]:
-    """Materialise a stage's saved state and yield it for reading; the copy is removed afterwards.
+    """Restore a stage's saved state and yield it for reading; the copy is removed afterwards.
 
     ``scratch`` is a local folder to work in (default: the system's temporary one); on the file system of the
     checkpoints nothing is copied. Raises NotFound for an unknown stage, Corrupt naming a damaged file, Unavailable.
@@ -134,7 +135,7 @@ def open_state(
     folder = Path(tempfile.mkdtemp(prefix="dagster-ckpt-state-", dir=scratch))
     try:
         directory = folder / uid
-        materialise_stage(source, snapshot, target_dir=directory)
+        build_stage_directory(source, snapshot, target_dir=directory)
         yield StageState(
             snapshot=snapshot, tables=tables, directory=directory, session=_fitting(spark, snapshot)
         )

@@ -1,4 +1,4 @@
-"""How far two offsets of a source are apart, for the kinds of offset that say it. Pure."""
+"""Distance between two offsets of a source, for the kinds of offset that say it. Pure."""
 
 from __future__ import annotations
 

@@ -1,38 +1,57 @@
-"""What a restore would do, before it is done: stages, replay, tables, sizes; and why it would be refused.
+"""Preview of a restore: stages, replay, tables, sizes; and why it would be refused.
 
 Decided by the same functions as the restore itself. Nothing is changed, no Spark is started.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.matching import MatchedStages, NonRestoredState, StageMatch, match_stages
+from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import CheckpointMetadata, FileKind, StageSnapshot
-from dagster_ckpt.core.record import CoordinatorRecord
-from dagster_ckpt.core.recovery import Load, Origin, RestorePurpose, materialise, newest_on_line, purpose_for
-from dagster_ckpt.core.restore_point import same_place
+from dagster_ckpt.core.restore.choice import newest_on_line, snapshot_at
+from dagster_ckpt.core.restore.facts import RestorePurpose
+from dagster_ckpt.core.restore.from_snapshot import purpose_for, restore_of
+from dagster_ckpt.core.restore.matching import (
+    MatchedStages,
+    NonRestoredState,
+    StageMatch,
+    match_stages,
+    other_inputs,
+)
+from dagster_ckpt.core.restore.point import ByUri
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.contents import missing_files, operators_of
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.offsets import OffsetStep, step_between
+from dagster_ckpt.operations.preview_hooks import HookPreview, preview_hooks
 from dagster_ckpt.operations.preview_tables import TableFate, TablePlan, TablePreview, preview_table
-from dagster_ckpt.operations.records import facts_of, load_record
-from dagster_ckpt.spark.capture import latest_committed_batch, read_offsets
-from dagster_ckpt.spark.snapshots import StoredSnapshot, open_snapshot, read_entries
+from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.runtime.restore_facts import facts_of
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 
-__all__ = ["Replay", "RestorePreview", "SchemaMismatch", "StageFate", "StagePreview", "preview_restore"]
+__all__ = [
+    "Replay",
+    "RestorePreview",
+    "SchemaMismatch",
+    "StageFate",
+    "StagePreview",
+    "preview_restore",
+]
 
 
 class StageFate(StrEnum):
-    """What a stage gets."""
+    """Fate of a stage in a restore."""
 
     RESTORED = "restored"
     RENAMED = "renamed"
@@ -62,7 +81,7 @@ class StagePreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What a source stage reads again."""
+    """Replay of a source stage: what it reads again."""
 
     stage: str
     step: OffsetStep
@@ -96,6 +115,7 @@ class RestorePreview:
     replay: tuple[Replay, ...]
     tables: tuple[TablePreview, ...]
     schemas: tuple[SchemaMismatch, ...]
+    hooks: tuple[HookPreview, ...] = ()
 
     @property
     def is_possible(self) -> bool:
@@ -114,11 +134,13 @@ def preview_restore(
     pipeline: PipelineId,
     *,
     graph: PipelineGraph | None = None,
+    hooks: Sequence[str] | None = None,
     snapshot_of: PipelineId | None = None,
 ) -> RestorePreview:
     """Say what starting ``pipeline`` with ``options`` would do.
 
-    ``graph`` is the pipeline as its code has it now; without it, as it last ran. ``snapshot_of`` is the pipeline a
+    ``graph`` is the pipeline as its code has it now; without it, as it last ran. ``hooks`` are the uids of its hooks;
+    without them their states are not compared. ``snapshot_of`` is the pipeline a
     key in ``restore_from`` belongs to (a fork; default: ``pipeline``). Raises NotFound, Corrupt and InvalidRequest for
     a restore point that cannot be opened at all, Unavailable.
     """
@@ -127,9 +149,11 @@ def preview_restore(
     now = _Now.of(deployment, record)
     wanted = graph or _graph_of(pipeline, now.metadata or found.stored.metadata)
     refusals = [*_missing(found.stored), *_refusal(record, found, options, wanted)]
+    matched_hooks, hook_refusal = preview_hooks(hooks, found.stored.metadata, options)
+    refusals += hook_refusal
     stages = _matched(wanted, found.stored.metadata)
     matches = stages.matches if stages is not None else ()
-    refusals += [reason for match in matches if (reason := _other_inputs(match))]
+    refusals += [reason for match in matches if (reason := other_inputs(match))]
     tables = [
         preview
         for match in matches
@@ -149,6 +173,7 @@ def preview_restore(
         replay=tuple(_replay(wanted, matches, now)),
         tables=tuple(tables),
         schemas=tuple(_schemas(found.stored, matches, now)),
+        hooks=matched_hooks,
     )
 
 
@@ -188,17 +213,11 @@ def _missing(source: StoredSnapshot) -> Iterator[str]:
 def _refusal(
     record: CoordinatorRecord, found: FoundSnapshot, options: RestoreOptions, graph: PipelineGraph
 ) -> Iterator[str]:
-    in_store = found.known is not None and any(c == found.known for c in record.completed)
-    load = Load(
-        location=found.location,
-        origin=Origin.STORE if in_store else Origin.OUTSIDE,
-        known=found.known.known if found.known is not None else None,
-        reason="previewed",
-    )
     metadata, facts = found.stored.metadata, facts_of(record)
+    load = snapshot_at(ByUri(found.location.uri), facts)
     asked = RestorePurpose.FORK if options.fork else RestorePurpose.IN_PLACE
     try:
-        materialise(
+        restore_of(
             load,
             metadata,
             options=options,
@@ -216,16 +235,6 @@ def _matched(graph: PipelineGraph, metadata: CheckpointMetadata) -> MatchedStage
         return match_stages(graph, metadata, non_restored=NonRestoredState.SKIP)
     except InvalidRequest:
         return None  # it is among the refusals
-
-
-def _other_inputs(match: StageMatch) -> str:
-    """Return the refusal of a stage whose inputs changed: Spark numbers the inputs of a query by position."""
-    if not match.snapshot.offsets or not (match.lost_inputs or match.new_inputs):
-        return ""
-    return (
-        f"stage {match.uid!r} had other inputs when the snapshot was taken (no longer there: "
-        f"{', '.join(match.lost_inputs) or 'none'}; new: {', '.join(match.new_inputs) or 'none'})"
-    )
 
 
 def _table_plan(options: RestoreOptions) -> TablePlan:
@@ -283,7 +292,7 @@ def _stage(
 
 @dataclass(frozen=True, kw_only=True)
 class _Now:
-    """Where the pipeline stands: its working directory if it is on this machine, else its newest snapshot."""
+    """Present state of the pipeline: its working directory if on this machine, else its newest snapshot."""
 
     name: str
     metadata: CheckpointMetadata | None
@@ -314,7 +323,7 @@ class _Now:
     def position(self, uid: str) -> tuple[int | None, Mapping[str, str]] | None:
         """Return last committed batch and offsets of a stage; None: not known."""
         if self.directory is not None:
-            query = self.directory / uid / "query"
+            query = StageDirectory(self.directory / uid).query
             batch = latest_committed_batch(query)
             if batch is not None:
                 try:
@@ -371,7 +380,7 @@ def _shape(source: StoredSnapshot, snapshot: StageSnapshot) -> dict[str, str]:
     }
     schemas = {
         e.path: e.checksum
-        for e in read_entries(source, snapshot)
+        for e in source.entries(snapshot)
         if e.kind is FileKind.STATE_SCHEMA and e.partition == 0 and e.path.endswith("/_metadata/schema")
     }
     provider = snapshot.state_formats.get("provider")

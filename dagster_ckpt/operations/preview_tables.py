@@ -1,4 +1,4 @@
-"""What a restore would do to the tables that sinks write: read from their publish logs, nothing is moved."""
+"""Preview of what a restore does to tables: read from their publish logs, nothing is moved."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import assert_never
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import CheckpointError, NotFound
 from dagster_ckpt.operations.contents import prepared_batches_of
-from dagster_ckpt.spark.snapshots import StoredSnapshot
-from dagster_ckpt.spark.table_buckets import located_versions, touched_buckets
-from dagster_ckpt.spark.table_log import Table, open_table
-from dagster_ckpt.spark.table_publish import locate_hidden
-from dagster_ckpt.spark.table_records import Append, PublishRecord, TableFile, Upsert
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.table.buckets import located_versions, touched_buckets
+from dagster_ckpt.spark.table.log import Table, open_table
+from dagster_ckpt.spark.table.publish import locate_hidden
+from dagster_ckpt.spark.table.records import Append, PublishRecord, TableFile, Upsert
 
 __all__ = ["TableFate", "TablePlan", "TablePreview", "preview_table"]
 
 
 class TablePlan(StrEnum):
-    """What the restore is asked to do with tables."""
+    """Treatment of tables that the restore is asked for."""
 
     ROLL_BACK = "roll_back"
     KEEP_LATER_ROWS = "keep_later_rows"
@@ -27,7 +27,7 @@ class TablePlan(StrEnum):
 
 
 class TableFate(StrEnum):
-    """What would become of one table."""
+    """Fate of one table in a restore."""
 
     UNCHANGED = "unchanged"
     """It holds exactly the rows of the cut already."""

@@ -1,28 +1,31 @@
-"""How a savepoint that was not taken here enters the coordinator's record, under a number of this pipeline."""
+"""Registration of a savepoint from elsewhere in the record, under a number of this pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord, TriggerRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus, StageStatistics
 from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
+from dagster_ckpt.core.ids import CheckpointId, PipelineId
+from dagster_ckpt.core.label import LabelChanges
+from dagster_ckpt.core.location import SnapshotLocation, same_place
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
 from dagster_ckpt.core.paths import savepoint_key
 from dagster_ckpt.core.properties import properties_for
-from dagster_ckpt.core.record import CompletedRecord, CoordinatorRecord, TriggerRecord
-from dagster_ckpt.core.restore_point import SnapshotLocation, same_place
-from dagster_ckpt.core.statistics import CheckpointStatistics, CheckpointStatus, StageStatistics
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.deployment import Deployment, ProgressCallback, silent
 from dagster_ckpt.operations.export import CopyChanges, export_snapshot, random_suffix
-from dagster_ckpt.operations.records import RecordChange, change_record
+from dagster_ckpt.operations.records import change_record
 from dagster_ckpt.operations.verify import verify_snapshot
 from dagster_ckpt.ports import HistoryRow
+from dagster_ckpt.runtime.history import history_row
+from dagster_ckpt.runtime.record_store import RecordChange, RecordStore
 
 __all__ = [
     "ImportMode",
@@ -35,7 +38,7 @@ __all__ = [
 
 
 class ImportMode(StrEnum):
-    """Where the files of an imported snapshot are afterwards."""
+    """Place of an imported snapshot's files: copied, or where they are."""
 
     COPY = "copy"
     """In this deployment's savepoint folder; the original is no longer needed."""
@@ -54,7 +57,7 @@ class Imported:
 
     @property
     def key(self) -> str:
-        """What ``restore_from`` takes."""
+        """Key that ``restore_from`` takes."""
         return savepoint_key(self.checkpoint_id)
 
 
@@ -64,9 +67,7 @@ def import_snapshot(
     *,
     mode: ImportMode = ImportMode.COPY,
     target: str = "",
-    name: str | None = None,
-    note: str | None = None,
-    labels: Mapping[str, str] | None = None,
+    label: LabelChanges = LabelChanges(),
     suffix: Callable[[], str] = random_suffix,
     progress: ProgressCallback = silent,
 ) -> Imported:
@@ -80,16 +81,15 @@ def import_snapshot(
     found = find_snapshot(deployment, uri)
     if found.known is not None:
         raise InvalidRequest(f"{found.location.uri} is {found.key} of pipeline {found.pipeline!r} already")
-    said = CopyChanges(name=name, note=note, labels=labels or {})
     match mode:
         case ImportMode.REFERENCE:
-            return _refer(deployment, found, said, progress)
+            return _refer(deployment, found, label, progress)
         case ImportMode.COPY:
             number = reserve_id(deployment, found.pipeline, found.stored.metadata)
             copied = export_snapshot(
                 found.stored,
                 deployment.savepoint_storage(target),
-                changes=replace(said, checkpoint_id=number),
+                changes=CopyChanges(checkpoint_id=number, label=label),
                 suffix=suffix,
                 progress=progress,
             )
@@ -110,7 +110,7 @@ def _imported(metadata: CheckpointMetadata, location: SnapshotLocation, size: in
 
 
 def _refer(
-    deployment: Deployment, found: FoundSnapshot, said: CopyChanges, progress: ProgressCallback
+    deployment: Deployment, found: FoundSnapshot, label: LabelChanges, progress: ProgressCallback
 ) -> Imported:
     metadata = found.stored.metadata
     if not metadata.kind.is_savepoint:
@@ -130,23 +130,12 @@ def _refer(
             f"number {number} of pipeline {found.pipeline!r} means another snapshot here: copy it, "
             "and the copy gets a number of its own"
         )
-    changed = metadata.model_copy(
-        update={
-            "name": metadata.name if said.name is None else said.name,
-            "note": metadata.note if said.note is None else said.note,
-            "labels": {**metadata.labels, **said.labels},
-        }
-    )
+    changed = metadata.model_copy(update=label.applied_to(metadata.label).fields())
     register_savepoint(deployment, changed, found.location, verified.bytes)
     return _imported(changed, found.location, verified.bytes)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Answer:
-    number: CheckpointId = field(default=CheckpointId(1))
 
 
 def reserve_id(
@@ -156,15 +145,13 @@ def reserve_id(
 
     ``like``: the number that snapshot had where it was taken, if it is free here.
     """
-    answer = _Answer()
 
-    def change(record: CoordinatorRecord) -> RecordChange:
-        answer.number = _number(deployment, record, like)
-        following = max(record.next_id, answer.number + 1)
-        return RecordChange(record=record.model_copy(update={"next_id": following}))
+    def change(record: CoordinatorRecord) -> RecordChange[CheckpointId]:
+        number = _number(deployment, record, like)
+        following = max(record.next_id, number + 1)
+        return RecordChange(answer=number, record=record.model_copy(update={"next_id": following}))
 
-    change_record(deployment.store, pipeline, change)
-    return answer.number
+    return change_record(deployment.store, pipeline, change)
 
 
 def _number(
@@ -182,8 +169,8 @@ def _is_the_very_one(deployment: Deployment, record: CoordinatorRecord, metadata
     number = CheckpointId(metadata.checkpoint_id)
     if record.completed_of(number) is not None or record.pending_of(number) is not None:
         return False
-    rows = deployment.store.history(PipelineId(record.pipeline), limit=1, before=CheckpointId(number + 1))
-    return bool(rows) and rows[0].checkpoint_id == number and rows[0].triggered_at == metadata.triggered_at
+    row = RecordStore(deployment.store).row(PipelineId(record.pipeline), number)
+    return row is not None and row.triggered_at == metadata.triggered_at
 
 
 # --- the record -----------------------------------------------------------------------------------------------
@@ -191,10 +178,10 @@ def _is_the_very_one(deployment: Deployment, record: CoordinatorRecord, metadata
 
 def register_savepoint(
     deployment: Deployment, metadata: CheckpointMetadata, location: SnapshotLocation, size: int
-) -> CoordinatorRecord:
+) -> None:
     """Add a savepoint whose files are complete to the record and the history. Raises InvalidRequest if it is there."""
 
-    def change(record: CoordinatorRecord) -> RecordChange:
+    def change(record: CoordinatorRecord) -> RecordChange[None]:
         for known in (*record.completed, *record.savepoints):
             is_same = same_place(known.location.uri, location.uri)
             if is_same or known.checkpoint_id == metadata.checkpoint_id:
@@ -203,6 +190,7 @@ def register_savepoint(
                 )
         entry = _entry(record, metadata, location, size)
         return RecordChange(
+            answer=None,
             record=record.model_copy(
                 update={
                     "savepoints": (*record.savepoints, entry),
@@ -212,7 +200,7 @@ def register_savepoint(
             history=(_history(record, metadata, location),),
         )
 
-    return change_record(deployment.store, PipelineId(metadata.pipeline), change)
+    change_record(deployment.store, PipelineId(metadata.pipeline), change)
 
 
 def register_or_remove(
@@ -235,25 +223,12 @@ def register_or_remove(
         raise
 
 
-def _trigger(metadata: CheckpointMetadata) -> TriggerRecord:
-    return TriggerRecord(periodic=False, name=metadata.name, labels=metadata.labels, note=metadata.note)
-
-
 def _entry(
     record: CoordinatorRecord, metadata: CheckpointMetadata, location: SnapshotLocation, size: int
 ) -> CompletedRecord:
-    return CompletedRecord(
-        checkpoint_id=metadata.checkpoint_id,
-        properties=properties_for(CheckpointKind.SAVEPOINT, CheckpointConfig()),
-        location=location,
-        epoch=record.epoch,
-        run_id=metadata.run_id,
-        triggered_at=metadata.triggered_at,
-        completed_at=metadata.completed_at,
-        trigger=_trigger(metadata),
-        bytes_full=size,
-        bytes_new=size,
-    )
+    properties = properties_for(CheckpointKind.SAVEPOINT, CheckpointConfig())
+    entry = CompletedRecord.of(metadata, location, properties, epoch=record.epoch)
+    return entry.model_copy(update={"bytes_full": size, "bytes_new": size})
 
 
 def _history(
@@ -263,7 +238,7 @@ def _history(
         checkpoint_id=metadata.checkpoint_id,
         kind=CheckpointKind.SAVEPOINT,
         status=CheckpointStatus.COMPLETED,
-        trigger=_trigger(metadata),
+        trigger=TriggerRecord.of(metadata),
         triggered_at=metadata.triggered_at,
         ended_at=metadata.completed_at,
         stages=tuple(
@@ -273,13 +248,4 @@ def _history(
         path=location.uri,
         run_id=metadata.run_id,
     )
-    return HistoryRow(
-        pipeline=PipelineId(metadata.pipeline),
-        checkpoint_id=CheckpointId(metadata.checkpoint_id),
-        epoch=CoordinatorEpoch(record.epoch),
-        kind="savepoint",
-        status=CheckpointStatus.COMPLETED.value,
-        triggered_at=metadata.triggered_at,
-        ended_at=metadata.completed_at,
-        body=numbers.model_dump_json(),
-    )
+    return history_row(PipelineId(metadata.pipeline), record.epoch, numbers)

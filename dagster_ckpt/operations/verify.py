@@ -8,18 +8,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from dagster_ckpt.core.model import FileEntry, StageSnapshot
-from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.operations.deployment import Meter, ProgressCallback, silent
-from dagster_ckpt.ports import Digest
-from dagster_ckpt.spark.parallel import run_in_parallel
-from dagster_ckpt.spark.snapshots import StoredSnapshot, read_entries
+from dagster_ckpt.spark.files import run_in_parallel
+from dagster_ckpt.spark.snapshot.stored import MissingFile, StoredSnapshot
 
 __all__ = ["FileProblem", "ProblemKind", "Verified", "not_opened", "verify_snapshot"]
 
 
 class ProblemKind(StrEnum):
-    """What is wrong with a file."""
+    """Problem with a file."""
 
     MISSING = "missing"
     DAMAGED = "damaged"
@@ -41,7 +39,7 @@ class FileProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What was found."""
+    """Result of a verification."""
 
     snapshot: str
     uri: str
@@ -74,7 +72,7 @@ def verify_snapshot(
     work: list[tuple[StageSnapshot, FileEntry]] = []
     for stage in source.metadata.stages:
         try:
-            work += [(stage, entry) for entry in read_entries(source, stage)]
+            work += [(stage, entry) for entry in source.entries(stage)]
         except Corrupt as error:
             path = stage.manifest.key if stage.manifest else stage.uid
             problems.append(_problem(stage, path, ProblemKind.UNREADABLE, str(error)))
@@ -91,7 +89,7 @@ def verify_snapshot(
         run_in_parallel(check, list(enumerate(work)), parallelism=parallelism)
     return Verified(
         snapshot=source.describe(),
-        uri=f"{source.storage.base_uri}/{source.folder}",
+        uri=source.uri,
         stages=len(source.metadata.stages),
         files=len(work),
         bytes=sum(entry.size for _, entry in work),
@@ -102,22 +100,10 @@ def verify_snapshot(
 def _check(
     source: StoredSnapshot, stage: StageSnapshot, entry: FileEntry, scratch: Path
 ) -> FileProblem | None:
-    expected = Digest(entry.size, entry.checksum)
-    if entry.inline is not None:
-        if digest_bytes(entry.inline) == expected:
-            return None
-        return _problem(
-            stage, entry.path, ProblemKind.DAMAGED, "its content in the file list has another checksum"
-        )
-    if entry.key is None:
-        return _problem(
-            stage, entry.path, ProblemKind.DAMAGED, "the file list names neither content nor a key"
-        )
-    key = source.key(entry.key)
     try:
-        source.storage.fetch(key, scratch, expected)
-    except NotFound:
-        return _problem(stage, entry.path, ProblemKind.MISSING, f"{key} is not in {source.storage.base_uri}")
+        source.fetch(stage, entry, scratch)
+    except MissingFile as error:
+        return _problem(stage, entry.path, ProblemKind.MISSING, str(error))
     except Corrupt as error:
         return _problem(stage, entry.path, ProblemKind.DAMAGED, str(error))
     scratch.unlink()

@@ -1,20 +1,24 @@
-"""Where decisions meet the world: load, decide, compare-and-set, then run the effects.
+"""Runtime of the coordinator: load, decide, compare-and-set, then run the effects.
 
 | file | what it owns |
 |---|---|
 | ``coordinator`` | ``CheckpointCoordinator``: what users and stages call |
-| ``views`` | what anyone may ask it |
-| ``opening`` | how an attempt begins: attach, or choose what to restore and claim the next epoch |
-| ``engine`` | the one seam that writes: load, decide, compare-and-set; what a failing store means |
-| ``workings`` | runs an event to its end: decision, effects, what they lead to, deletions |
-| ``performing`` | performs effects: location, hooks, triggers, metadata, notices |
-| ``permits`` | the only place that makes a ``CommitPermit`` |
-| ``hooks`` | what master hooks and driver-side coordinators promise |
-| ``gated_coordinator`` | keeps a driver-side coordinator's events on the right side of a checkpoint |
-| ``handles`` | which files a completed checkpoint refers to |
+| ``status`` | what anyone may ask it |
+| ``attempt_setup`` | everything an attempt is opened with |
+| ``claim`` | how an attempt begins: attach, or choose what to restore and claim the next epoch |
+| ``restore_facts`` | the facts that choice is made on, gathered from store, storage and disk |
+| ``record_store`` | the one seam that writes: the record loaded, decided on, changed by compare-and-set |
+| ``engine`` | the state of one attempt: decides inputs and stores the decisions; what a failing store means |
+| ``loop`` | runs an input to its end: decision, effects, what they lead to, deletions |
+| ``effects`` | performs effects: location, hooks, triggers, metadata, notices; makes commit permits |
+| ``checkpoint_log`` | log lines of checkpoints, in Flink's words |
+| ``history`` | codec of a history row |
+| ``location`` | where a checkpoint's files go, with the storage open |
+| ``stored`` | reads a snapshot's metadata and file lists, verified |
 | ``shared_files`` | the registry of shared files, filled from messages and file lists |
 | ``cleaner`` | deletes files in the background, only what it can name |
-| ``mailbox`` | how other processes ask a run that is alive |
-| ``aftermath`` | what is done for a run that is dead |
+| ``mailbox`` | requests of other processes to a run that is alive |
+| ``dead_attempt`` | recovers an attempt whose process died |
+| ``driver/`` | master hooks and driver-side state |
 | ``clock`` | the clock of a real process |
 """

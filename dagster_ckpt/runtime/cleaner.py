@@ -12,19 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from dagster_ckpt.core import paths
+from dagster_ckpt.core.checkpoint.record import CleanupRecord, CoordinatorRecord
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.record import CleanupRecord, CoordinatorRecord
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.ports import CheckpointStorage
-from dagster_ckpt.runtime.handles import SUBTASK_HANDLES_FILE
-from dagster_ckpt.runtime.shared_files import SharedFiles
+from dagster_ckpt.runtime.shared_files import SUBTASK_HANDLES_FILE, SharedFiles
 
 log = logging.getLogger("dagster_ckpt.coordinator")
 
 
 class Background(Protocol):
-    """Where deletions run."""
+    """Background that runs deletions."""
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run ``work`` soon, in another thread or later."""
@@ -65,8 +64,10 @@ class Cleaner:
         shared: SharedFiles,
         storage_at: Callable[[str], CheckpointStorage],
         storage: CheckpointStorage,
+        in_parallel: bool,
     ) -> None:
         self._graph = graph
+        self._in_parallel = in_parallel
         self._shared = shared
         self._storage_at = storage_at
         self._storage = storage
@@ -79,7 +80,7 @@ class Cleaner:
         try:
             if cleanup.complete or cleanup.folder_gone:
                 keys = self._shared.unused(record, cleanup, free_below)
-                self._delete(self._storage, keys)
+                self._delete_shared(keys)
                 self._shared.deleted(keys)
             if cleanup.folder_gone:
                 return self._sweep_shared(cleanup)
@@ -89,9 +90,10 @@ class Cleaner:
             return False
 
     def discard(self, base_uri: str, keys: Sequence[str]) -> None:
-        """Delete exactly these files; a failure is logged."""
+        """Delete exactly these files, except those a checkpoint shares; a failure is logged."""
         try:
-            self._delete(self._storage_at(base_uri), keys)
+            unshared = [key for key in keys if not self._shared.uses(key)]
+            self._delete(self._storage_at(base_uri), unshared)
         except (CheckpointError, OSError) as error:
             log.warning("late files %s were not deleted: %s", ", ".join(keys), error)
 
@@ -113,13 +115,26 @@ class Cleaner:
     def _sweep_shared(self, cleanup: CleanupRecord) -> bool:
         """Remove what an aborted checkpoint uploaded for sharing and nobody took up."""
         here = paths.CheckpointPaths(self._graph.pipeline)
+        location = cleanup.location
+        storage = self._storage if location is None else self._storage_at(location.base_uri)
         for stage in self._graph.stages:
             folder = here.shared_of(stage.uid, CheckpointId(cleanup.checkpoint_id))
-            keys = [o.key for o in self._storage.list(folder)]
-            self._delete(self._storage, [k for k in keys if self._shared.is_deletable(k)])
+            keys = [o.key for o in storage.list(folder)]
+            self._delete(storage, [k for k in keys if self._shared.is_deletable(k)])
         return True
 
-    @staticmethod
-    def _delete(storage: CheckpointStorage, keys: Sequence[str]) -> None:
-        if keys:
+    def _delete_shared(self, keys: Sequence[str]) -> None:
+        """Delete files where they are: a checkpoint from before a change of storage left them in the former one."""
+        places: dict[str | None, list[str]] = {}
+        for key in keys:
+            places.setdefault(self._shared.place_of(key), []).append(key)
+        for place, some in places.items():
+            self._delete(self._storage if place is None else self._storage_at(place), some)
+
+    def _delete(self, storage: CheckpointStorage, keys: Sequence[str]) -> None:
+        """Delete in one call, for which an object store takes several threads; or file after file."""
+        if keys and self._in_parallel:
             storage.delete(keys)
+            return
+        for key in keys:
+            storage.delete([key])

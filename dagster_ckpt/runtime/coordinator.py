@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from random import Random
+import logging
+from collections.abc import Iterable, Mapping
 from typing import cast
 
-from dagster_ckpt.core import inputs as i
-from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
-from dagster_ckpt.core.failures import FailureDecision
-from dagster_ckpt.core.graph import PipelineGraph
+from dagster_ckpt.core.checkpoint.failures import FailureDecision
+from dagster_ckpt.core.checkpoint.tasks import StageStatus
+from dagster_ckpt.core.coordinator import inputs as i
+from dagster_ckpt.core.coordinator.lifecycle import PERIODIC, next_timer, renotified
+from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
-from dagster_ckpt.core.lifecycle import PERIODIC, next_timer, renotified
 from dagster_ckpt.core.messages import StageAcknowledgement, SubtaskAcknowledgement
 from dagster_ckpt.core.outcomes import (
-    CheckpointLocation,
     CheckpointOutcome,
     Completed,
     Failed,
@@ -26,31 +25,29 @@ from dagster_ckpt.core.outcomes import (
 )
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
-from dagster_ckpt.core.recovery import DirectoryState, Materialise, RestoreDecision, RestorePurpose
-from dagster_ckpt.core.requests import CheckpointRequest, RequestOrigin, SnapshotScope
-from dagster_ckpt.core.state import AckDurability
-from dagster_ckpt.core.tasks import StageStatus
+from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin, SnapshotScope
+from dagster_ckpt.core.restore.decision import Restore, RestoreDecision
+from dagster_ckpt.core.restore.matching import NonRestoredState
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound
-from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore, TaskGateway
-from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
-from dagster_ckpt.runtime.handles import ReadHandles, no_manifest
-from dagster_ckpt.runtime.hooks import (
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup
+from dagster_ckpt.runtime.claim import open_attempt
+from dagster_ckpt.runtime.driver.hooks import (
     MasterHook,
-    OperatorCoordinator,
-    distinct_coordinators,
-    distinct_hooks,
-    read_states,
+    close_hooks,
     restore_hooks,
+    resume_hooks,
     serialized,
     tell_resets,
 )
-from dagster_ckpt.runtime.opening import Opening, Ownership, directory_state, open_attempt
-from dagster_ckpt.runtime.performing import Listener, trigger_failure
-from dagster_ckpt.runtime.views import CoordinatorView
-from dagster_ckpt.runtime.workings import Outside, Workings
+from dagster_ckpt.runtime.driver.restore import check_hook_states, restore_driver
+from dagster_ckpt.runtime.effects import trigger_failure
+from dagster_ckpt.runtime.location import CheckpointLocation
+from dagster_ckpt.runtime.loop import EventLoop
+from dagster_ckpt.runtime.status import CoordinatorView
 
 __all__ = [
     "AckDurability",
+    "AttemptSetup",
     "CheckpointCoordinator",
     "CheckpointLocation",
     "CheckpointOutcome",
@@ -69,95 +66,49 @@ __all__ = [
 ]
 
 
+log = logging.getLogger("dagster_ckpt.coordinator")
+
+
 class CheckpointCoordinator(CoordinatorView):
     """Decides what becomes of every checkpoint of one attempt; thread-safe and synchronous.
 
     Once a newer attempt owns the pipeline every method raises Fenced, except acknowledgements: they return UNKNOWN.
     """
 
-    def __init__(self, workings: Workings, restored: RestoreDecision) -> None:
+    def __init__(self, workings: EventLoop, restored: RestoreDecision) -> None:
         super().__init__(workings)
         self.restored = restored
         """What the stages start from."""
 
     @classmethod
-    def open(
-        cls,
-        *,
-        graph: PipelineGraph,
-        config: CheckpointConfig,
-        store: CoordinatorStore,
-        storage: CheckpointStorage,
-        open_storage: Callable[[str], CheckpointStorage],
-        gateway: TaskGateway,
-        clock: Clock,
-        owner: str,
-        restore: RestoreOptions = RestoreOptions(),
-        listeners: Sequence[Listener] = (),
-        random: Random | None = None,
-        hooks: Sequence[MasterHook] = (),
-        coordinators: Sequence[OperatorCoordinator] = (),
-        read_manifest: ReadHandles = no_manifest,
-        background: Background | None = None,
-        purpose: RestorePurpose = RestorePurpose.IN_PLACE,
-        directory_state: Callable[[str], DirectoryState] = directory_state,
-        epochs_below: Callable[[], int] = int,
-        library_version: str = "",
-        ownership: Ownership = Ownership.ATTACH,
-        root: str = "",
-        acks: AckDurability = AckDurability.PER_STAGE,
-    ) -> CheckpointCoordinator:
-        """Attach to the newest epoch when ``owner`` (the Dagster run) holds it, else claim the next and fence the last.
+    def open(cls, setup: AttemptSetup) -> CheckpointCoordinator:
+        """Attach to the newest epoch when the owner (the Dagster run) holds it, else claim the next and fence the last.
 
-        ``root`` is the first run of a chain of retries: what an earlier try completed beats the restore point. Without
-        ``read_manifest``, which names a stage's files, shared files this process did not see are never deleted.
         Raises InvalidRequest, NotFound, Corrupt, Unavailable: nothing was changed, nothing is started.
         """
-        outside = Outside(
-            graph=graph,
-            storage=storage,
-            open_storage=open_storage,
-            gateway=gateway,
-            clock=clock,
-            listeners=tuple(listeners),
-            random=random or Random(),
-            hooks=distinct_hooks(hooks),
-            coordinators=distinct_coordinators(coordinators, graph),
-            read_manifest=read_manifest,
-            background=background or ThreadBackground(),
-        )
-        opening = Opening(
-            setup=outside.setup(config, library_version, acks),
-            store=store,
-            storage=storage,
-            storage_at=outside.storage_at,
-            owner=owner,
-            root=root or owner,
-            restore=restore,
-            purpose=purpose,
-            directory_state=directory_state,
-            epochs_below=epochs_below,
-            check=lambda restored: _check_masters(outside, restored, restore),
-            ownership=ownership,
-        )
-        return cls._opened(opening, outside)
+        try:
+            return cls._opened(setup)
+        except BaseException:
+            close_hooks(setup.hooks.values())
+            raise
 
     @classmethod
-    def _opened(cls, opening: Opening, outside: Outside) -> CheckpointCoordinator:
-        opened = open_attempt(opening, outside.now)
-        workings = Workings(outside, opened.state, opened.version, opening.store)
+    def _opened(cls, setup: AttemptSetup) -> CheckpointCoordinator:
+        opened = open_attempt(setup, lambda restored: check_hook_states(setup.hooks, restored, setup.restore))
+        workings = EventLoop(setup, opened.state, opened.version)
         coordinator = cls(workings, opened.restored)
         if opened.claimed is None:
             workings.perform(renotified(opened.state))
-            if (
-                not coordinator.working_directory
-            ):  # whoever claimed the epoch may have died before it restored them
-                _restore_masters(outside, opened.restored, opening.restore)
-            workings.clean()
-            return coordinator
-        workings.register_restored(opened.restored)
-        workings.perform(opened.claimed.effects)
-        _restore_masters(outside, opened.restored, opening.restore)
+            if coordinator.working_directory:
+                coordinator._resume_hooks()
+            else:  # whoever claimed the epoch may have died before it restored them
+                restore_driver(setup.hooks, setup.coordinators, opened.restored, setup.restore)
+        else:
+            if isinstance(opened.restored, Restore):
+                log.info("Restoring pipeline %s from %s", setup.graph.pipeline, opened.restored.describe())
+            workings.register_restored(opened.restored)
+            workings.perform(opened.claimed.effects)
+            restore_driver(setup.hooks, setup.coordinators, opened.restored, setup.restore)
         workings.clean()
         return coordinator
 
@@ -184,29 +135,40 @@ class CheckpointCoordinator(CoordinatorView):
         """Note which stages work off a backlog now."""
         self._workings.submit(i.BacklogReported(frozenset(stages)))
 
-    def fail_over(self, message: str = "") -> None:
-        """End everything pending and queued: stages are about to be restarted from the latest checkpoint.
+    def abandon(self, message: str = "") -> None:
+        """End everything pending and queued: a new attempt follows this one, which is still to be closed.
 
         A stop-with-savepoint that has its savepoint ends as StoppedBadly: its stages will not finish.
+        """
+        self._workings.submit(i.FailingOver(message))
 
-        Master hooks get the state it holds; without a checkpoint they are reset. Driver-side coordinators keep
+    def fail_over(self, message: str = "") -> None:
+        """Abandon pending checkpoints and requests; the stages are about to be restarted in this attempt.
+
+        Master hooks get the state of the latest checkpoint; without one they are reset. Driver-side coordinators keep
         theirs, and hear which of their subtasks start again. Raises Unavailable, NotFound, Corrupt when that
         checkpoint cannot be read.
         """
-        self._workings.submit(i.FailingOver(message))
+        self.abandon(message)
         outside = self._workings.outside
-        latest = self._engine.state.record.completed[-1:]
-        number = CheckpointId(latest[0].checkpoint_id) if latest else None
+        number, states = self._newest_master_states()
         tell_resets(outside.coordinators.values(), outside.graph, number)
-        if not outside.hooks:
+        if number is not None:
+            restore_hooks(outside.hooks, number, states, non_restored=NonRestoredState.SKIP)
             return
-        for hook in () if latest else outside.hooks.values():
+        for hook in outside.hooks.values():
             hook.reset()
-        for entry in latest:
-            states = self._workings.metadata_of(entry).master_states
-            restore_hooks(
-                outside.hooks, CheckpointId(entry.checkpoint_id), states, skip_unmatched=frozenset(states)
-            )
+
+    def _resume_hooks(self) -> None:
+        if self._workings.outside.hooks:
+            resume_hooks(self._workings.outside.hooks, *self._newest_master_states())
+
+    def _newest_master_states(self) -> tuple[CheckpointId | None, Mapping[str, str]]:
+        """Return the newest retained checkpoint and the hook states in it, read only where there are hooks."""
+        latest = self._engine.state.record.completed[-1:]
+        for entry in latest if self._workings.outside.hooks else ():
+            return CheckpointId(entry.checkpoint_id), self._workings.metadata_of(entry).master_states
+        return (CheckpointId(latest[0].checkpoint_id) if latest else None), {}
 
     def close(self, status: RunStatus, *, clean: bool) -> None:
         """End the attempt; ``clean``: all queries were stopped at batch boundaries. Again: nothing happens.
@@ -218,7 +180,11 @@ class CheckpointCoordinator(CoordinatorView):
             raise InvalidRequest("an attempt ends SUSPENDED, FINISHED, CANCELED or FAILED, not RUNNING")
         if self._engine.state.is_shut_down:
             return
-        self._workings.submit(i.Closing(status, clean))
+        try:
+            self._workings.submit(i.Closing(status, clean))
+        except Fenced:
+            close_hooks(self._workings.outside.hooks.values())
+            raise
         self._workings.shut_down()
 
     def renew_lease(self, until: float) -> None:
@@ -239,7 +205,7 @@ class CheckpointCoordinator(CoordinatorView):
     def stop_with_savepoint(self, request: CheckpointRequest) -> TriggerOutcome:
         """Stop the timer and take the savepoint that ends the run; how it ends is ``stop_outcome``.
 
-        Raises InvalidRequest where the kind is not synchronous, there is no target, or a stop is underway.
+        Raises InvalidRequest where the kind is not synchronous, there is no target, or a stop is in progress.
         """
         outcome = cast(TriggerOutcome, self._workings.submit(i.StopRequested(request)))
         return self._after_trigger(outcome)
@@ -267,7 +233,7 @@ class CheckpointCoordinator(CoordinatorView):
     # --- what stages ask ------------------------------------------------------------------------------------
 
     def rearm_timeout(self, checkpoint_id: CheckpointId) -> None:
-        """Let the timeout begin anew (in an epoch run it bounds each stage's part)."""
+        """Restart the timeout (in an epoch run it bounds each stage's part)."""
         self._known_pending(checkpoint_id)
         self._workings.submit(i.TimeoutRearmed(checkpoint_id))
 
@@ -338,7 +304,7 @@ class CheckpointCoordinator(CoordinatorView):
         Raises InvalidRequest: no such hook.
         """
         self._hook(hook_id)
-        message = f"Master hook {hook_id!r} failed: {error}"
+        message = f"Hook {hook_id!r} failed: {error}"
         who = i.HookId(hook_id)
         self._workings.submit(i.ParticipantFailed(checkpoint_id, who, trigger_failure(error), message))
 
@@ -362,30 +328,3 @@ class CheckpointCoordinator(CoordinatorView):
         if self._workings.submit(i.TimersFired()):
             self._workings.submit(i.RequestCheckpoint(PERIODIC))
         return next_timer(self._engine.state)
-
-
-def _check_masters(outside: Outside, restored: RestoreDecision, options: RestoreOptions) -> None:
-    """Raise where a master hook's state would be lost or cannot be read."""
-    if isinstance(restored, Materialise):
-        states = restored.metadata.master_states
-        read_states(outside.hooks, states, skip_unmatched=_droppable(states, options))
-
-
-def _droppable(states: Mapping[str, str], options: RestoreOptions) -> frozenset[str]:
-    return frozenset(states) if options.allow_non_restored_state else frozenset()
-
-
-def _restore_masters(outside: Outside, restored: RestoreDecision, options: RestoreOptions) -> None:
-    """Give master hooks and driver-side coordinators their state; without a checkpoint they are reset."""
-    if not isinstance(restored, Materialise):
-        for hook in outside.hooks.values():
-            hook.reset()
-        for coordinator in outside.coordinators.values():
-            coordinator.restore(None, None)
-        return
-    number = CheckpointId(restored.metadata.checkpoint_id)
-    states: Mapping[str, str] = restored.metadata.master_states
-    restore_hooks(outside.hooks, number, states, skip_unmatched=_droppable(states, options))
-    saved = {match.uid: match.snapshot.coordinator_state for match in restored.stages.matches}
-    for uid, coordinator in outside.coordinators.items():
-        coordinator.restore(number, saved.get(uid))

@@ -1,4 +1,4 @@
-"""Load, decide, compare-and-set: the one seam through which the coordinator's state changes.
+"""Engine: the state of one attempt. Each input is decided, stored, and only then followed by effects.
 
 A decision that changes the durable record is stored before anything follows from it. Losing a race means: reload,
 decide again. A store that fails does not stop the pipeline: what only says that a checkpoint is over is kept in
@@ -12,16 +12,17 @@ import threading
 from collections.abc import Sequence
 from random import Random
 
-from dagster_ckpt.core import inputs as i
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
+from dagster_ckpt.core.coordinator import inputs as i
+from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState, Decision, Now, reconciled
+from dagster_ckpt.core.coordinator.transitions import decide
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.record import CoordinatorRecord, parse_record
-from dagster_ckpt.core.state import AckDurability, CoordinatorState, Decision, Now, reconciled
-from dagster_ckpt.core.statistics import CheckpointStatistics
-from dagster_ckpt.core.transitions import decide
 from dagster_ckpt.errors import Corrupt, Fenced, OutcomeUnknown, Unavailable
-from dagster_ckpt.ports import Clock, Committed, Conflict, CoordinatorStore, StoredRecord
-from dagster_ckpt.runtime.opening import history_row
+from dagster_ckpt.ports import Clock, Committed
+from dagster_ckpt.runtime.history import history_row
+from dagster_ckpt.runtime.record_store import LoadedRecord, Overtaken, RecordStore
 
 log = logging.getLogger("dagster_ckpt.coordinator")
 
@@ -33,7 +34,7 @@ MUST_BE_STORED = (
     i.SavepointDisposed,
 )
 """Inputs whose caller must hear when the store could not take them."""
-DOUBTS = 3
+MAX_UNKNOWN_OUTCOMES = 3
 """So often an unanswered write is tried again before the caller is told."""
 REPLAYED = 1000
 """So many events not yet stored are kept for being decided again on another process's record."""
@@ -47,7 +48,7 @@ class Engine:
         *,
         state: CoordinatorState,
         version: int,
-        store: CoordinatorStore,
+        store: RecordStore,
         clock: Clock,
         random: Random,
     ) -> None:
@@ -111,7 +112,7 @@ class Engine:
                 outcome = self._write(decision)
             except OutcomeUnknown as error:
                 doubts += 1
-                if isinstance(event, MUST_BE_STORED) and doubts < DOUBTS:
+                if isinstance(event, MUST_BE_STORED) and doubts < MAX_UNKNOWN_OUTCOMES:
                     self.refresh()
                     continue
                 return self._not_stored(event, decision, error)
@@ -139,17 +140,15 @@ class Engine:
         self._unsaved = [*self._unsaved, event][-REPLAYED:]
         self._unsaved_history |= {row.checkpoint_id: row for row in history}
 
-    def _write(self, decision: Decision) -> Committed | Conflict:
+    def _write(self, decision: Decision) -> Committed | Overtaken:
         record = decision.state.record
         rows = {**self._unsaved_history, **{row.checkpoint_id: row for row in decision.history}}
-        body = record.model_dump_json()
         history = [history_row(self.pipeline, self._state.epoch, row) for row in rows.values()]
         try:
-            return self._store.compare_and_set(self.pipeline, self._version, body, history)
+            return self._store.write(self.pipeline, self._version, record, history)
         except OutcomeUnknown:
-            stored = self._store.load(self.pipeline)
-            if stored is not None and stored.version == self._version + 1 and stored.body == body:
-                return Committed(stored.version)
+            if self._store.is_written(self.pipeline, self._version, record):
+                return Committed(self._version + 1)
             raise
 
     def _accept(self, decision: Decision, version: int) -> None:
@@ -209,13 +208,13 @@ class Engine:
             if stored is None or stored.version != self._version:
                 self._reload(stored)
 
-    def _reload(self, stored: StoredRecord | None) -> None:
+    def _reload(self, stored: LoadedRecord | None) -> None:
         if stored is None:
             raise Corrupt(
                 f"the coordinator's record of pipeline {self.pipeline!r} has vanished: "
                 "restore the database of the coordinator store"
             )
-        record = parse_record(stored.body)
+        record = stored.record
         if record.epoch != self._state.epoch:
             self._fenced = Fenced(
                 f"run {self._state.record.owner!r} (epoch {self._state.epoch}) of pipeline {self.pipeline!r} was "

@@ -1,22 +1,30 @@
-"""Asks a run that is alive, in whichever process, for a savepoint or for its end; and takes what others asked."""
+"""Asks a run that is alive, in whichever process, for a snapshot or for its end; and takes what others asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, MailRecord
+from dagster_ckpt.core.coordinator.mailbox import (
+    LEASE,
+    RENEW_EVERY,
+    Answer,
+    answer_in,
+    is_alive,
+    request_of,
+    with_mail,
+)
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.mailbox import LEASE, RENEW_EVERY, Answer, answer_in, is_alive, request_of, with_mail
-from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.record import CoordinatorRecord, MailRecord, parse_record
-from dagster_ckpt.core.requests import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import InvalidRequest, NotFound
-from dagster_ckpt.ports import Clock, Committed, CoordinatorStore
+from dagster_ckpt.ports import Clock, CoordinatorStore
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, RecordStore
 
 
 @dataclass(frozen=True, slots=True)
-class NobodyThere:
+class NoRunningStream:
     """No run that reads its mailbox owns the pipeline; the caller may take it over."""
 
     owner: str
@@ -32,34 +40,33 @@ class Posted:
 
 def post(
     store: CoordinatorStore, pipeline: PipelineId, request: CheckpointRequest, *, clock: Clock
-) -> Posted | NobodyThere:
+) -> Posted | NoRunningStream:
     """Leave a request (with a ``request_id``) for the run that is alive.
 
     Raises InvalidRequest without an id, Unavailable and OutcomeUnknown as the store does: repeat it then.
     """
     if not request.request_id:
         raise InvalidRequest("a request to another process needs a request_id, by which its answer is found")
-    while True:
-        stored = store.load(pipeline)
-        record = None if stored is None else parse_record(stored.body)
-        if stored is None or record is None or not is_alive(record, clock.now()):
-            return NobodyThere("" if record is None else record.owner)
-        wanted = with_mail(record, request, clock.now())
-        if wanted is record:
-            return Posted(record.owner)
-        outcome = store.compare_and_set(pipeline, stored.version, wanted.model_dump_json())
-        if isinstance(outcome, Committed):
-            return Posted(record.owner)
+
+    def add(loaded: LoadedRecord | None) -> RecordChange[Posted | NoRunningStream]:
+        if loaded is None:
+            return RecordChange(answer=NoRunningStream(""), record=None)
+        record, now = loaded.record, clock.now()
+        if not is_alive(record, now):
+            return RecordChange(answer=NoRunningStream(record.owner), record=None)
+        wanted = with_mail(record, request, now)
+        return RecordChange(answer=Posted(record.owner), record=None if wanted is record else wanted)
+
+    return RecordStore(store).transact(pipeline, add)[0]
 
 
 def look_up(
     store: CoordinatorStore, pipeline: PipelineId, request_id: str
 ) -> tuple[Answer, CoordinatorRecord]:
     """Return what became of a request, and the record it was read from. Raises NotFound without a record."""
-    stored = store.load(pipeline)
-    if stored is None:
+    record = RecordStore(store).record(pipeline)
+    if record is None:
         raise NotFound(f"pipeline {pipeline!r} has never run")
-    record = parse_record(stored.body)
     return answer_in(record, request_id), record
 
 
@@ -85,7 +92,7 @@ class Mailbox:
 
     def _take(self, coordinator: CheckpointCoordinator, mail: MailRecord) -> str:
         """Return why it can never be done; empty when the coordinator has it."""
-        self._tell(f"another process asks for {_text(mail.kind)}")
+        self._tell(f"another process asks for {_text(mail)}")
         try:
             request = request_of(mail)
             if mail.kind.is_synchronous:
@@ -97,5 +104,7 @@ class Mailbox:
         return ""
 
 
-def _text(kind: CheckpointKind) -> str:
-    return "the end of the run with a savepoint" if kind.is_synchronous else f"a {kind.value}"
+def _text(mail: MailRecord) -> str:
+    if mail.kind.is_synchronous:
+        return "the end of the run with a savepoint"
+    return f"a {mail.kind.value}" if mail.kind.is_savepoint else f"a checkpoint ({mail.scope.value})"

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dagster_ckpt.core import paths
+from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.files.shared_state import SharedStateRegistry
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
+from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.messages import StateHandle, StateScope
-from dagster_ckpt.core.metadata_text import decode_metadata
-from dagster_ckpt.core.record import CleanupRecord, CompletedRecord, CoordinatorRecord
-from dagster_ckpt.core.restore_point import SnapshotLocation
-from dagster_ckpt.core.shared_state import SharedStateRegistry
-from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.core.model import CheckpointMetadata, ObjectRef, StageSnapshot
+from dagster_ckpt.core.storage import AlreadyExists
+from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ports import CheckpointStorage
-from dagster_ckpt.runtime.handles import ReadHandles, handles_of
+from dagster_ckpt.runtime.stored import MissingFile, read_list, read_metadata
 
 log = logging.getLogger("dagster_ckpt.coordinator")
 
 
 class SharedFiles:
-    """Which checkpoint uses which shared file; thread-safe."""
+    """Shared files and the checkpoints that use them; thread-safe."""
 
     def __init__(
         self,
@@ -43,6 +46,8 @@ class SharedFiles:
         """Acknowledged, and taken up before the registry is next looked at: most of what a message would cost."""
         self._doomed: set[str] = set()
         """Unused, and not yet known to be deleted."""
+        self._place: dict[str, str] = {}
+        """Base URI of files this process learnt of from a checkpoint's lists: its storage may be a former one."""
 
     def register(self, checkpoint_id: CheckpointId, handles: Sequence[StateHandle]) -> None:
         """Note that a checkpoint uses these files (those in the shared folder); late messages count as well."""
@@ -77,7 +82,7 @@ class SharedFiles:
     ) -> tuple[str, ...]:
         """Return the shared files that no checkpoint from ``limit`` on uses; say so (``deleted``) when they are gone.
 
-        Until then they are returned again: a deletion that failed is tried anew. Raises Unavailable, NotFound or
+        Until then they are returned again: a deletion that failed is tried again. Raises Unavailable, NotFound or
         Corrupt when the file list of a retained checkpoint cannot be read: then nothing is known to be unused.
         """
         self.load(record)
@@ -93,6 +98,10 @@ class SharedFiles:
         """Note that files ``unused`` has returned are gone."""
         with self._lock:
             self._doomed -= set(keys)
+
+    def place_of(self, key: str) -> str | None:
+        """Return the base URI a file is below; None: the pipeline's own storage."""
+        return self._place.get(key)
 
     def load(self, record: CoordinatorRecord) -> None:
         """Read the file lists of retained checkpoints this process did not see; raises as ``unused``."""
@@ -125,16 +134,78 @@ class SharedFiles:
             return
         try:
             handles = self._handles(cleanup.location)
-        except NotFound:
+        except (NotFound, MissingFile):
             handles = []  # an earlier try has removed its lists already
         self._register(CheckpointId(cleanup.checkpoint_id), handles)
         self._known.add(cleanup.checkpoint_id)
 
     def _handles(self, location: SnapshotLocation) -> list[StateHandle]:
         storage = self._storage_at(location.base_uri)
-        key = paths.metadata(location.folder)
-        metadata = decode_metadata(storage.read(key), name=f"{storage.base_uri}/{key}")
+        metadata = read_metadata(storage, location.folder)
         if metadata.kind.is_savepoint:
             return []  # self-contained: all its files are in its folder
         found = handles_of(storage, metadata, self._read_manifest)
-        return [h for h in found if h.scope is StateScope.SHARED]
+        shared = [h for h in found if h.scope is StateScope.SHARED]
+        self._place.update((h.key, location.base_uri) for h in shared)
+        return shared
+
+
+ReadHandles = Callable[[CheckpointStorage, StageSnapshot], Iterable[StateHandle]]
+"""Return the files a stage's manifest names. Raises Corrupt, NotFound, Unavailable."""
+
+SUBTASK_HANDLES_FILE = "subtask_handles.json"
+
+
+def no_manifest(storage: CheckpointStorage, snapshot: StageSnapshot) -> Iterable[StateHandle]:
+    """Name nothing: shared files of checkpoints this process did not see are then never deleted."""
+    return ()
+
+
+def write_subtask_handles(
+    storage: CheckpointStorage, folder: str, uid: str, handles: Mapping[int, tuple[StateHandle, ...]]
+) -> ObjectRef:
+    """Store the file list of a stage that acknowledged per subtask."""
+    rows = {str(i): [[h.key, h.size, h.scope.value] for h in found] for i, found in sorted(handles.items())}
+    key = f"{folder}/{uid}/{SUBTASK_HANDLES_FILE}"
+    content = json.dumps(rows, separators=(",", ":")).encode()
+    made = storage.create(key, content)
+    if isinstance(made, AlreadyExists):
+        if storage.read(key) != content:
+            raise Corrupt(f"{key} in {storage.base_uri} is another checkpoint's: it is not overwritten")
+        made = digest_bytes(content)
+    return ObjectRef(key=key, size=made.size, checksum=made.checksum)
+
+
+def handles_of(
+    storage: CheckpointStorage, metadata: CheckpointMetadata, read_manifest: ReadHandles
+) -> list[StateHandle]:
+    """Return every file a checkpoint refers to, as far as its lists say."""
+    found: list[StateHandle] = []
+    for snapshot in metadata.stages:
+        if snapshot.manifest is not None:
+            found += read_manifest(storage, snapshot)
+        found += handles_of_subtasks(storage, snapshot)
+    return found
+
+
+def handles_of_subtasks(
+    storage: CheckpointStorage, snapshot: StageSnapshot, *, key: str | None = None, owner: str = ""
+) -> list[StateHandle]:
+    """Return the files of a stage that acknowledged per subtask; none where it did not.
+
+    ``key`` and ``owner`` as for ``read_list``. Raises MissingFile, Corrupt, Unavailable.
+    """
+    if snapshot.subtask_handles is None:
+        return []
+    content = read_list(storage, snapshot.subtask_handles, uid=snapshot.uid, key=key, owner=owner)
+    try:
+        return [
+            StateHandle(name, size, StateScope(scope))
+            for found in json.loads(content).values()
+            for name, size, scope in found
+        ]
+    except ValueError as error:
+        raise Corrupt(
+            f"the file list of stage {snapshot.uid} in {owner or storage.base_uri} cannot be understood ({error}): "
+            "restore from another checkpoint or savepoint"
+        ) from error

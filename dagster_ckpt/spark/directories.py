@@ -2,7 +2,7 @@
 
 ::
 
-    <work_dir>/<pipeline>/attempt-<epoch>/<uid>/{query, log, sink, released}   one stage
+    <work_dir>/<pipeline>/attempt-<epoch>/<uid>/{query, log, sink, released, pins, in_flight}   one stage
     <work_dir>/<pipeline>/attempt-<epoch>/_runs/<run>/{checkpoint, <uid>}      what an epoch run has done so far
     <work_dir>/<pipeline>/local/<uid>/<checkpoint>/…                           local copies (local_backup)
 
@@ -11,14 +11,18 @@ A local or shared POSIX file system: every process of the attempt sees the same 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.spark.files import create_exclusively
 
+PREPARED = "sink/prepared"
+"""Relative to the stage's directory, as manifests name it."""
+IN_FLIGHT = "in_flight"
+"""The same."""
 _ATTEMPT = re.compile(r"attempt-(\d+)(\.inprogress)?")
 
 
@@ -40,8 +44,27 @@ class StageDirectory:
 
     @property
     def prepared(self) -> Path:
-        """What a two-phase sink has prepared."""
-        return self.root / "sink" / "prepared"
+        """Folder of a two-phase sink's committables."""
+        return self.root / PREPARED
+
+    @property
+    def in_flight(self) -> Path:
+        """Restored entries of the inputs' logs, until they are put back there."""
+        return self.root / IN_FLIGHT
+
+    @property
+    def released(self) -> Path:
+        """The file that tells readers which barriers they may pass."""
+        return self.root / "released"
+
+    @property
+    def all_pins(self) -> Path:
+        """Hard links that keep captured files alive."""
+        return self.root / "pins"
+
+    def pins(self, checkpoint_id: CheckpointId) -> Path:
+        """Those of one checkpoint."""
+        return self.all_pins / str(checkpoint_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +93,7 @@ class AttemptDirectory:
     def remove_older_siblings(self) -> list[Path]:
         """Delete working directories of earlier attempts of this pipeline; return what was deleted.
 
-        Called once this attempt is restored: nothing reads them any more, and a zombie of an earlier attempt that
+        Called once this attempt is restored: nothing reads them any more, and a fenced attempt that
         still writes there harms nobody.
         """
         own = _ATTEMPT.fullmatch(self.root.name)
@@ -94,15 +117,8 @@ class RunProgress:
     def mark(self, name: str, text: str = "") -> str:
         """Record ``text`` under ``name`` unless something is recorded; return what is recorded."""
         self.root.mkdir(parents=True, exist_ok=True)
-        temporary = self.root / f".{name}.{os.getpid()}.tmp"
-        temporary.write_text(text)
-        try:
-            os.link(temporary, self.root / name)
-        except FileExistsError:
-            return (self.root / name).read_text()
-        finally:
-            temporary.unlink()
-        return text
+        is_first = create_exclusively(self.root / name, text.encode())
+        return text if is_first else (self.root / name).read_text()
 
     def read(self, name: str) -> str | None:
         """Return what is recorded under ``name``, or None."""

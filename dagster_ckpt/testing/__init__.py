@@ -1,19 +1,132 @@
-"""For tests, yours included: stand-ins for the ports, and faults on purpose.
+"""For tests, yours included: stand-ins for the ports, faults on purpose, and the harnesses.
+
+Everything docs/reference/testing.md names can be imported from here; a name is loaded when it is first used.
 
 | file | what it owns |
 |---|---|
+| ``coordinator/`` | ``CoordinatorHarness``: the coordinator over all of these, for scenarios in a handful of lines |
+| ``barriers`` | ``BarrierHarness``: the input side of one stage, its channels played by the test |
+| ``subtask`` | ``SubtaskHarness``: the stage's side of a checkpoint, and the notices it hears |
 | ``memory`` | store and storage in memory; they pass the contract suites of the real ones |
 | ``faults`` | calls that fail, vanish, hang or end the process |
 | ``faulty`` | the wrappers those faults work through |
-| ``harness`` | ``CoordinatorHarness``: the coordinator over all of these, for scenarios in a handful of lines |
-| ``harness_graph``, ``harness_answers`` | its parts: the graph of a scenario, what tasks answer |
-| ``harness_events`` | events of driver-side coordinators to their subtasks |
-| ``harness_faults``, ``harness_readings`` | what fails, and what it shows |
-| ``barriers`` | ``BarrierHarness``: the input side of one stage, its channels played by the test |
-| ``subtask`` | ``SubtaskHarness``: the stage's side of a checkpoint, and the notices it hears |
 | ``clock`` | ``ManualClock``: time stands still until the test moves it |
 | ``gateway`` | ``RecordingGateway``: what tasks were asked and told |
-| ``participants`` | master hooks and driver-side coordinators that answer as the test says |
 | ``nested`` | a folder of a storage as a storage of its own |
 | ``background`` | deletions that run when the test lets them |
+| ``graph`` | the graph of a scenario, and names for what is in it |
+| ``former_paths/`` | modules under the names they had in 0.1 |
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__path__.append(f"{__path__[0]}/former_paths")
+
+_HARNESS = "testing.coordinator"
+_HOMES: dict[str, str] = {
+    # harnesses
+    "CoordinatorHarness": f"{_HARNESS}.harness",
+    "RecordingHook": f"{_HARNESS}.participants",
+    "RecordingOperatorCoordinator": f"{_HARNESS}.participants",
+    "Answering": f"{_HARNESS}.participants",
+    "BarrierHarness": "testing.barriers",
+    "ALIGNED": "testing.barriers",
+    "UNALIGNED": "testing.barriers",
+    "AT_LEAST_ONCE": "testing.barriers",
+    "SAVEPOINT": "testing.barriers",
+    "timeoutable": "testing.barriers",
+    "SubtaskHarness": "testing.subtask",
+    # stand-ins
+    "MemoryCoordinatorStore": "testing.memory",
+    "MemoryCheckpointStorage": "testing.memory",
+    "FaultyStore": "testing.faulty",
+    "FaultyStorage": "testing.faulty",
+    "UnreliableStore": "testing.faults",
+    "UnreliableStorage": "testing.faults",
+    "BlockedDeletions": "testing.faults",
+    "HangingStorage": "testing.faults",
+    "NestedStorage": "testing.nested",
+    "FailNext": "testing.faults",
+    "CrashAt": "testing.faults",
+    "Unreliable": "testing.faults",
+    "Gate": "testing.faults",
+    "RecordCalls": "testing.faults",
+    "Operation": "testing.faulty",
+    "Fault": "testing.faulty",
+    "Call": "testing.faulty",
+    "SimulatedCrash": "testing.faulty",
+    "ManualClock": "testing.clock",
+    "RecordingGateway": "testing.gateway",
+    "ManualBackground": "testing.background",
+    # what they answer with
+    "AcknowledgeResult": "core.reasons",
+    "CheckpointFailureReason": "core.reasons",
+    "FailureDecision": "core.checkpoint.failures",
+    "Triggered": "core.outcomes",
+    "Queued": "core.outcomes",
+    "Rejected": "core.outcomes",
+    "Pending": "core.outcomes",
+    "Completed": "core.outcomes",
+    "Failed": "core.outcomes",
+    # pieces with rules of their own
+    "RequestQueue": "core.checkpoint.requests",
+    "FailureCounter": "core.checkpoint.failures",
+    "calculate_plan": "core.checkpoint.plan",
+    "CompletedStore": "core.files.retention",
+    "Cleanups": "core.files.cleaning",
+    "SharedStateRegistry": "core.files.shared_state",
+    "snapshot_of": "core.checkpoint.statistics",
+    "match_stages": "core.restore.matching",
+    "options_for": "core.alignment.options",
+    "CheckpointConfig": "core.config",
+    "RestoreOptions": "core.config",
+}
+"""Name -> the module that owns it."""
+
+_MODULES: dict[str, str] = {
+    "alignment": "core.alignment",
+    "assignment": "core.rescaling.assignment",
+    "cleaning": "core.files.cleaning",
+    "config": "core.config",
+    "failures": "core.checkpoint.failures",
+    "finished_state": "core.restore.finished_state",
+    "graph": "core.graph",
+    "ids": "core.ids",
+    "key_groups": "core.rescaling.key_groups",
+    "local_recovery": "core.files.local_recovery",
+    "matching": "core.restore.matching",
+    "messages": "core.messages",
+    "metadata_text": "core.metadata_text",
+    "model": "core.model",
+    "outcomes": "core.outcomes",
+    "plan": "core.checkpoint.plan",
+    "properties": "core.properties",
+    "reasons": "core.reasons",
+    "requests": "core.checkpoint.requests",
+    "retention": "core.files.retention",
+    "shared_state": "core.files.shared_state",
+    "statistics": "core.checkpoint.statistics",
+}
+"""Modules whose rules a scenario may want as a whole -> where each is."""
+
+__all__ = [*_HOMES, *_MODULES]  # noqa: PLE0604 - every key of the tables is a name this module answers to
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used, and keep it. Raises AttributeError for all others."""
+    if name in _MODULES:
+        value: Any = import_module(f"dagster_ckpt.{_MODULES[name]}")
+    elif name in _HOMES:
+        value = getattr(import_module(f"dagster_ckpt.{_HOMES[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Public names, whether imported yet or not."""
+    return sorted({*globals(), *__all__})

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dagster_ckpt.core.alignment import (
+    AlignmentEffect,
     Announcement,
     ArmTimer,
     Barrier,
@@ -29,7 +30,6 @@ from dagster_ckpt.core.alignment import (
     Channel,
     Close,
     Decline,
-    Effect,
     EndOfPartition,
     ForwardCancel,
     InFlightComplete,
@@ -118,7 +118,7 @@ class BarrierHarness:
         options: BarrierOptions | None = None,
         *,
         overtaking: Sequence[Any] = (),
-    ) -> tuple[Effect, ...]:
+    ) -> tuple[AlignmentEffect, ...]:
         """Let a channel's reader reach a barrier; return the effects, in order.
 
         ``overtaking``: items it was seen ahead of (a barrier that was pulled forward); they are delivered behind it.
@@ -131,7 +131,7 @@ class BarrierHarness:
 
     def announce(
         self, number: int, channel: int, options: BarrierOptions | None = None
-    ) -> tuple[Effect, ...]:
+    ) -> tuple[AlignmentEffect, ...]:
         """Let a barrier be seen in a channel, ahead of data that is still to be read."""
         return self.send(Announcement(**self._sign(number, channel, options)))
 
@@ -140,36 +140,36 @@ class BarrierHarness:
         for number, channel in pairs:
             self.barrier(number, channel)
 
-    def cancel(self, number: int, channel: int) -> tuple[Effect, ...]:
+    def cancel(self, number: int, channel: int) -> tuple[AlignmentEffect, ...]:
         """Let a cancel marker arrive."""
         return self.send(CancelMarker(channel=channel, checkpoint_id=checkpoint_id(number)))
 
-    def end(self, channel: int) -> tuple[Effect, ...]:
+    def end(self, channel: int) -> tuple[AlignmentEffect, ...]:
         """Let a channel end for good (end of partition)."""
         effects = self.send(EndOfPartition(channel=channel))
         self.open_channels.discard(channel)
         self.blocked.discard(channel)
         return effects
 
-    def close(self) -> tuple[Effect, ...]:
+    def close(self) -> tuple[AlignmentEffect, ...]:
         """Let the stage stop reading."""
         return self.send(Close())
 
-    def advance(self, seconds: float, *, fire: bool = True) -> tuple[Effect, ...]:
+    def advance(self, seconds: float, *, fire: bool = True) -> tuple[AlignmentEffect, ...]:
         """Let time pass; a timer that is due fires, unless ``fire`` is False (then ``fire_timer`` does it)."""
         if seconds < 0:
             raise InvalidRequest(f"time does not run backwards: advance({seconds})")
         self.now += seconds
         return self.fire_timer() if fire else ()
 
-    def fire_timer(self) -> tuple[Effect, ...]:
+    def fire_timer(self) -> tuple[AlignmentEffect, ...]:
         """Let the alignment timer fire if it is due."""
         if self.timer is None or self.timer.at > self.now:
             return ()
         due, self.timer = self.timer, None
         return self.send(TimerFired(checkpoint_id=due.checkpoint_id))
 
-    def send(self, event: BarrierEvent) -> tuple[Effect, ...]:
+    def send(self, event: BarrierEvent) -> tuple[AlignmentEffect, ...]:
         """Give the handler any event, perform what it asks for, return that in order."""
         turn = self.handler.on(event, now=self.now)
         self.handler = turn.handler
@@ -191,7 +191,7 @@ class BarrierHarness:
 
     @property
     def alignments(self) -> list[Alignment]:
-        """How each triggered snapshot was taken after all."""
+        """Alignment with which each triggered snapshot was taken."""
         return [s.options.alignment for s in self.snapshots]
 
     def recorded(self, number: int) -> dict[Channel, list[Any]]:
@@ -227,7 +227,7 @@ class BarrierHarness:
             if channel in channels:
                 self._recorded[number][channel] += items
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: AlignmentEffect) -> None:
         match effect:
             case Block(channel):
                 self.blocked.add(channel)
@@ -253,7 +253,7 @@ class BarrierHarness:
                 assert self.timer is None, "a timer was armed twice"
                 self.timer = effect
             case CancelTimer():
-                assert self.timer is not None, "a timer was cancelled that was not armed"
+                assert self.timer is not None, "a timer was canceled that was not armed"
                 self.timer = None
 
 

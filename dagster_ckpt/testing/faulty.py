@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
+from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.ports import (
-    AlreadyExists,
     CheckpointStorage,
     Committed,
     Conflict,
     CoordinatorStore,
-    Digest,
     HistoryRow,
-    StoredObject,
     StoredRecord,
 )
 
@@ -51,7 +49,7 @@ class Operation(StrEnum):
 
 
 class Effect(Enum):
-    """Whether a failing call did its work before it failed."""
+    """Effect of a failing call: did it do its work before it failed?"""
 
     NONE = "none"
     HAPPENED = "happened"
@@ -66,7 +64,7 @@ class Call:
 
 
 class Fault(Protocol):
-    """What may happen around a call."""
+    """Fault around a call."""
 
     def around(self, call: Call, proceed: Callable[[], T]) -> T:
         """Return ``proceed()``, or fail before, instead of or after it."""

@@ -13,17 +13,10 @@ from pathlib import Path
 
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.paths import checked_relative
+from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
-from dagster_ckpt.ports import (
-    AlreadyExists,
-    Committed,
-    Conflict,
-    Digest,
-    HistoryRow,
-    StoredObject,
-    StoredRecord,
-)
+from dagster_ckpt.ports import Committed, Conflict, HistoryRow, StoredRecord
 
 __all__ = ["MemoryCheckpointStorage", "MemoryCoordinatorStore"]
 

@@ -18,8 +18,8 @@ from typing import TypeVar
 from dagster_ckpt.core.ids import CheckpointId, checkpoint_id
 from dagster_ckpt.core.messages import BarrierOptions, StateHandle, SubtaskReport
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.subtask import OnSyncFailure, Step, SubtaskCheckpoints, TaskPhase, refusal
-from dagster_ckpt.core.subtask_effects import (
+from dagster_ckpt.core.subtask.checkpoints import OnSyncFailure, Step, SubtaskCheckpoints, TaskPhase, refusal
+from dagster_ckpt.core.subtask.effects import (
     Acknowledge,
     ConfirmLocalCopy,
     DeclineCheckpoint,
@@ -36,7 +36,7 @@ from dagster_ckpt.core.subtask_effects import (
     TellSubsumed,
 )
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.testing.harness_graph import one_of
+from dagster_ckpt.testing.graph import one_of
 
 Effects = tuple[SubtaskEffect, ...]
 E = TypeVar("E")
@@ -82,7 +82,7 @@ class SubtaskHarness:
         return effects
 
     def begin(self, number: int, options: BarrierOptions = ALIGNED) -> Effects:
-        """Begin a checkpoint; its synchronous part is still under way (``snapshot_fails`` ends it badly)."""
+        """Begin a checkpoint; its synchronous part is still in progress (``snapshot_fails`` ends it badly)."""
         return self._take(self.state.checkpoint(checkpoint_id(number), options))
 
     def snapshot_fails(self, number: int, message: str = "the snapshot failed") -> Effects:
@@ -100,7 +100,7 @@ class SubtaskHarness:
         return self._take(self.state.async_part_failed(self._begun(number), message, reason))
 
     def upload_closed(self, number: int) -> Effects:
-        """Let the task close while the asynchronous part may be under way."""
+        """Let the task close while the asynchronous part may be in progress."""
         return self._take(self.state.async_part_closed(self._begun(number)))
 
     # --- notices --------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class SubtaskHarness:
 
     @property
     def reports(self) -> dict[int, SubtaskReport]:
-        """What it said of itself with each acknowledgement: NORMAL, OPERATORS_FINISHED or FINISHED_ON_RESTORE."""
+        """Report with each acknowledgement: NORMAL, OPERATORS_FINISHED or FINISHED_ON_RESTORE."""
         return {e.checkpoint_id: e.report for e in self._of(Acknowledge)}
 
     @property

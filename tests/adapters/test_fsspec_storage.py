@@ -15,9 +15,9 @@ import pytest
 from dagster_ckpt.adapters import local_keys, local_sync
 from dagster_ckpt.adapters.fsspec_storage import Durability, FsspecCheckpointStorage, open_storage
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX
+from dagster_ckpt.core.storage import AlreadyExists, Digest
 from dagster_ckpt.digests import digest_bytes, digest_file
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from dagster_ckpt.ports import AlreadyExists, Digest
 from tests.adapters import filesystems, workers
 from tests.adapters.filesystems import FlakyObjects
 from tests.adapters.servers import S3Server, free_port
@@ -261,6 +261,8 @@ def test_empty_folders_go_with_their_last_key_and_the_base_stays(
         ("file:///data/checkpoints", "file:///data/checkpoints"),
         ("file:/data/checkpoints", "file:///data/checkpoints"),
         ("local:///data/a b", "file:///data/a b"),
+        ("/data/other/../checkpoints", "file:///data/checkpoints"),
+        ("file:///data/./checkpoints", "file:///data/checkpoints"),
         ("s3://bucket/some/prefix/", "s3://bucket/some/prefix"),
         ("memory://x", "memory://x"),
     ],
@@ -274,6 +276,7 @@ def test_a_relative_path_means_the_folder_it_meant_when_the_storage_was_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert open_storage("checkpoints").base_uri == f"file://{tmp_path}/checkpoints"
+    assert open_storage("../checkpoints").base_uri == f"file://{tmp_path.parent}/checkpoints"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 
-from dagster_ckpt.adapters import sql_engine, sql_store
+from dagster_ckpt.adapters import sql_database, sql_engine
 from dagster_ckpt.adapters.sql_schema import HEAD_REVISION, VERSION_TABLE, metadata
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.ids import PipelineId
@@ -24,6 +24,7 @@ from dagster_ckpt.ports import Committed, Conflict, StoredRecord
 from tests.adapters import workers
 from tests.adapters.servers import CommitLosingProxy, Loss, PostgresCluster, free_port
 from tests.adapters.workers import history_row
+from tests.progress import QUIET, output_of
 
 PIPELINE = PipelineId("flights")
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -52,9 +53,9 @@ def test_eight_processes_increment_one_record_and_no_update_is_lost(
     url: str, store: SqlCoordinatorStore
 ) -> None:
     started = [workers.start("increment", url, PIPELINE, "25") for _ in range(8)]
-    codes = [process.wait(120) for process in started]
     for process in started:
-        process.communicate()
+        output_of(process)
+    codes = [process.returncode for process in started]
     assert codes == [0] * 8
     assert store.load(PIPELINE) == StoredRecord(200, "200")
     rows = store.history(PIPELINE, limit=300)
@@ -82,14 +83,14 @@ def test_a_killed_writer_leaves_record_and_history_of_the_same_write(
 
 def test_processes_that_start_together_migrate_once(url: str) -> None:
     started = [workers.start("migrate", url) for _ in range(4)]
-    said = [process.communicate(timeout=120)[0] for process in started]
+    said = [output_of(process) for process in started]
     assert [process.returncode for process in started] == [0] * 4
     assert said == ["[]\n"] * 4
 
 
 def test_a_store_object_may_be_used_on_both_sides_of_a_fork(url: str) -> None:
     process = workers.start("use_after_fork", url)
-    said, _ = process.communicate(timeout=60)
+    said = output_of(process)
     assert said.strip() == "0 StoredRecord(version=3, body='parent again')"
 
 
@@ -126,7 +127,7 @@ def test_a_commit_whose_answer_was_lost_is_found_by_its_write_id(
     _write_versions(behind_proxy, earlier_versions)
     proxy.loss = loss
     answer = behind_proxy.compare_and_set(PIPELINE, earlier_versions, "new", [history_row(PIPELINE, 7)])
-    assert proxy.fired.wait(5)
+    assert proxy.fired.wait(QUIET)
     assert answer == Committed(earlier_versions + 1)
     assert behind_proxy.load(PIPELINE) == StoredRecord(earlier_versions + 1, "new")
     assert behind_proxy.history(PIPELINE, limit=1)[0].checkpoint_id == 7
@@ -152,7 +153,7 @@ def test_a_commit_that_cannot_be_read_back_has_an_unknown_outcome(
     postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sql_store, "_READ_BACK_PAUSES", (0.0, 0.05))
+    monkeypatch.setattr(sql_database, "READ_BACK_PAUSES", (0.0, 0.05))
     proxy.loss = Loss.ANSWER_THEN_DEAF
     with pytest.raises(OutcomeUnknown, match="load the record"):
         behind_proxy.compare_and_set(PIPELINE, 0, "new")
@@ -310,7 +311,7 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(
 
 def test_a_current_database_costs_no_import_of_alembic(url: str, store: SqlCoordinatorStore) -> None:
     store.migrate()
-    said, _ = workers.start("load_without_alembic", url).communicate(timeout=60)
+    said = output_of(workers.start("load_without_alembic", url))
     assert said == "False\n"
 
 
@@ -330,9 +331,9 @@ def test_the_store_shares_a_database_with_other_users_of_alembic(
 
 
 def test_a_conflict_after_an_unanswered_commit_is_judged_by_versions(store: SqlCoordinatorStore) -> None:
-    """Version n+1 by somebody else: we lost. Version n+2: ours may have been there in between."""
+    """Version n+1 by someone else: we lost. Version n+2: ours may have been there in between."""
     store.compare_and_set(PIPELINE, 0, "theirs")
-    lost = sql_store._CommitFailed("connection lost")
+    lost = sql_database.CommitFailed("connection lost")
     assert store._read_back(PIPELINE, 0, "ours", lost) == Conflict(StoredRecord(1, "theirs"))
     store.compare_and_set(PIPELINE, 1, "theirs too")
     with pytest.raises(OutcomeUnknown):

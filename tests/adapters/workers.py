@@ -12,9 +12,9 @@ from dagster_ckpt.adapters import local_keys
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
+from dagster_ckpt.core.storage import Digest
 from dagster_ckpt.ports import Committed, HistoryRow
-
-ROOT = Path(__file__).parents[2]
+from tests.root import ROOT
 
 
 def start(name: str, *arguments: str) -> subprocess.Popen[str]:
@@ -72,6 +72,21 @@ def create_for_ever(uri: str, source: str) -> None:
             print("running", flush=True)
 
 
+def fill_for_ever(url: str, source: str) -> None:
+    """Store the same local file in the database under key after key, until killed."""
+    storage = SqlCoordinatorStore(url).checkpoint_storage()
+    for number in itertools.count():
+        storage.create(f"flights/chk-{number}/file", Path(source))
+        if number == 0:
+            print("running", flush=True)
+
+
+def claim_key(url: str, key: str) -> None:
+    """Store this process's id under a key that others want too; say whether it was the first."""
+    storage = SqlCoordinatorStore(url).checkpoint_storage()
+    print(isinstance(storage.create(key, str(os.getpid()).encode()), Digest))
+
+
 def migrate(url: str) -> None:
     """Migrate a database that others migrate at the same time."""
     store = SqlCoordinatorStore(url)
@@ -109,6 +124,8 @@ WORKERS = (
     increment,
     count_for_ever,
     create_for_ever,
+    fill_for_ever,
+    claim_key,
     migrate,
     load_without_alembic,
     use_after_fork,

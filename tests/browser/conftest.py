@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.deployment import Deployment, deployed
 from tests.browser.till import Till
+from tests.progress import QUIET
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ def page(chromium: Browser) -> Iterator[Page]:
     """A page wide enough for every column of the UI."""
     context = chromium.new_context(viewport={"width": 1500, "height": 1000})
     made = context.new_page()
-    made.set_default_timeout(45_000)
-    expect.set_options(timeout=45_000)
+    made.set_default_timeout(QUIET * 1000)
+    expect.set_options(timeout=QUIET * 1000)
     yield made
     context.close()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,17 @@ from urllib.request import Request, urlopen
 import dagster as dg
 
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
-from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.record import CoordinatorRecord, parse_record
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from tests import web_server
+from tests.progress import Sampled, wait_until, work_of
+from tests.records import stored_record
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 LOCATION = "small_deployment"
 INSTANCE = """\
 telemetry: {enabled: false}
 nux: {enabled: false}
+code_servers: {local_startup_timeout: 900}
 run_coordinator:
   module: dagster.core.run_coordinator
   class: DefaultRunCoordinator
@@ -74,8 +75,7 @@ query Loaded {
   }
 }
 """
-UP_WITHIN = 150.0
-RUN_WITHIN = 240.0
+ANSWER_WITHIN = 300.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ class Deployment:
     url: str
     folder: Path
     instance: dg.DagsterInstance
+    server: int
+    """Process id of the webserver; the runs are its descendants."""
 
     @property
     def tables(self) -> Path:
@@ -93,11 +95,9 @@ class Deployment:
     @property
     def record(self) -> CoordinatorRecord:
         """The coordinator's record as stored."""
-        store = SqlCoordinatorStore(f"sqlite:///{self.folder / 'state' / 'coordinator.db'}")
-        stored = store.load(PipelineId("shop"))
-        store.close()
-        assert stored is not None
-        return parse_record(stored.body)
+        url = f"sqlite:///{self.folder / 'state' / 'coordinator.db'}"
+        with closing(SqlCoordinatorStore(url)) as store:
+            return stored_record(store, "shop")
 
     def run(self, job: str) -> str:
         """Launch a job over GraphQL and wait for its success; return the run's id."""
@@ -113,32 +113,38 @@ class Deployment:
 
     def wait_until_loaded(self, job: str) -> None:
         """Wait until the code location offers a job: the server answers before it has loaded any."""
-        until = time.monotonic() + UP_WITHIN
-        seen: Any = None
-        while time.monotonic() < until:
-            seen = self._graphql(LOADED, {})["data"]["workspaceOrError"]
-            if f"'name': '{job}'" in str(seen):
-                return
-            time.sleep(0.3)
-        raise AssertionError(f"job {job!r} was not loaded within {UP_WITHIN:.0f} s: {seen}")
+
+        def loaded() -> str:
+            return str(self._graphql(LOADED, {})["data"]["workspaceOrError"])
+
+        wait_until(
+            lambda: f"'name': '{job}'" in loaded(),
+            f"job {job!r} is loaded",
+            moves=lambda: (work_of(self.server), loaded()),
+            every=0.3,
+        )
 
     def _graphql(self, query: str, variables: dict[str, Any]) -> Any:
         """Plain HTTP: Dagster's own client refuses to work beside a browser's event loop."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
-        with urlopen(request, timeout=60) as answer:
+        with urlopen(request, timeout=ANSWER_WITHIN) as answer:
             return json.loads(answer.read())
 
     def wait(self, run_id: str) -> dg.DagsterRun:
         """Wait for a run to end well."""
-        until = time.monotonic() + RUN_WITHIN
-        while time.monotonic() < until:
+
+        def ended() -> dg.DagsterRun | None:
             run = self.instance.get_run_by_id(run_id)
-            if run is not None and run.is_finished:
-                assert run.status is dg.DagsterRunStatus.SUCCESS, self._failures(run_id)
-                return run
-            time.sleep(0.2)
-        raise AssertionError(f"run {run_id} did not end within {RUN_WITHIN:.0f} s")
+            return run if run is not None and run.is_finished else None
+
+        def moves() -> object:
+            return work_of(self.server), len(self.instance.all_logs(run_id))
+
+        run = wait_until(ended, f"run {run_id} ends", moves=Sampled(moves), every=0.2)
+        assert run is not None
+        assert run.status is dg.DagsterRunStatus.SUCCESS, self._failures(run_id)
+        return run
 
     def _failures(self, run_id: str) -> str:
         events = (e.get_dagster_event() for e in self.instance.all_logs(run_id) if e.is_dagster_event)
@@ -166,6 +172,6 @@ def deployed(folder: Path) -> Iterator[Deployment]:
         url = f"http://127.0.0.1:{port}"
         web_server.wait_until_it_answers(url, server, log)
         with dg.DagsterInstance.from_config(str(home)) as instance:
-            deployment = Deployment(url, folder, instance)
+            deployment = Deployment(url, folder, instance, server.pid)
             deployment.wait_until_loaded("shop")
             yield deployment

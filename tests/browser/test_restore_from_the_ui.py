@@ -9,7 +9,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from dagster_ckpt.assets import RESTORE_TAG
+from dagster_ckpt.dagster.names import RESTORE_TAG
 from tests.browser.clicking import opened_partitions
 from tests.browser.conftest import Shop
 from tests.browser.till import read_spent

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from dagster_ckpt.cli.app import main
+from tests.root import ROOT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
+PAGE = ROOT / "docs" / "reference" / "cli.md"
 
 HEAD = """\
 # The command line: `dagster-ckpt`
 
-Everything here works on the coordinator store and the checkpoint storage directly; Dagster need not run. `savepoint`,
-`restore` and `fork` need the pipeline's code, so they start its Dagster job. This page is made from the program's own
-help (`python -m tests.cli.reference_page`), and a test holds the two together.
+Everything here works on the coordinator store and the checkpoint storage directly; Dagster need not run. `checkpoint`,
+`savepoint`, `restore` and `fork` need the pipeline's code, so they start its Dagster job. This page is made from the
+program's own help (`python -m tests.cli.reference_page`), and a test holds the two together.
 
 ## Where the deployment is
 
@@ -25,7 +24,7 @@ help (`python -m tests.cli.reference_page`), and a test holds the two together.
 | `--store URL` | `DAGSTER_CKPT_STORE` | SQLAlchemy URL of the coordinator store; wins over `--base` |
 | `--storage URI` | `DAGSTER_CKPT_STORAGE` | fsspec URI of checkpoint storage; wins over `--base` |
 | `--savepoints URI` | `DAGSTER_CKPT_SAVEPOINTS` | folder for imported and adopted savepoints; wins over `--base` |
-| `--url URL` | `DAGSTER_CKPT_URL` | a running Dagster webserver, for `savepoint`, `restore` and `fork` |
+| `--url URL` | `DAGSTER_CKPT_URL` | a running Dagster webserver, for `checkpoint`, `savepoint`, `restore` and `fork` |
 
 With none of them, `DAGSTER_HOME` says it: the resource's default place in Dagster's own storage directory.
 A store that is not there is never made, except by `import` and `adopt`.
@@ -45,7 +44,7 @@ snapshot's folder or of the `_metadata` file in it. A key needs `-p PIPELINE` wh
 | 3 | `NOT_FOUND` | no such store, pipeline, snapshot, stage or job |
 | 4 | `CORRUPT` | stored data is damaged; the message names it and the way out |
 | 5 | `UNAVAILABLE` | store, storage or webserver cannot be reached, or it is unknown whether a change took effect |
-| 6 | `CONFLICT` | somebody else needs it or owns it; the message says who, and when it is free |
+| 6 | `CONFLICT` | someone else needs it or owns it; the message says who, and when it is free |
 
 With `--json` the answer is one JSON document on standard output, an error `{"error": {"kind": …, "message": …}}`.
 Progress bars and notes go to standard error, bars only to a terminal.

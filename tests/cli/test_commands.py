@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dagster_ckpt.core.statistics import CheckpointStatus
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from tests.cli.conftest import Program
 from tests.operations.world import World
-from tests.spark.fake_checkpoint import FakeQuery
+from tests.spark.snapshot.fake_checkpoint import FakeQuery
 
 
 def test_list_names_what_can_be_restored(world: World, run: Program) -> None:

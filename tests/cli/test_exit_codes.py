@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_ckpt.cli.frame import ExitCode, exit_code_of
+from dagster_ckpt.cli.context import ExitCode, exit_code_of
 from dagster_ckpt.errors import (
     CheckpointError,
     Corrupt,
@@ -22,8 +22,7 @@ from dagster_ckpt.operations.deployment import InUse
 from tests.cli.conftest import Program
 from tests.operations.test_dispose import restored_from
 from tests.operations.world import SALES, World
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.root import ROOT
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""savepoint, restore and fork start the pipeline's job, in this process or through a real webserver."""
+"""checkpoint, savepoint, restore and fork start the pipeline's job, in this process or through a real webserver."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from tests import web_server
 from tests.cli.conftest import Program
 from tests.operations.world import World
+from tests.root import ROOT
 
 FILE = str(Path(__file__).with_name("location.py"))
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -43,7 +43,31 @@ def test_a_savepoint_is_taken_by_the_pipelines_job(run: Program, notes: Path) ->
     assert done["run"]["status"] == "SUCCESS"
     found = noted(notes)
     assert found["job"] == "sales_savepoint"
-    assert found["config"] == {"target": "/backup", "name": "before", "note": "ask", "labels": {"a": "b"}}
+    assert found["config"] == {
+        "target": "file:///backup",
+        "name": "before",
+        "note": "ask",
+        "labels": {"a": "b"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "scope"), [((), "configured"), (("--full",), "full"), (("--incremental",), "incremental")]
+)
+def test_a_checkpoint_is_taken_by_the_pipelines_job(
+    run: Program, notes: Path, options: tuple[str, ...], scope: str
+) -> None:
+    done = json.loads(run.bare("checkpoint", "sales", "-f", FILE, "--json", *options).stdout)
+    assert done["run"]["status"] == "SUCCESS"
+    assert done["checkpoint"] is None, "no store was named"
+    found = noted(notes)
+    assert (found["job"], found["config"]) == ("sales_checkpoint", {"scope": scope})
+
+
+def test_a_checkpoint_is_full_or_incremental_and_not_both(run: Program, notes: Path) -> None:
+    refused = run.bare("checkpoint", "sales", "-f", FILE, "--full", "--incremental", code=2)
+    assert "give one of --full and --incremental" in refused.stderr
+    assert not notes.exists()
 
 
 @pytest.mark.parametrize(("how", "drain"), [("suspend", False), ("drain", True)])
@@ -137,7 +161,10 @@ def test_code_that_is_not_there_or_lacks_the_job_is_named(run: Program, tmp_path
     (tmp_path / "grpc.yaml").write_text("load_from:\n  - grpc_server:\n      port: 4000\n")
     assert "grpc_server" in run.bare("savepoint", "sales", "-w", str(tmp_path / "grpc.yaml"), code=2).stderr
     missing = run.bare("savepoint", "purchases", "-f", FILE, code=3)
-    assert "It has: sales, sales_fork, sales_savepoint, sales_stop, sales_streaming" in missing.stderr
+    assert (
+        "It has: sales, sales_checkpoint, sales_fork, sales_savepoint, sales_stop, sales_streaming"
+        in missing.stderr
+    )
 
 
 def test_a_pipeline_the_code_does_not_declare_is_not_previewed(run: Program, world: World) -> None:
@@ -165,7 +192,7 @@ def webserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, P
 
 
 def there(url: str) -> tuple[str, ...]:
-    return ("--url", url, "--timeout", "200")
+    return ("--url", url, "--timeout", "3000")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

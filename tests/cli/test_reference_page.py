@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from importlib import import_module
-from pathlib import Path
 
 from dagster_ckpt.cli.app import main
 from tests.cli.conftest import Program
 from tests.cli.reference_page import PAGE, page
+from tests.root import ROOT
 
 COMMANDS = [
-    *("list", "show", "verify", "inspect", "diff", "preview", "savepoint", "restore", "fork"),
+    *("list", "show", "verify", "inspect", "diff", "preview", "checkpoint", "savepoint", "restore", "fork"),
     *("dispose", "export", "import", "adopt", "clean", "doctor"),
 ]
 
@@ -32,7 +32,7 @@ def test_every_command_and_option_is_explained() -> None:
 
 
 def test_the_programs_name_leads_to_it() -> None:
-    document = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     module, _, function = document["project"]["scripts"]["dagster-ckpt"].partition(":")
     assert getattr(import_module(module), function) is main
 

@@ -12,15 +12,25 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.adapters.fsspec_storage import open_storage
+from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
+from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import digest_bytes, digest_file
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from dagster_ckpt.ports import AlreadyExists, CheckpointStorage, Digest, StoredObject
+from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.testing.faults import UnreliableStorage
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
 from tests.adapters import filesystems
 
 FIRST_SEED = int(os.environ.get("DAGSTER_CKPT_SEED", "0"))
-KINDS = ["memory", "local", "fsspec-memory", "remote-folder", pytest.param("s3", marks=pytest.mark.s3)]
+KINDS = [
+    "memory",
+    "local",
+    "fsspec-memory",
+    "remote-folder",
+    pytest.param("s3", marks=pytest.mark.s3),
+    "store-sqlite",
+    pytest.param("store-postgres", marks=pytest.mark.postgres),
+]
 
 
 @pytest.fixture(params=KINDS)
@@ -35,9 +45,19 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoi
         case "remote-folder":
             filesystems.register()
             yield open_storage(f"remotefolder://{tmp_path}/storage/base")
+        case "store-sqlite":
+            yield from in_store(f"sqlite:///{tmp_path}/store/store.db")
+        case "store-postgres":
+            yield from in_store(request.getfixturevalue("postgres_url"))
         case _:
             options = request.getfixturevalue("s3").options
             yield open_storage(request.getfixturevalue("s3_uri"), **options)
+
+
+def in_store(url: str) -> Iterator[CheckpointStorage]:
+    store = SqlCoordinatorStore(url)
+    yield store.checkpoint_storage()
+    store.close()
 
 
 def keys_below(storage: CheckpointStorage, prefix: str) -> list[str]:
@@ -133,7 +153,7 @@ def test_of_writers_that_race_for_a_key_all_leave_one_whole_content(
         answers = list(pool.map(write, contents))
     assert storage.read("p/chk-1/file") in contents
     assert any(isinstance(answer, Digest) for answer in answers)
-    if storage.base_uri.startswith("file://"):
+    if storage.base_uri.startswith(("file://", "store://")):
         assert sum(isinstance(answer, Digest) for answer in answers) == 1
 
 

@@ -99,7 +99,7 @@ def test_deletions_wait_at_the_gate_while_everything_else_works() -> None:
     assert storage.read("a") == b"1"
     assert inner.deleted == []
     storage.gate.release()
-    deleter.join(10)
+    deleter.join()
     assert inner.deleted == ["a"]
     storage.delete(["never", "waits", "again"])
 

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt.core.config import CheckpointConfig, ClaimMode, RestoreOptions
+from dagster_ckpt.core.config import (
+    CheckpointConfig,
+    CheckpointingMode,
+    ClaimMode,
+    ExternalizedCheckpointRetention,
+    RestoreOptions,
+)
+from dagster_ckpt.core.in_store import StorageKind
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -15,7 +22,16 @@ from dagster_ckpt.errors import InvalidRequest
     [
         ({"interval": 0.009}, "interval must be at least 0.01 s, got 0.009"),
         ({"interval": float("nan")}, "interval: Input should be a finite number"),
-        ({"interval": "1 min"}, "interval: Input should be a valid number"),
+        (
+            {"interval": "1 fortnight"},
+            "interval: should be a duration: give seconds, or a number with ms, s, min",
+        ),
+        ({"timeout": "soon"}, "timeout: should be a duration: .*, got 'soon'"),
+        ({"data_inline_threshold": "20 apples"}, "data_inline_threshold: write a size as 5 mb, 64 kb or a"),
+        (
+            {"execution.checkpointing.mode": "MAYBE"},
+            "execution.checkpointing.mode: Input should be 'exactly_once'",
+        ),
         (
             {"interval_during_backlog": -1},
             "interval_during_backlog: Input should be greater than or equal to 0",
@@ -33,8 +49,27 @@ from dagster_ckpt.errors import InvalidRequest
             "unaligned checkpoints allow max_concurrent_checkpoints = 1 only",
         ),
         ({"unaligned": True, "mode": "at_least_once"}, "unaligned checkpoints need mode = exactly_once"),
-        ({"intervall": 3}, "there is no intervall, did you mean interval\\?"),
-        ({"colour": 3}, "there is no colour$"),
+        ({"num_retaned": 3}, "`num_retaned`: did you mean `num_retained`\\?$"),
+        ({"min-pause": 3}, "`min-pause`: did you mean `min_pause`\\?$"),
+        (
+            {"execution.checkpointing.intervall": 3},
+            "`execution.checkpointing.intervall` is none of the settings",
+        ),
+        ({"color": 3}, "`color` is none of the settings here: aligned_checkpoint_timeout, "),
+        ({"unaligned_forced": True}, "`unaligned_forced` is not supported: for loops in the graph"),
+        (
+            {"execution.checkpointing.unaligned.forced": True},
+            "`execution.checkpointing.unaligned.forced` is not sup",
+        ),
+        ({"unaligned_enabled": True}, "`unaligned_enabled`: did you mean `unaligned`\\?$"),
+        (
+            {"without_channel_state_of": 3},
+            "`without_channel_state_of` says what a run starts from: give it in the run",
+        ),
+        (
+            {"execution.checkpointing.dir": "s3://b"},
+            "`execution.checkpointing.dir` says where checkpoints live: give",
+        ),
     ],
 )
 def test_a_bad_setting_is_refused_in_a_sentence(settings: dict[str, Any], why: str) -> None:
@@ -52,5 +87,79 @@ def test_bad_restore_options_are_refused_in_a_sentence() -> None:
     assert RestoreOptions.of(claim_mode="claim").claim_mode is ClaimMode.CLAIM
     with pytest.raises(InvalidRequest, match="is not valid: claim_mode: Input should be 'claim', 'no_claim'"):
         RestoreOptions.of(claim_mode="keep")
-    with pytest.raises(InvalidRequest, match="there is no claimmode, did you mean claim_mode"):
+    with pytest.raises(InvalidRequest, match="`claimmode`: did you mean `claim_mode`"):
         RestoreOptions.of(claimmode="claim")
+    with pytest.raises(
+        InvalidRequest, match="`interval` says how checkpoints are taken: give it in `checkpoi"
+    ):
+        RestoreOptions.of(interval=3)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name", "expected"),
+    [
+        ("execution.checkpointing.interval", "10 min", "interval", 600.0),
+        ("execution.checkpointing.interval", "500ms", "interval", 0.5),
+        ("execution.checkpointing.timeout", "1 h", "timeout", 3600.0),
+        ("execution.checkpointing.min-pause", "1.5 s", "min_pause", 1.5),
+        ("execution.checkpointing.min-pause", 0, "min_pause", 0.0),
+        ("execution.checkpointing.mode", "AT_LEAST_ONCE", "mode", CheckpointingMode.AT_LEAST_ONCE),
+        (
+            "execution.checkpointing.externalized-checkpoint-retention",
+            "DELETE_ON_CANCELLATION",
+            "externalized_checkpoint_retention",
+            ExternalizedCheckpointRetention.DELETE_ON_CANCELLATION,
+        ),
+        ("execution.checkpointing.data-inline-threshold", "4 kb", "data_inline_threshold", 4096),
+        ("execution.checkpointing.storage", "jobmanager", "checkpoint_storage", StorageKind.STORE),
+        ("execution.checkpointing.storage", "FILESYSTEM", "checkpoint_storage", StorageKind.FILESYSTEM),
+        ("execution.checkpointing.incremental", "true", "incremental", True),
+        ("web.checkpoints.history", "5", "history_size", 5),
+        ("interval", "2 Days", "interval", 172800.0),
+        ("interval", "10", "interval", 10.0),
+        ("interval", 10, "interval", 10.0),
+        ("initial_delay", "20 sec", "initial_delay", 20.0),
+        ("mode", "at-least-once", "mode", CheckpointingMode.AT_LEAST_ONCE),
+    ],
+)
+def test_settings_are_read_as_flink_writes_them(key: str, value: Any, name: str, expected: object) -> None:
+    assert getattr(CheckpointConfig.of(**{key: value}), name) == expected
+
+
+def test_restore_options_are_read_as_flink_writes_them() -> None:
+    options = RestoreOptions.of(
+        **{
+            "execution.state-recovery.path": "s3://bucket/savepoint-7",
+            "execution.state-recovery.claim-mode": "CLAIM",
+            "execution.state-recovery.ignore-unclaimed-state": "true",
+            "execution.state-recovery.without-channel-state.checkpoint-id": 7,
+        }
+    )
+    assert options == RestoreOptions(
+        restore_from="s3://bucket/savepoint-7",
+        claim_mode=ClaimMode.CLAIM,
+        allow_non_restored_state=True,
+        without_channel_state_of=7,
+    )
+
+
+def test_a_bare_number_under_flinks_key_would_be_milliseconds_there_and_is_refused() -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"= 10000 has no unit, and Flink .* write `10000 ms` or `10000 s`"
+    ):
+        CheckpointConfig.of(**{"execution.checkpointing.interval": 10000})
+
+
+def test_the_run_config_beats_the_pipeline_and_the_pipeline_the_resource() -> None:
+    resource = {"timeout": 1, "min_pause": 1, "num_retained": 1, "interval": 60}
+    pipeline = {"execution.checkpointing.timeout": "2 s", "min_pause": 2, "interval": None}
+    run = {"timeout": "3 s"}
+    config = CheckpointConfig.layered(resource, pipeline, run)
+    assert (config.timeout, config.min_pause, config.num_retained, config.interval) == (3, 2, 1, None)
+
+
+def test_one_setting_under_two_names_in_one_place_is_refused_where_they_differ() -> None:
+    key = "execution.checkpointing.timeout"
+    assert CheckpointConfig.of(**{"timeout": "5 s", key: "5 s"}).timeout == 5
+    with pytest.raises(InvalidRequest, match="`timeout` is given twice: as `timeout` = 5 and as `exec"):
+        CheckpointConfig.of(**{"timeout": 5, key: "6 s"})

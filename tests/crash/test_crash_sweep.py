@@ -11,8 +11,9 @@ from contextlib import suppress
 
 import pytest
 
+from dagster_ckpt.core.checkpoint.failures import UNLIMITED
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.failures import UNLIMITED
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import StageAcknowledgement, StateHandle, StateScope
 from dagster_ckpt.core.metadata_text import decode_metadata
@@ -21,18 +22,18 @@ from dagster_ckpt.core.outcomes import Triggered
 from dagster_ckpt.core.paths import CheckpointPaths
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.record import CoordinatorRecord, parse_record
-from dagster_ckpt.core.requests import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ports import CheckpointStorage
-from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.runtime.handles import handles_of, no_manifest, write_subtask_handles
+from dagster_ckpt.runtime.coordinator import AttemptSetup, CheckpointCoordinator
+from dagster_ckpt.runtime.shared_files import handles_of, no_manifest, write_subtask_handles
 from dagster_ckpt.testing.background import ManualBackground
 from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.faults import CrashAt, Effect, FaultyStorage, FaultyStore, SimulatedCrash
 from dagster_ckpt.testing.gateway import RecordingGateway
-from dagster_ckpt.testing.harness_graph import build_graph
+from dagster_ckpt.testing.graph import build_graph
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
+from tests.records import find_record
 
 GRAPH = build_graph("pipeline", {"source": 1, "sink": 1}, [("source", "sink")], frozenset())
 CONFIG = CheckpointConfig(num_retained=2, incremental=True, tolerable_failed_checkpoints=UNLIMITED)
@@ -53,8 +54,7 @@ class Machine:
         return self.savepoints if uri == self.savepoints.base_uri else self.storage
 
     def record(self) -> CoordinatorRecord | None:
-        stored = self.store.load(GRAPH.pipeline)
-        return None if stored is None else parse_record(stored.body)
+        return find_record(self.store, GRAPH.pipeline)
 
 
 class Process:
@@ -70,15 +70,17 @@ class Process:
 
         self.storage = FaultyStorage(machine.storage, crash)
         self.coordinator = CheckpointCoordinator.open(
-            graph=GRAPH,
-            config=CONFIG,
-            store=FaultyStore(machine.store, crash),
-            storage=self.storage,
-            open_storage=open_storage,
-            gateway=self.gateway,
-            clock=ManualClock(),
-            owner=owner,
-            background=ManualBackground(),
+            AttemptSetup(
+                graph=GRAPH,
+                config=CONFIG,
+                store=FaultyStore(machine.store, crash),
+                storage=self.storage,
+                open_storage=open_storage,
+                gateway=self.gateway,
+                clock=ManualClock(),
+                owner=owner,
+                background=ManualBackground(),
+            )
         )
         self.coordinator.started("/work")
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -21,11 +20,13 @@ from dagster_ckpt import (
     build_pipeline_definitions,
     checkpoints_asset_key,
 )
-from dagster_ckpt.core.record import CoordinatorRecord, parse_record
-from dagster_ckpt.sensors.common import PIPELINE_TAG
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.dagster.names import PIPELINE_TAG
 from dagster_ckpt.testing.clock import ManualClock
-from dagster_ckpt.testing.harness import CoordinatorHarness
-from tests.epoch.small_pipeline import shop
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
+from dagster_ckpt.testing.coordinator.world import World
+from tests.records import stored_record
+from tests.spark.epoch.small_pipeline import shop
 
 COORDINATOR_KEY = "checkpoint_coordinator"
 AGO = 1000.0
@@ -64,9 +65,7 @@ class Site:
 
     @property
     def record(self) -> CoordinatorRecord:
-        stored = self.resource.store().load(self.pipeline.name)
-        assert stored is not None
-        return parse_record(stored.body)
+        return stored_record(self.resource.store(), self.pipeline.name)
 
     # --- runs --------------------------------------------------------------------------------------------------
 
@@ -85,7 +84,7 @@ class Site:
         """The coordinator that this run has opened."""
         resource = self.resource
         storage = resource.storage()
-        world = SimpleNamespace(
+        world = World(
             clock=self.clock, memory_store=resource.store(), memory_storages={storage.base_uri: storage}
         )
         return CoordinatorHarness(
@@ -93,7 +92,7 @@ class Site:
             edges=self.pipeline.graph.edges,
             pipeline=self.pipeline.name,
             owner=run.run_id,
-            world=world,  # type: ignore[arg-type]
+            world=world,
             **{
                 "num_retained": 3,
                 "externalized_checkpoint_retention": "retain_on_cancellation",

@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt import PipelineOptions, checkpoints_asset_key
-from dagster_ckpt.assets import completed_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, SnapshotMetrics, StageSnapshot
+from dagster_ckpt.dagster.asset import completed_metadata
 from tests.dagster.conftest import Site
 
 OPTIONS = PipelineOptions(

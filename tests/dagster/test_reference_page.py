@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,9 @@ from dagster_ckpt import (
     spark_sink,
     spark_source,
 )
+from tests.root import ROOT
 
-PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "dagster.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "dagster.md").read_text()
 
 
 @pytest.fixture(scope="module")

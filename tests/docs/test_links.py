@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.root import ROOT
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LARGEST_PICTURE = 200_000
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.docs.tutorial import Reader, Type, Write, assert_shown, steps
+from tests.root import ROOT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+PAGE = ROOT / "docs" / "tutorial.md"
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(600)
 def test_whoever_follows_the_tutorial_sees_what_it_says(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     for step in steps(PAGE.read_text()):

@@ -7,18 +7,17 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import web_server
+from tests.progress import Sampled, output_of, wait_until, work_of
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_TO_WRITE = re.compile(r"[Ww]rite `([\w.]+)`:\s*\Z")
 SERVER = "dagster dev"
 SERVING = re.compile(r"Serving dagster-webserver on (http://\S+)")
-COMMAND_WITHIN = 180.0
 KILLED = 128 + signal.SIGKILL
 
 
@@ -82,7 +81,7 @@ class Reader:
             self._serve(step)
             return
         keep = f'code=$?; export -p > "{self._start}/.variables"; pwd > "{self._start}/.folder"; exit $code'
-        done = subprocess.run(
+        shell = subprocess.Popen(
             ["bash", "-c", f"{self._prelude}{step.command}\n{keep}"],
             cwd=self.folder,
             env=_environment(),
@@ -90,12 +89,11 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=COMMAND_WITHIN,
-            check=False,
         )
+        said = output_of(shell, f"`{step.command}` ends")
         wanted = KILLED if any("Killed" in line for line in step.shown) else 0
-        assert done.returncode == wanted, f"$ {step.command}\nexit code {done.returncode}\n{done.stdout}"
-        assert_shown(step, done.stdout)
+        assert shell.returncode == wanted, f"$ {step.command}\nexit code {shell.returncode}\n{said}"
+        assert_shown(step, said)
 
     @property
     def _prelude(self) -> str:
@@ -109,12 +107,21 @@ class Reader:
             assert_shown(step, self._log.read_text())
 
     def _address(self, server: subprocess.Popen[bytes]) -> str:
-        until = time.monotonic() + COMMAND_WITHIN
-        while time.monotonic() < until and server.poll() is None:
-            if found := SERVING.search(self._log.read_text()):
-                return found[1]
-            time.sleep(0.2)
-        raise AssertionError(f"the server does not serve:\n{self._log.read_text()}")
+        def check() -> None:
+            assert server.poll() is None, f"the server has ended:\n{self._log.read_text()}"
+
+        def moves() -> object:
+            return work_of(server.pid), self._log.read_text()
+
+        found = wait_until(
+            lambda: SERVING.search(self._log.read_text()),
+            "the server says where it serves",
+            moves=Sampled(moves),
+            check=check,
+            every=0.2,
+        )
+        assert found is not None
+        return found[1]
 
 
 def _environment() -> dict[str, str]:

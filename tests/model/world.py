@@ -11,7 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from dagster_ckpt.core.events import CheckpointCompleted, CheckpointTriggered
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord, parse_record
+from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CheckpointTriggered
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import StateHandle
 from dagster_ckpt.core.metadata_text import decode_metadata
@@ -19,11 +20,10 @@ from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSna
 from dagster_ckpt.core.outcomes import Triggered
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult
-from dagster_ckpt.core.record import CompletedRecord, CoordinatorRecord, parse_record
-from dagster_ckpt.core.requests import SnapshotScope
+from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.errors import Fenced, OutcomeUnknown, Unavailable
-from dagster_ckpt.runtime.handles import handles_of, no_manifest
-from dagster_ckpt.testing.harness import CoordinatorHarness
+from dagster_ckpt.runtime.shared_files import handles_of, no_manifest
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
 
 STAGES = {"source": 2, "sink": 1}

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.core.ids import BatchId, StageUid
+from dagster_ckpt.core.label import SnapshotLabel
 from dagster_ckpt.errors import CheckpointError, Declined, InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.operations.adopt import ADOPTED_FROM, adopt_checkpoint
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.verify import verify_snapshot
-from dagster_ckpt.spark.restore import materialise_stage
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.testing.faults import CrashAt, FailNext
 from dagster_ckpt.testing.faulty import FaultyStorage, Operation, SimulatedCrash
 from tests.operations.world import SALES, SAVEPOINTS, World
-from tests.spark.fake_checkpoint import QUERY_ID, FakeQuery
+from tests.spark.snapshot.fake_checkpoint import QUERY_ID, FakeQuery
 
 TOTALS = StageUid("totals")
 
@@ -35,11 +36,15 @@ def test_an_adopted_directory_is_a_savepoint_with_what_a_restart_needs(world: Wo
     directory = foreign(world)
     before = contents(directory)
     done = adopt_checkpoint(
-        world.deployment, pipeline=SALES, directories={TOTALS: directory}, now=50.0, name="taken over"
+        world.deployment,
+        pipeline=SALES,
+        directories={TOTALS: directory},
+        now=50.0,
+        label=SnapshotLabel(name="taken over"),
     )
     assert contents(directory) == before, "it is only read"
     (stage,) = done.stages
-    assert (stage.batch_id, stage.query_id, stage.begun_batch) == (3, QUERY_ID, None)
+    assert (stage.batch_id, stage.query_id, stage.uncommitted_batch) == (3, QUERY_ID, None)
     found = find_snapshot(world.deployment, done.savepoint.key, SALES)
     assert verify_snapshot(found.stored).is_intact
     metadata = found.stored.metadata
@@ -47,7 +52,7 @@ def test_an_adopted_directory_is_a_savepoint_with_what_a_restart_needs(world: Wo
     assert (metadata.name, metadata.completed_at) == ("taken over", 50.0)
     (snapshot,) = metadata.stages
     assert json.loads(snapshot.offsets["0"]) == {"pos": 3}
-    materialise_stage(found.stored, snapshot, target_dir=world.folder / "restored")
+    build_stage_directory(found.stored, snapshot, target_dir=world.folder / "restored")
     restored = contents(world.folder / "restored" / "query")
     assert restored.items() <= before.items()
     assert {"metadata", "offsets/3", "offsets/2", "commits/3"} <= restored.keys()
@@ -64,7 +69,7 @@ def test_a_batch_that_was_begun_and_not_committed_is_told(world: World) -> None:
     directory = foreign(world)
     (directory / "offsets/4").write_text((directory / "offsets/3").read_text())
     done = adopt_checkpoint(world.deployment, pipeline=SALES, directories={TOTALS: directory}, now=1.0)
-    assert (done.stages[0].batch_id, done.stages[0].begun_batch) == (3, 4)
+    assert (done.stages[0].batch_id, done.stages[0].uncommitted_batch) == (3, 4)
 
 
 def test_several_directories_become_one_savepoint(world: World) -> None:

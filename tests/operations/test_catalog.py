@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dagster_ckpt.core.checkpoint.record import OperationRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.record import OperationRecord
-from dagster_ckpt.core.statistics import CheckpointStatus
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import (
     SnapshotStatus,
@@ -16,9 +16,9 @@ from dagster_ckpt.operations.catalog import (
     list_pipelines,
     list_snapshots,
     list_storage,
-    savepoint_of_run,
+    snapshot_of_run,
 )
-from dagster_ckpt.spark.upload import UploadMode
+from dagster_ckpt.spark.snapshot.upload import UploadMode
 from tests.operations.world import BASE, SALES, SAVEPOINTS, World
 
 
@@ -49,7 +49,7 @@ def test_the_savepoint_of_a_run_is_also_the_one_a_stream_took_for_it(world: Worl
         ),
         operations=(OperationRecord(request_id="stop-asker", checkpoint_id=2),),
     )
-    found = {run: savepoint_of_run(world.deployment, SALES, run) for run in ("resting", "asker", "another")}
+    found = {run: snapshot_of_run(world.deployment, SALES, run) for run in ("resting", "asker", "another")}
     assert {run: taken and taken.key for run, taken in found.items()} == {
         "resting": "savepoint-000001",
         "asker": "savepoint-000002",

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.cleaning import Disposition
+from dagster_ckpt.core.checkpoint.record import CleanupRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
+from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.record import CleanupRecord
-from dagster_ckpt.core.restore_point import SnapshotLocation
-from dagster_ckpt.core.statistics import CheckpointStatus
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.operations.clean import carry_out_cleaning, plan_cleaning
 from dagster_ckpt.operations.contents import files_of
 from dagster_ckpt.operations.verify import verify_snapshot
-from dagster_ckpt.spark.snapshots import open_snapshot
+from dagster_ckpt.spark.snapshot.stored import open_snapshot
 from dagster_ckpt.testing.faults import CrashAt
 from dagster_ckpt.testing.faulty import FaultyStorage, SimulatedCrash
 from tests.operations.world import BASE, SALES, SAVEPOINTS, World

@@ -9,7 +9,7 @@ import pytest
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.properties import restored_properties
-from dagster_ckpt.core.restore_facts import RestoreLine
+from dagster_ckpt.core.restore.facts import RestoreLine
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import SnapshotStatus, list_history
 from dagster_ckpt.operations.deployment import InUse

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dagster_ckpt.core.checkpoint.record import CleanupRecord, PendingRecord, TriggerRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import properties_for
-from dagster_ckpt.core.record import CleanupRecord, PendingRecord, TriggerRecord
-from dagster_ckpt.core.restore_point import SnapshotLocation
-from dagster_ckpt.core.statistics import CheckpointStatus
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.doctor import FindingKind, diagnose
 from tests.operations.world import BASE, SALES, World, data_keys

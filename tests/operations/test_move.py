@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
+from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.model import CheckpointKind, StageSnapshot
-from dagster_ckpt.core.statistics import CheckpointStatus
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.catalog import SnapshotStatus, find_snapshot, list_history
 from dagster_ckpt.operations.contents import files_of
@@ -16,8 +17,8 @@ from dagster_ckpt.operations.deployment import Progress
 from dagster_ckpt.operations.export import EXPORTED_FROM, CopyChanges, export_snapshot
 from dagster_ckpt.operations.registration import ImportMode, import_snapshot
 from dagster_ckpt.operations.verify import verify_snapshot
-from dagster_ckpt.spark.restore import materialise_stage
-from dagster_ckpt.spark.snapshots import StoredSnapshot, open_snapshot
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 from dagster_ckpt.testing.faults import CrashAt
 from dagster_ckpt.testing.faulty import FaultyStorage, FaultyStore, SimulatedCrash
 from tests.operations.world import BASE, SALES, SAVEPOINTS, World, data_keys
@@ -28,7 +29,7 @@ ELSEWHERE = "memory://elsewhere"
 def restored_files(stored: StoredSnapshot, world: World, name: str) -> dict[str, bytes]:
     target = world.folder / name
     (stage,) = stored.metadata.stages
-    materialise_stage(stored, stage, target_dir=target)
+    build_stage_directory(stored, stage, target_dir=target)
     return {str(p.relative_to(target)): p.read_bytes() for p in target.rglob("*") if p.is_file()}
 
 
@@ -51,7 +52,9 @@ def test_an_exported_checkpoint_is_a_savepoint_that_restores_to_the_same_files(w
 def test_a_copy_says_where_it_came_from_and_what_it_was_given(world: World) -> None:
     original = world.savepoint(4, name="old", labels={"team": "a"})
     done = export_snapshot(
-        original, world.open(ELSEWHERE), changes=CopyChanges(note="for the new site", labels={"why": "move"})
+        original,
+        world.open(ELSEWHERE),
+        changes=CopyChanges(label=LabelChanges(note="for the new site", labels={"why": "move"})),
     )
     metadata = done.metadata
     assert (metadata.name, metadata.note) == ("old", "for the new site")
@@ -135,7 +138,7 @@ def exported(world: World, number: int = 7) -> str:
 def test_an_imported_savepoint_is_a_copy_the_coordinator_knows(world: World) -> None:
     world.checkpoint(1)
     uri = exported(world)
-    done = import_snapshot(world.deployment, uri, name="moved")
+    done = import_snapshot(world.deployment, uri, label=LabelChanges(name="moved"))
     assert done.key == "savepoint-000007"
     world.open(ELSEWHERE).contents.clear()
     found = find_snapshot(world.deployment, "savepoint-7", SALES)

@@ -13,12 +13,12 @@ from dagster_ckpt.core.model import FileKind, StageSnapshot
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.preview import StageFate, preview_restore
 from dagster_ckpt.operations.preview_tables import TableFate
-from dagster_ckpt.spark.snapshots import StoredSnapshot
-from dagster_ckpt.spark.state_files import planned
-from dagster_ckpt.spark.table_log import create_table
-from dagster_ckpt.spark.table_records import Append, Upsert
-from tests.channel.tables import Attempt, Cut, restored, roll_back_to, rows_of
+from dagster_ckpt.spark.snapshot.state_files import planned
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.table.log import create_table
+from dagster_ckpt.spark.table.records import Append, Upsert
 from tests.operations.world import BASE, SALES, World, data_keys
+from tests.spark.table.tables import Attempt, Cut, restored, roll_back_to, rows_of
 
 TOTALS = StageUid("totals")
 
@@ -148,7 +148,7 @@ class TableWorld:
     def __init__(self, world: World, mode: Append | Upsert) -> None:
         self.world = world
         table = create_table(str(world.folder / "table"), pipeline=SALES, mode=mode)
-        from tests.channel import tables
+        from tests.spark.table import tables
 
         self.attempt = Attempt(table, world.query().root)
         self.cuts: list[Cut] = []
@@ -170,7 +170,7 @@ class TableWorld:
 
     def publish(self, cut: Cut) -> None:
         from dagster_ckpt.core.ids import BatchId
-        from tests.channel.tables import permit
+        from tests.spark.table.tables import permit
 
         self._publish(
             self.attempt.table,

@@ -10,7 +10,7 @@ import pytest
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.operations.deployment import Progress
 from dagster_ckpt.operations.verify import ProblemKind, verify_snapshot
-from dagster_ckpt.spark.snapshots import open_snapshot
+from dagster_ckpt.spark.snapshot.stored import open_snapshot
 from dagster_ckpt.testing.faulty import Call, FaultyStorage, Operation
 from tests.operations.world import World, data_keys
 

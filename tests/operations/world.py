@@ -2,72 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dagster_ckpt.core import paths
+from dagster_ckpt.core.checkpoint.record import (
+    CompletedRecord,
+    CoordinatorRecord,
+    TriggerRecord,
+)
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
-from dagster_ckpt.core.metadata_text import encode_metadata
+from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import (
     CheckpointKind,
-    CheckpointMetadata,
     FileEntry,
     StageSnapshot,
     TableSnapshot,
 )
 from dagster_ckpt.core.properties import RunStatus, properties_for
-from dagster_ckpt.core.record import CompletedRecord, CoordinatorRecord, TriggerRecord, parse_record
-from dagster_ckpt.core.restore_point import SnapshotLocation
-from dagster_ckpt.core.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.ports import (
-    AlreadyExists,
-    CheckpointStorage,
-    Committed,
-    CoordinatorStore,
-    Digest,
-    HistoryRow,
-    StoredObject,
-)
-from dagster_ckpt.spark.capture import plan_capture
-from dagster_ckpt.spark.snapshots import StoredSnapshot, open_snapshot
-from dagster_ckpt.spark.state_files import PlannedFile
-from dagster_ckpt.spark.upload import UploadMode, upload_stage
+from dagster_ckpt.ports import CheckpointStorage, Committed, CoordinatorStore, HistoryRow
+from dagster_ckpt.spark.snapshot.state_files import PlannedFile
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.snapshot.upload import UploadMode
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
-from tests.spark.fake_checkpoint import FakeQuery
+from dagster_ckpt.testing.nested import NestedStorage
+from tests.records import find_record
+from tests.snapshots import complete, take_part
+from tests.spark.snapshot.fake_checkpoint import FakeQuery
 
 SALES = PipelineId("sales")
 BASE = "memory://checkpoints"
 SAVEPOINTS = "memory://savepoints"
-
-
-class Below:
-    """A folder of another storage as a storage of its own, as every URI is on a real file system."""
-
-    def __init__(self, parent: CheckpointStorage, folder: str) -> None:
-        self.base_uri = f"{parent.base_uri}/{folder}"
-        self._parent = parent
-        self._folder = folder
-
-    def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
-        return self._parent.create(f"{self._folder}/{key}", source)
-
-    def read(self, key: str) -> bytes:
-        return self._parent.read(f"{self._folder}/{key}")
-
-    def fetch(self, key: str, target: Path, expected: Digest) -> None:
-        self._parent.fetch(f"{self._folder}/{key}", target, expected)
-
-    def list(self, prefix: str) -> Iterable[StoredObject]:
-        whole = f"{self._folder}/{prefix}" if prefix else self._folder
-        for found in self._parent.list(whole):
-            yield StoredObject(found.key.removeprefix(f"{self._folder}/"), found.size)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self._parent.delete([f"{self._folder}/{key}" for key in keys])
 
 
 @dataclass
@@ -84,7 +54,7 @@ class World:
         plain = uri.rstrip("/")
         above = next((known for known in self.storages if plain.startswith(f"{known}/")), None)
         if above is not None:
-            return Below(self.storages[above], plain.removeprefix(f"{above}/"))
+            return NestedStorage(self.storages[above], plain.removeprefix(f"{above}/"))
         return self.storages.setdefault(plain, MemoryCheckpointStorage(plain))
 
     @property
@@ -109,8 +79,7 @@ class World:
     # --- the record -----------------------------------------------------------------------------------------
 
     def record(self, pipeline: PipelineId = SALES) -> CoordinatorRecord:
-        stored = self.store.load(pipeline)
-        return parse_record(stored.body) if stored else CoordinatorRecord(pipeline=pipeline, epoch=1)
+        return find_record(self.store, pipeline) or CoordinatorRecord(pipeline=pipeline, epoch=1)
 
     def write(self, record: CoordinatorRecord, *history: HistoryRow) -> None:
         pipeline = PipelineId(record.pipeline)
@@ -198,47 +167,32 @@ class World:
         others: tuple[StageSnapshot, ...] = (),
         **fields: Any,
     ) -> StoredSnapshot:
-        query = self.query(uid)
-        plan = plan_capture(query.query)
-        upload = upload_stage(
-            files=(*plan.files, *extra),
-            stage_dir=query.root,
-            storage=storage,
+        part = take_part(
+            storage,
+            self.query(uid).root,
+            number,
             pipeline=pipeline,
             uid=StageUid(uid),
-            checkpoint_id=CheckpointId(number),
             folder=folder,
             mode=mode,
             previous=self.previous.get(uid, ()),
             inline_threshold=200,
-        )
-        if mode is not UploadMode.SELF_CONTAINED:
-            self.previous[uid] = upload.entries
-        snapshot = StageSnapshot(
-            uid=uid,
-            parallelism=plan.subtasks,
-            manifest=upload.manifest,
-            batch_id=plan.batch_id,
-            query_id=plan.query_id,
-            offsets=plan.offsets,
-            watermark_ms=plan.watermark_ms,
-            state_formats=plan.state_formats,
-            metrics=upload.metrics,
+            extra=extra,
             table=table,
         )
-        metadata = CheckpointMetadata(
+        if mode is not UploadMode.SELF_CONTAINED:
+            self.previous[uid] = part.upload.entries
+        return complete(
+            storage,
+            folder,
+            number,
+            part.snapshot,
+            *others,
             pipeline=pipeline,
-            checkpoint_id=number,
             kind=kind,
-            epoch=1,
-            triggered_at=float(number),
-            completed_at=number + 0.5,
-            stages=(snapshot, *others),
             edges=edges,
             **fields,
         )
-        storage.create(paths.metadata(folder), encode_metadata(metadata))
-        return open_snapshot(storage, folder)
 
     def remember(self, stored: StoredSnapshot) -> None:
         """Add a snapshot to the record and the history, as its completion does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.model import SnapshotMetrics
-from dagster_ckpt.spark.reporting import StageReport
+from dagster_ckpt.spark.stage_report import StageReport
 
 
 def test_a_stage_says_what_it_read_and_what_its_snapshot_holds() -> None:

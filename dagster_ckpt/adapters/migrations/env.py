@@ -1,4 +1,4 @@
-"""What alembic executes: migrates over the connection, and inside the transaction, it is handed."""
+"""Alembic's environment: migrates over the connection, and inside the transaction, it is handed."""
 
 from __future__ import annotations
 

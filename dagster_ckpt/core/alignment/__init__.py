@@ -40,6 +40,7 @@ AlternatingCheckpointsTest, UnalignedCheckpointsTest, CheckpointBarrierTrackerTe
 
 from dagster_ckpt.core.alignment.choice import handler_for
 from dagster_ckpt.core.alignment.events import (
+    AlignmentEffect,
     Announcement,
     ArmTimer,
     Barrier,
@@ -51,7 +52,6 @@ from dagster_ckpt.core.alignment.events import (
     Channel,
     Close,
     Decline,
-    Effect,
     EndOfPartition,
     ForwardCancel,
     InFlightComplete,
@@ -75,7 +75,7 @@ __all__ = [
     "Close",
     "EndOfPartition",
     "TimerFired",
-    "Effect",
+    "AlignmentEffect",
     "ArmTimer",
     "Block",
     "CancelTimer",

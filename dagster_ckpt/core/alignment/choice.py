@@ -1,4 +1,4 @@
-"""Which handler a configuration needs.
+"""Choice of the barrier handler a configuration needs.
 
 Source: flink-runtime InputProcessorUtil#createCheckpointBarrierHandler.
 """

@@ -1,4 +1,4 @@
-"""What a barrier handler hears, and what it asks for."""
+"""Inputs and effects of a barrier handler."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class CancelTimer:
     checkpoint_id: CheckpointId
 
 
-Effect = (
+AlignmentEffect = (
     Block
     | Unblock
     | TriggerSnapshot
@@ -180,4 +180,4 @@ class Turn:
     """Answer to one event."""
 
     handler: BarrierHandler
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[AlignmentEffect, ...] = ()

@@ -1,4 +1,4 @@
-"""What travels with a barrier: how it is aligned, decided once at the trigger, and the legal combinations.
+"""Options of a barrier: its alignment, decided once at the trigger, and the legal combinations.
 
 Source: flink-runtime CheckpointOptions (CheckpointOptionsTest).
 """

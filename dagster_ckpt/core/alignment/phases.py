@@ -1,4 +1,4 @@
-"""The two ways one checkpoint can be under way at a stage's inputs, and the switch from one to the other.
+"""The two ways one checkpoint can be pending at a stage's inputs, and the switch from one to the other.
 
 Aligned: arrived channels are held until all have arrived, then the snapshot is taken. Unaligned: the
 snapshot is taken at the first barrier and nothing is held. Sources: flink-runtime
@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from dagster_ckpt.core.alignment.events import (
+    AlignmentEffect,
     Announcement,
     Barrier,
     Block,
     Channel,
-    Effect,
     InFlightComplete,
     PullForward,
     TriggerSnapshot,
@@ -30,13 +30,13 @@ class Outcome:
     """Phase to go on with, what to do, and whether the checkpoint is done here."""
 
     phase: Phase
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[AlignmentEffect, ...] = ()
     finished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignedPhase:
-    """Nothing under way, or channels being held until the last barrier."""
+    """Nothing pending, or channels being held until the last barrier."""
 
     blocked: frozenset[Channel] = frozenset()
     announced: frozenset[Channel] = frozenset()
@@ -96,7 +96,7 @@ class AlignedPhase:
         phase = UnalignedPhase(triggered=True, pulled=self.announced)
         return Outcome(phase, (trigger, *_release(self.blocked), *pulled))
 
-    def abort(self) -> tuple[Effect, ...]:
+    def abort(self) -> tuple[AlignmentEffect, ...]:
         """Release what was held."""
         return _release(self.blocked)
 
@@ -111,7 +111,7 @@ class UnalignedPhase:
 
     def barrier(self, barrier: Barrier, progress: Progress, now: float) -> Outcome:
         """``progress`` counts the barrier already."""
-        effects: list[Effect] = []
+        effects: list[AlignmentEffect] = []
         if not self.triggered:
             ahead = is_unaligned(barrier.options) or barrier.channel in self.pulled
             standing: frozenset[Channel] = frozenset() if ahead else frozenset({barrier.channel})
@@ -135,11 +135,11 @@ class UnalignedPhase:
         """It is unaligned already."""
         return Outcome(self)
 
-    def abort(self) -> tuple[Effect, ...]:
+    def abort(self) -> tuple[AlignmentEffect, ...]:
         """Nothing was held."""
         return ()
 
-    def _completed(self, effects: list[Effect], progress: Progress, now: float) -> Outcome:
+    def _completed(self, effects: list[AlignmentEffect], progress: Progress, now: float) -> Outcome:
         if not progress.is_complete:
             return Outcome(replace(self, triggered=True), tuple(effects))
         done = InFlightComplete(
@@ -184,7 +184,7 @@ def _is_late(barrier: Barrier | Announcement, now: float) -> bool:
     return due is not None and due <= now
 
 
-def _release(channels: frozenset[Channel]) -> tuple[Effect, ...]:
+def _release(channels: frozenset[Channel]) -> tuple[AlignmentEffect, ...]:
     return tuple(Unblock(channel) for channel in _ordered(channels))
 
 

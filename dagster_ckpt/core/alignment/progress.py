@@ -1,4 +1,4 @@
-"""Which checkpoint is current at a stage's inputs, and which channels have delivered its barrier."""
+"""Progress of an alignment: the current checkpoint, and the channels that have delivered its barrier."""
 
 from __future__ import annotations
 

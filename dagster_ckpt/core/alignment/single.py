@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from dagster_ckpt.core.alignment.events import (
+    AlignmentEffect,
     Announcement,
     ArmTimer,
     Barrier,
@@ -19,7 +20,6 @@ from dagster_ckpt.core.alignment.events import (
     Channel,
     Close,
     Decline,
-    Effect,
     EndOfPartition,
     ForwardCancel,
     TimerFired,
@@ -36,14 +36,14 @@ from dagster_ckpt.errors import InvalidRequest
 
 
 class Switching(StrEnum):
-    """Whether a checkpoint may turn unaligned."""
+    """Switching of a checkpoint from aligned to unaligned."""
 
     ALIGNED_ONLY = "aligned_only"
     ALTERNATING = "alternating"
 
 
 class AfterEnd(StrEnum):
-    """What the end of an input means for a pending checkpoint."""
+    """Meaning of an ended input for a pending checkpoint."""
 
     COUNTS_AS_BARRIER = "counts_as_barrier"
     ABORTS = "aborts"
@@ -152,15 +152,17 @@ class SingleCheckpointHandler:
 
     # --- shared steps --------------------------------------------------------------------------
 
-    def _begun(self, sign: Barrier | Announcement) -> tuple[SingleCheckpointHandler, tuple[Effect, ...]]:
-        """Begin the checkpoint that ``sign`` belongs to, unless it is under way; give up an older one
+    def _begun(
+        self, sign: Barrier | Announcement
+    ) -> tuple[SingleCheckpointHandler, tuple[AlignmentEffect, ...]]:
+        """Begin the checkpoint that ``sign`` belongs to, unless it is pending; give up an older one
         first."""
         if self.progress.current == sign.checkpoint_id:
             return self, ()
         left, effects = self._superseded()
         return replace(left, progress=left.progress.begin(sign)), effects
 
-    def _superseded(self) -> tuple[SingleCheckpointHandler, tuple[Effect, ...]]:
+    def _superseded(self) -> tuple[SingleCheckpointHandler, tuple[AlignmentEffect, ...]]:
         pending = self.progress.current
         if pending is None or not self.progress.is_pending:
             return self, ()
@@ -173,16 +175,18 @@ class SingleCheckpointHandler:
     def _left(self, checkpoint_id: CheckpointId) -> SingleCheckpointHandler:
         return replace(self, progress=self.progress.give_up(checkpoint_id), phase=AlignedPhase())
 
-    def _abort_effects(self, checkpoint_id: CheckpointId, reason: Reason) -> tuple[Effect, ...]:
-        told: tuple[Effect, ...] = (Decline(checkpoint_id, reason), ForwardCancel(checkpoint_id))
+    def _abort_effects(self, checkpoint_id: CheckpointId, reason: Reason) -> tuple[AlignmentEffect, ...]:
+        told: tuple[AlignmentEffect, ...] = (Decline(checkpoint_id, reason), ForwardCancel(checkpoint_id))
         return (*told, *self.phase.abort(), *self._cancel_timer())
 
-    def _after(self, outcome: Outcome, progress: Progress, before: tuple[Effect, ...], now: float) -> Turn:
+    def _after(
+        self, outcome: Outcome, progress: Progress, before: tuple[AlignmentEffect, ...], now: float
+    ) -> Turn:
         """Take over the outcome of a phase; keep a timer exactly while the checkpoint may still switch."""
         pending = not outcome.finished
         due = deadline(progress.barrier) if pending and progress.barrier is not None else None
         wanted = due is not None and isinstance(outcome.phase, AlignedPhase)
-        timer: tuple[Effect, ...] = ()
+        timer: tuple[AlignmentEffect, ...] = ()
         if wanted and due is not None and progress.timer is None and progress.current is not None:
             timer = (ArmTimer(progress.current, max(due, now)),)
             progress = replace(progress, timer=progress.current)
@@ -194,7 +198,7 @@ class SingleCheckpointHandler:
         )
         return Turn(handler, (*before, *outcome.effects, *timer))
 
-    def _cancel_timer(self) -> tuple[Effect, ...]:
+    def _cancel_timer(self) -> tuple[AlignmentEffect, ...]:
         return () if self.progress.timer is None else (CancelTimer(self.progress.timer),)
 
     def _check(self, barrier: Barrier | Announcement) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from dagster_ckpt.core.alignment.events import (
+    AlignmentEffect,
     Announcement,
     Barrier,
     BarrierEvent,
@@ -16,7 +17,6 @@ from dagster_ckpt.core.alignment.events import (
     Channel,
     Close,
     Decline,
-    Effect,
     EndOfPartition,
     ForwardCancel,
     TimerFired,
@@ -125,42 +125,42 @@ class CheckpointTracker:
     def _completed(self, count: _Count, now: float) -> Turn:
         """Drop this count and all older ones, which are subsumed; trigger unless it was aborted."""
         left = tuple(c for c in self.counts if c.checkpoint_id > count.checkpoint_id)
-        effects: tuple[Effect, ...] = ()
+        effects: tuple[AlignmentEffect, ...] = ()
         if count.barrier is not None and not count.aborted:
             effects = (_trigger(count.barrier, count.started, now),)
         return Turn(replace(self, counts=left), effects)
 
     def _cancel_marker(self, marker: CancelMarker, now: float) -> Turn:
-        cancelled = marker.checkpoint_id
-        if self._takes_shortcut(cancelled):
-            return Turn(replace(self, latest=cancelled), _given_up(cancelled))
-        effects: list[Effect] = []
+        canceled = marker.checkpoint_id
+        if self._takes_shortcut(canceled):
+            return Turn(replace(self, latest=canceled), _given_up(canceled))
+        effects: list[AlignmentEffect] = []
         for older in self.counts:
-            if older.checkpoint_id <= cancelled and not older.aborted:
+            if older.checkpoint_id <= canceled and not older.aborted:
                 effects += _given_up(older.checkpoint_id)
-        left = tuple(c for c in self.counts if c.checkpoint_id > cancelled)
-        known = next((c for c in self.counts if c.checkpoint_id == cancelled), None)
+        left = tuple(c for c in self.counts if c.checkpoint_id > canceled)
+        known = next((c for c in self.counts if c.checkpoint_id == canceled), None)
         if known is not None:
             count = replace(known.with_channel(marker.channel), aborted=True)
             kept = left if count.is_complete else (count, *left)
             return Turn(replace(self, counts=kept), tuple(effects))
-        if self.latest is not None and cancelled <= self.latest:
+        if self.latest is not None and canceled <= self.latest:
             return Turn(replace(self, counts=left), tuple(effects))
         count = _Count(
-            checkpoint_id=cancelled,
+            checkpoint_id=canceled,
             barrier=None,
             arrived=frozenset({marker.channel}),
             awaited=self.open_channels,
             started=now,
             aborted=True,
         )
-        return Turn(replace(self, counts=(count, *left), latest=cancelled), (*effects, *_given_up(cancelled)))
+        return Turn(replace(self, counts=(count, *left), latest=canceled), (*effects, *_given_up(canceled)))
 
     def _end(self, channel: Channel, now: float) -> Turn:
         left = replace(self, open_channels=self.open_channels - {channel})
         match self.after_end:
             case AfterEnd.ABORTS:
-                effects: list[Effect] = []
+                effects: list[AlignmentEffect] = []
                 for count in self.counts:
                     if not count.aborted:
                         effects += _given_up(
@@ -202,5 +202,5 @@ def _trigger(barrier: Barrier, started: float, now: float) -> TriggerSnapshot:
 
 def _given_up(
     checkpoint_id: CheckpointId, reason: Reason = Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
-) -> tuple[Effect, ...]:
+) -> tuple[AlignmentEffect, ...]:
     return (Decline(checkpoint_id, reason), ForwardCancel(checkpoint_id))

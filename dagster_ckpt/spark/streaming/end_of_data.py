@@ -1,4 +1,4 @@
-"""Finds out when everything behind ended sources is worked off, the batches included that only move watermarks."""
+"""Finds out when everything behind ended sources is processed, the batches included that only move watermarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 0.05
 
 
-class WorkedOff:
+class InputExhausted:
     """Waits, stage after stage, in a thread of its own; to be started once every source has ended."""
 
     def __init__(self, stages: Sequence[RunningStage]) -> None:

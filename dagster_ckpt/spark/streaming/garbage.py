@@ -1,21 +1,20 @@
-"""Removes, now and then, table files that neither the table nor a restorable snapshot needs any more."""
+"""Removes, now and then, log entries and table files that nothing restorable needs any more."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.outcomes import Completed
+from dagster_ckpt.core.ids import CheckpointId, LogPosition, StageUid
 from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.streaming.stage_worker import StageWorker
 
 if TYPE_CHECKING:
-    from dagster_ckpt.core.model import CheckpointMetadata
-    from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-    from dagster_ckpt.spark.directories import AttemptDirectory
-    from dagster_ckpt.spark.reporting import Reporter
-    from dagster_ckpt.spark.tables import PipelineTables
+    from dagster_ckpt.spark.stage_report import Reporter
 
 
 class TableGarbage:
@@ -24,23 +23,16 @@ class TableGarbage:
     def __init__(
         self,
         *,
-        coordinator: CheckpointCoordinator,
-        tables: PipelineTables,
-        attempt: AttemptDirectory,
-        publishing: threading.Lock,
+        clean_up: TableCleanUp,
         reporter: Reporter,
         every: float,
     ) -> None:
-        """``publishing`` is held while tables are published; ``every``: seconds between two collections."""
-        self._coordinator = coordinator
-        self._tables = tables
-        self._attempt = attempt
-        self._publishing = publishing
+        """``every``: seconds between two collections."""
+        self._clean_up = clean_up
         self._reporter = reporter
         self._every = every
         self._due_at = time.monotonic() + every
         self._collecting = threading.Lock()
-        self._read: dict[CheckpointId, CheckpointMetadata] = {}
 
     def collect_if_due(self) -> None:
         """Begin a collection if it is time for one."""
@@ -49,7 +41,7 @@ class TableGarbage:
 
     def _collect(self) -> None:
         try:
-            removed = self.collect()
+            removed = self._clean_up.collect()
         except CheckpointError as error:
             self._reporter.info(f"table files no longer needed are kept for now: {error}")
             self._due_at = time.monotonic() + self._every
@@ -59,27 +51,34 @@ class TableGarbage:
         finally:
             self._collecting.release()
 
-    def collect(self) -> int | None:
-        """Remove what nothing needs; return how many files went, None when this is not the moment.
 
-        A pending checkpoint may hold rows that were prepared before the latest publish: nobody else knows of them, so
-        none may be pending. A cut taken later holds later rows only, and no publish can come in between.
-        """
-        self._read_missing()
-        with self._publishing:
-            record = self._coordinator.record
-            restorable = [CheckpointId(k.checkpoint_id) for k in (*record.completed, *record.savepoints)]
-            if record.pending or any(number not in self._read for number in restorable):
-                return None
-            self._read = {number: self._read[number] for number in restorable}
-            return self._tables.collect_garbage(self._attempt, list(self._read.values()))
+MIN_ENTRIES_TO_TRUNCATE = 32
+"""Entries that must be removable before a log is cut: each cut waits for the disk twice."""
 
-    def _read_missing(self) -> None:
-        """What a snapshot holds never changes, so each is read once. Raises what keeps one from being read."""
-        record = self._coordinator.record
-        for known in (*record.completed, *record.savepoints):
-            number = CheckpointId(known.checkpoint_id)
-            if number not in self._read:
-                outcome = self._coordinator.status_of(number)
-                if isinstance(outcome, Completed):
-                    self._read[number] = outcome.metadata
+
+def cut_point(
+    log: ChannelLog,
+    *,
+    readers: Iterable[LogPosition],
+    pending: Sequence[CheckpointId],
+) -> LogPosition:
+    """Return the first entry to keep: readers may return to it, or a pending checkpoint's barrier lies there."""
+    barriers = (log.find_barrier(number) for number in pending)
+    wanted = [*readers, *(at for at in barriers if at is not None)]
+    return min(wanted, default=log.end)
+
+
+def cut_logs(workers: Mapping[StageUid, StageWorker], pending: Sequence[CheckpointId]) -> int:
+    """Cut every log as far as possible; return how many entries went. Safe while everything runs."""
+    needed = {uid: worker.needed_from() for uid, worker in workers.items()}
+    removed = 0
+    for uid, worker in workers.items():
+        readers = [positions[uid] for positions in needed.values() if uid in positions]
+        point = cut_point(worker.log, readers=readers, pending=pending)
+        if point - worker.log.start < MIN_ENTRIES_TO_TRUNCATE:
+            continue
+        try:
+            removed += worker.log.truncate_before(point)
+        except CheckpointError:
+            continue  # a full or read-only disk: the next cut tries again
+    return removed

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
 from dagster_ckpt.core.ids import CheckpointId, LogPosition, StageUid
-from dagster_ckpt.spark.channel_entries import Barrier, Cancel, Data, End
-from dagster_ckpt.spark.channel_log import ChannelLog
+from dagster_ckpt.spark.channel.entries import BarrierEntry, CancelEntry, DataEntry, EndEntry
+from dagster_ckpt.spark.channel.log import ChannelLog
 
-Mark: TypeAlias = Barrier | Cancel | End
+Mark: TypeAlias = BarrierEntry | CancelEntry | EndEntry
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,27 +30,27 @@ class InputChannel:
     """Barriers, cancel markers and ends that were not delivered yet."""
     barriers: dict[CheckpointId, LogPosition] = field(default_factory=dict)
     """Where the barriers lie that were seen."""
-    standing_on: Barrier | None = None
+    standing_on: BarrierEntry | None = None
     """The barrier the reader was reported to stand on and was not released from."""
 
     def __post_init__(self) -> None:
         self.looked_to = self.position
 
-    def look(self) -> list[Barrier]:
+    def look(self) -> list[BarrierEntry]:
         """Take up the entries written since; return the barriers among them."""
-        seen: list[Barrier] = []
+        seen: list[BarrierEntry] = []
         for position, entry in self.log.entries(self.looked_to):
             self.looked_to = LogPosition(position + 1)
             match entry:
-                case Data():
+                case DataEntry():
                     if entry.files:
                         self.rows.append(position)
-                case Barrier():
+                case BarrierEntry():
                     if entry.checkpoint_id > self.ignored_through:
                         self.barriers[entry.checkpoint_id] = position
                         self.marks.append((position, entry))
                         seen.append(entry)
-                case Cancel() | End():
+                case CancelEntry() | EndEntry():
                     self.marks.append((position, entry))
                 case _:
                     assert_never(entry)
@@ -70,7 +70,7 @@ class InputChannel:
         if self.standing_on is not None:
             return None
         mark = self.arrived_or_passed()
-        if isinstance(mark, Barrier):
+        if isinstance(mark, BarrierEntry):
             self.standing_on = mark
         return mark
 
@@ -80,10 +80,10 @@ class InputChannel:
             return None
         return self.marks.popleft()[1]
 
-    def pulled_forward(self, checkpoint_id: CheckpointId) -> Barrier | None:
+    def pulled_forward(self, checkpoint_id: CheckpointId) -> BarrierEntry | None:
         """Return the barrier of ``checkpoint_id`` ahead of the rows before it, once."""
         for index, (_, mark) in enumerate(self.marks):
-            if isinstance(mark, Barrier) and mark.checkpoint_id == checkpoint_id:
+            if isinstance(mark, BarrierEntry) and mark.checkpoint_id == checkpoint_id:
                 del self.marks[index]
                 return mark
         return None

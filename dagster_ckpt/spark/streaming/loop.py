@@ -1,6 +1,6 @@
 """The one thread in which all barrier decisions of a run are taken: messages in, logs and commits looked at.
 
-It looks often while a checkpoint is underway and seldom otherwise: nothing is aligned then.
+It looks often while a checkpoint is pending and seldom otherwise: nothing is aligned then.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class BarrierLoop:
             worker.close(self._clock.now())
 
     @property
-    def underway(self) -> Mapping[CheckpointId, float]:
+    def pending(self) -> Mapping[CheckpointId, float]:
         """Checkpoints that were triggered and are not over, and when."""
         return dict(self._underway)
 

@@ -1,4 +1,4 @@
-"""What is seen of a streaming run while it runs: per stage and per pending checkpoint."""
+"""Progress of a streaming run: per stage and per pending checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingProgress:
-    """A checkpoint underway."""
+    """Pending checkpoint."""
 
     checkpoint_id: int
     age: float

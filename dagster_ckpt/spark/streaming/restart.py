@@ -64,7 +64,7 @@ class FixedDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDelay:
-    """The delay grows with every failure, up to a bound, and begins anew after a quiet time."""
+    """The delay grows with every failure, up to a bound, and is reset after a quiet time."""
 
     initial: float = 1.0
     maximum: float = 60.0

@@ -10,29 +10,31 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dagster_ckpt.core.checkpoint.stop_with_savepoint import NotStopped, Stopped, StoppedBadly
+from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.requests import CheckpointRequest
-from dagster_ckpt.core.stop_with_savepoint import NotStopped, Stopped, StoppedBadly
-from dagster_ckpt.core.tasks import StageStatus
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.ports import Clock
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.reporting import Reporter
-from dagster_ckpt.spark.stage_query import StageArguments
-from dagster_ckpt.spark.streaming.end_of_data import WorkedOff
-from dagster_ckpt.spark.streaming.garbage import TableGarbage
+from dagster_ckpt.spark.stage_report import Reporter
+from dagster_ckpt.spark.streaming.backlog import BacklogReporter
+from dagster_ckpt.spark.streaming.end_of_data import InputExhausted
+from dagster_ckpt.spark.streaming.garbage import TableGarbage, cut_logs
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded
-from dagster_ckpt.spark.streaming.retention import cut_logs
 from dagster_ckpt.spark.streaming.running_stage import RunningStage, StageSetup, stop_stages
+from dagster_ckpt.spark.streaming.settings import StreamingSettings
 from dagster_ckpt.spark.streaming.timer import Poller
-from dagster_ckpt.spark.tables import PipelineTables
+from dagster_ckpt.spark.table.tables import PipelineTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_ckpt.pipeline import CheckpointedPipeline
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 LOOK_AT_QUERIES_EVERY = 0.25
 CUT_LOGS_EVERY = 10.0
@@ -67,28 +69,12 @@ class StoppedWithSavepoint:
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """All sources were bounded and everything is processed; the final checkpoint is complete."""
+    """All sources were bounded and everything is processed; the final checkpoint, if wanted, is complete."""
 
     checkpoint_id: CheckpointId | None
 
 
 RunEnd = StageDied | TakenOver | StoppedWithSavepoint | EndOfData
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamingSettings:
-    """How a streaming run behaves; durations in seconds."""
-
-    trigger_interval: float = 0.0
-    """Least time between the beginnings of two batches of a stage; 0: as fast as there is data."""
-    snapshot_retries: int = 2
-    """How often storing a stage's part is tried again when storage fails in passing."""
-    starting_at_once: int = 2
-    """Stages whose readers start at the same time."""
-    start_timeout: float = 60.0
-    stop_timeout: float = 30.0
-    """How long a stop waits for the batches being written."""
-    tidy_tables_every: float = 60.0
 
 
 @dataclass(kw_only=True)
@@ -113,10 +99,14 @@ class StreamingRun:
     _ends: queue.SimpleQueue[RunEnd] = field(default_factory=queue.SimpleQueue)
     _finished: set[StageUid] = field(default_factory=set)
     _next_cut: float = 0.0
-    _worked_off: WorkedOff | None = None
+    _worked_off: InputExhausted | None = None
     _final_from: CheckpointId | None = None
     _final_at: float = 0.0
     _cutting: threading.Lock = field(default_factory=threading.Lock)
+    _backlog: BacklogReporter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._backlog = BacklogReporter(self.coordinator)
 
     # --- start ------------------------------------------------------------------------------------------------
 
@@ -142,10 +132,12 @@ class StreamingRun:
         )
         self.poller = Poller(self._poll, on_error=self._poll_failed)
         self.garbage = TableGarbage(
-            coordinator=self.coordinator,
-            tables=self.tables,
-            attempt=self.attempt,
-            publishing=self.gateway.publishing,
+            clean_up=TableCleanUp(
+                coordinator=self.coordinator,
+                tables=self.tables,
+                attempt=self.attempt,
+                publishing=self.gateway.publishing,
+            ),
             reporter=self.reporter,
             every=self.settings.tidy_tables_every,
         )
@@ -190,7 +182,7 @@ class StreamingRun:
             with suppress(queue.Empty):
                 return self._ends.get_nowait()
             end = self._look_at_queries() or self._look_at_coordinator() or self._look_at_tables()
-            end = end or self._look_for_the_end()
+            end = end or self._look_at_backlog() or self._look_for_the_end()
             if end is not None:
                 return end
             left = until - time.monotonic()
@@ -238,10 +230,29 @@ class StreamingRun:
                 continue
             error = stage.failure
             if error is None and stage.is_bounded:
-                stage.is_ended = True
+                self._source_ended(stage)
                 continue
             message = f"stage {uid} failed: {error}" if error else f"the query of stage {uid} was stopped"
             return StageDied(uid, message, error)
+        return None
+
+    def _source_ended(self, stage: RunningStage) -> None:
+        """Barriers pass an ended source as before; told to the coordinator, its end refuses every checkpoint."""
+        if not stage.is_ended and not self._checkpoints_after_end:
+            self.coordinator.report_stage(stage.uid, StageStatus.FINISHED)
+        stage.is_ended = True
+
+    @property
+    def _checkpoints_after_end(self) -> bool:
+        return self.coordinator.config.checkpoints_after_tasks_finish
+
+    def _look_at_backlog(self) -> RunEnd | None:
+        try:
+            self._backlog.look(self.stages.values())
+        except CheckpointError:
+            return None  # the store cannot be asked: it is told with the next change
+        except Exception as error:
+            return StageDied(None, f"is_backlog of a source failed: {error}", error)
         return None
 
     def _look_at_coordinator(self) -> RunEnd | None:
@@ -261,12 +272,14 @@ class StreamingRun:
         return StageDied(None, missed) if missed else None
 
     def _look_for_the_end(self) -> RunEnd | None:
-        """When everything is worked off, a checkpoint taken after that is the final one: it publishes the last rows.
+        """Take the final checkpoint once all input is exhausted: it publishes the last rows.
 
         A stop-with-savepoint that was asked for meanwhile is waited for: who asked gets the savepoint.
         """
         if self.coordinator.is_stopping or not self._is_worked_off():
             return None
+        if not self._checkpoints_after_end:
+            return EndOfData(None)
         record = self.coordinator.record
         if self._final_from is None:
             self._final_from = CheckpointId(record.next_id)
@@ -285,7 +298,7 @@ class StreamingRun:
         if not all(stage.is_ended for stage in self.stages.values() if not stage.worker.inputs):
             return False
         if self._worked_off is None:
-            self._worked_off = WorkedOff(list(self.stages.values()))
+            self._worked_off = InputExhausted(list(self.stages.values()))
             self._worked_off.start()
         return self._worked_off.is_set
 

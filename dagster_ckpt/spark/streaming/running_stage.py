@@ -9,40 +9,39 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.authoring.stages import Boundedness
 from dagster_ckpt.core.alignment import Decline
 from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
-from dagster_ckpt.core.subtask_effects import DeclineCheckpoint
+from dagster_ckpt.core.subtask.effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.spark.channel_entries import Barrier, Data
-from dagster_ckpt.spark.channel_log import ChannelLog
-from dagster_ckpt.spark.slow_start import MOST_STARTS, was_slow
-from dagster_ckpt.spark.source_batch import read_source_batch
-from dagster_ckpt.spark.stage_query import StageArguments, StageQuery
-from dagster_ckpt.spark.stage_snapshot import SnapshotOutcome, StageSnapshotter
-from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, StoppedAtBatchBoundary
-from dagster_ckpt.spark.streaming.induced import InducedBarriers
+from dagster_ckpt.spark.attempt.source_batch import read_source_batch
+from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
+from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.positions import CommittedBatches, names_of_inputs
+from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_start
+from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
+from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, StoppedAtBatchBoundary
 from dagster_ckpt.spark.streaming.input_channel import InputChannel
-from dagster_ckpt.spark.streaming.positions import CommittedBatches, names_of_inputs
 from dagster_ckpt.spark.streaming.progress import BatchMeter
-from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob, StageCut
+from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
-from dagster_ckpt.stages import Boundedness
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from dagster_ckpt.pipeline import CheckpointedPipeline
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
     from dagster_ckpt.spark.directories import AttemptDirectory
-    from dagster_ckpt.spark.streaming.run import StreamingSettings
-    from dagster_ckpt.spark.tables import PipelineTables
+    from dagster_ckpt.spark.streaming.settings import StreamingSettings
+    from dagster_ckpt.spark.table.tables import PipelineTables
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageSetup:
-    """What all stages of a run share."""
+    """Setup that all stages of a run share."""
 
     pipeline: CheckpointedPipeline
     coordinator: CheckpointCoordinator
@@ -139,7 +138,7 @@ class RunningStage:
 
         Spark has not begun a batch then, so this is what starting it later would have been.
         """
-        if not was_slow(self.failure) or self.starts >= MOST_STARTS:
+        if not is_retryable_start(self.failure) or self.starts >= MAX_START_ATTEMPTS:
             return False
         self.start(spark, settings)
         return True
@@ -160,7 +159,7 @@ class RunningStage:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the query, unless it was stopped or came to its end."""
+        """Error that ended the query, unless it was stopped or came to its end."""
         error = None if self.query is None else self.query.exception()
         return None if error is None or StoppedAtBatchBoundary.__name__ in str(error) else error
 
@@ -180,7 +179,7 @@ class RunningStage:
         positions = self.worker.batches.current.positions
         try:
             return any(
-                isinstance(entry, Data) and entry.files
+                isinstance(entry, DataEntry) and entry.files
                 for uid, channel in self.worker.inputs.items()
                 for _, entry in channel.log.entries(positions[uid])
             )
@@ -197,6 +196,12 @@ class RunningStage:
         with suppress(Exception):
             return [dict(progress) for progress in (self.query.recentProgress if self.query else ())]
         return []
+
+    def last_progress(self) -> dict[str, Any]:
+        """Return what Spark reports of the newest batch; nothing before the first, or when it cannot be asked."""
+        with suppress(Exception):
+            return dict((self.query and self.query.lastProgress) or {})
+        return {}
 
     # --- stopping ---------------------------------------------------------------------------------------------
 
@@ -261,7 +266,7 @@ def _induced(query: StageQuery, gate: BatchGate) -> InducedBarriers | None:
 
 
 def _newest_barrier(log: ChannelLog) -> CheckpointId:
-    barriers = (e.checkpoint_id for _, e in log.entries(log.start) if isinstance(e, Barrier))
+    barriers = (e.checkpoint_id for _, e in log.entries(log.start) if isinstance(e, BarrierEntry))
     return max(barriers, default=CheckpointId(0))
 
 
@@ -271,10 +276,10 @@ def _release_earlier(setup: StageSetup, query: StageQuery, over: Any) -> None:
         case CheckpointingMode.AT_LEAST_ONCE:
             query.release.everything()
         case CheckpointingMode.EXACTLY_ONCE:
-            query.release.begin_anew(max(over, default=CheckpointId(0)))
+            query.release.reset(max(over, default=CheckpointId(0)))
 
 
-def _job(setup: StageSetup, query: StageQuery, cut: StageCut, worker: StageWorker) -> SnapshotJob:
+def _job(setup: StageSetup, query: StageQuery, cut: Cut, worker: StageWorker) -> SnapshotJob:
     def sink_cut(batch: BatchId | None) -> Any:
         return setup.tables.cut(query.stage, query.directory, batch)
 
@@ -286,6 +291,7 @@ def _job(setup: StageSetup, query: StageQuery, cut: StageCut, worker: StageWorke
 
     return SnapshotJob(
         cut=cut,
+        holds=worker.alignment.holds,
         snapshotter=worker.snapshotter,
         batches=worker.batches,
         inputs={uid: channel.log for uid, channel in worker.inputs.items()},

@@ -5,29 +5,21 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
-from dagster_ckpt.core.events import CoordinatorEvent
+from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.recovery import RestorePurpose
-from dagster_ckpt.core.tasks import StageStatus
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFound
-from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore
-from dagster_ckpt.runtime.clock import SystemClock
+from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
 from dagster_ckpt.runtime.mailbox import Mailbox
-from dagster_ckpt.runtime.opening import Ownership
-from dagster_ckpt.spark.attempt_restore import AttemptRestorer, state_of_directory
-from dagster_ckpt.spark.manifest_handles import handles_in_manifest
-from dagster_ckpt.spark.reporting import Reporter
-from dagster_ckpt.spark.stage_query import StageArguments
+from dagster_ckpt.spark.attempt.attempt import Attempt, PipelineSetup
+from dagster_ckpt.spark.attempt.hooks import with_hooks
+from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.streaming.background import DaemonBackground
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, GiveUp, RestartAfter, RestartStrategy
@@ -37,16 +29,13 @@ from dagster_ckpt.spark.streaming.run import (
     StageDied,
     StoppedWithSavepoint,
     StreamingRun,
-    StreamingSettings,
     TakenOver,
 )
+from dagster_ckpt.spark.streaming.settings import StreamingSettings
 from dagster_ckpt.spark.streaming.watch import ProgressWatch
-from dagster_ckpt.spark.tables import PipelineTables
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from dagster_ckpt.pipeline import CheckpointedPipeline
+    pass
 
 WAIT = 0.25
 
@@ -70,29 +59,12 @@ ServiceEnd = EndOfData | StoppedWithSavepoint | TakenOver | Interrupted | GaveUp
 
 
 @dataclass(kw_only=True)
-class StreamingService:
+class StreamingService(PipelineSetup):
     """Everything a streaming run needs; ``run`` blocks until its end. Nothing of Dagster is in here."""
 
-    pipeline: CheckpointedPipeline
-    config: CheckpointConfig
-    store: CoordinatorStore
-    storage: CheckpointStorage
-    open_storage: Callable[[str], CheckpointStorage]
-    session: Callable[[], SparkSession]
-    work_dir: Path
-    table_dir: Path
-    owner: str
-    """The Dagster run."""
-    root: str = ""
-    """First run of a chain of re-executions: what an earlier try completed beats the restore point of them all."""
-    reporter: Reporter
-    restore: RestoreOptions = RestoreOptions()
-    listeners: Sequence[Callable[[CoordinatorEvent], None]] = ()
     strategy: RestartStrategy = ExponentialDelay()
     settings: StreamingSettings = StreamingSettings()
     arguments: Mapping[StageUid, StageArguments] = field(default_factory=dict)
-    clock: Clock = field(default_factory=SystemClock)
-    library_version: str = ""
     watch: ProgressWatch = field(default_factory=ProgressWatch)
     """Looks at the run now and then."""
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -151,57 +123,26 @@ class StreamingService:
 
     def _start(self) -> None:
         self.coordinator = None
-        tables = PipelineTables(
-            pipeline=self.pipeline,
-            table_dir=self.table_dir,
-            mode=self.config.mode,
-            epoch=lambda: coordinator.epoch,
-        )
-        gateway = StreamingGateway(tables=tables, reporter=self.reporter)
-        coordinator = CheckpointCoordinator.open(
-            graph=self.pipeline.graph,
-            config=self.config,
-            store=self.store,
-            storage=self.storage,
-            open_storage=self.open_storage,
-            gateway=gateway,
-            clock=self.clock,
-            owner=self.owner,
-            root=self.root or self.owner,
-            restore=self.restore,
-            listeners=self.listeners,
-            read_manifest=handles_in_manifest,
-            background=DaemonBackground(),
-            purpose=RestorePurpose.FORK if self.restore.fork else RestorePurpose.IN_PLACE,
-            directory_state=partial(state_of_directory, self.pipeline),
-            epochs_below=tables.newest_epoch,
-            library_version=self.library_version,
+        attempt = Attempt.open(
+            self,
+            StreamingGateway,
             ownership=Ownership.RESTART if self.restarts else Ownership.NEW_ATTEMPT,
             acks=AckDurability.AT_COMPLETION,
+            background=DaemonBackground(),
         )
-        self.coordinator = coordinator
+        self.coordinator = attempt.coordinator
         for uid in self.pipeline.stages:
-            coordinator.report_stage(uid, StageStatus.INITIALIZING)
-        gateway.attempt = AttemptRestorer(
-            pipeline=self.pipeline,
-            coordinator=coordinator,
-            work_dir=self.work_dir,
-            open_storage=self.open_storage,
-            tables=tables,
-            reporter=self.reporter,
-            options=self.restore,
-            session=self.session,
-        ).restore()
+            attempt.coordinator.report_stage(uid, StageStatus.INITIALIZING)
         self.current = StreamingRun(
             pipeline=self.pipeline,
-            coordinator=coordinator,
-            gateway=gateway,
-            attempt=gateway.attempt,
+            coordinator=attempt.coordinator,
+            gateway=attempt.gateway,
+            attempt=attempt.directory,
             spark=self.session(),
-            tables=tables,
+            tables=attempt.tables,
             reporter=self.reporter,
             clock=self.clock,
-            arguments=self.arguments,
+            arguments=with_hooks(self.arguments, self.pipeline, attempt.hooks),
             settings=self.settings,
             requests=Mailbox(self.clock, tell=self.reporter.info).serve,
         )
@@ -228,6 +169,7 @@ class StreamingService:
                 self._stopped()
             case TakenOver():
                 self._stopped()
+                self._end(RunStatus.FAILED, clean=False)
             case EndOfData():
                 self._end(RunStatus.FINISHED, clean=self._stopped())
             case StoppedWithSavepoint():
@@ -252,7 +194,7 @@ class StreamingService:
         """End a failed attempt so that the next one goes on from its latest checkpoint."""
         if self.coordinator is not None:
             with suppress(CheckpointError):
-                self.coordinator.fail_over(message)
+                self.coordinator.abandon(message)
         self._end(RunStatus.SUSPENDED, clean=False)
 
     def _end(self, status: RunStatus, *, clean: bool) -> None:

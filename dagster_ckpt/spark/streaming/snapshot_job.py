@@ -8,58 +8,43 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.failures import FailureDecision
+from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced
-from dagster_ckpt.spark.channel_log import ChannelLog
-from dagster_ckpt.spark.stage_snapshot import Cut, SnapshotOutcome, StageSnapshotter
-from dagster_ckpt.spark.streaming.in_flight import Span, plan_in_flight, spans_in_flight
-from dagster_ckpt.spark.streaming.positions import CommittedBatches
+from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_flight
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.positions import CommittedBatches
+from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 
 if TYPE_CHECKING:
-    from dagster_ckpt.spark.tables import SinkCut
+    from dagster_ckpt.spark.table.tables import SinkCut
 
 MAX_RUNNING = 4
-"""Snapshots of one stage that may be underway; with more, storage hangs and a new one is declined at once."""
+"""Snapshots of one stage that may be in progress; with more, storage hangs and a new one is declined at once."""
 _LOOK_EVERY = 0.005
 _RETRY_PAUSE = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCut:
-    """What the barrier loop knows of a cut when the barrier is in the stage's own log."""
-
-    checkpoint_id: CheckpointId
-    batch_id: BatchId | None
-    """The batch before the barrier; it may not be committed yet."""
-    output_position: LogPosition
-    barriers: Mapping[StageUid, LogPosition]
-    """Where this checkpoint's barrier lies in each input, as far as it has arrived."""
-    recording: frozenset[StageUid] = frozenset()
-    """Inputs whose data up to their barrier belongs to the checkpoint."""
-    start_delay_ms: float = 0.0
-    alignment_ms: float = 0.0
-    holds: bool = True
-    """Readers stood on the barriers (exactly-once); else they may have passed them."""
-
-
 @dataclass
 class SnapshotJob:
-    """One snapshot underway."""
+    """Snapshot in progress."""
 
-    cut: StageCut
+    cut: Cut
+    """As the barrier loop knows it when the barrier is in the stage's own log: its batch may not be committed yet."""
+    holds: bool
+    """Readers stood on the barriers (exactly-once); else they may have passed them."""
     snapshotter: StageSnapshotter
     batches: CommittedBatches
     inputs: Mapping[StageUid, ChannelLog]
     sink_cut: Callable[[BatchId | None], SinkCut]
     retries: int
     done: Callable[[SnapshotJob, SnapshotOutcome | None], None]
-    """Told at the end, in the job's thread; None: it was cancelled before it wrote anything."""
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    """Told at the end, in the job's thread; None: it was canceled, and has nothing to say."""
+    canceled: threading.Event = field(default_factory=threading.Event)
     _all_barriers: threading.Event = field(default_factory=threading.Event)
     _arrived: dict[StageUid, LogPosition] = field(default_factory=dict)
     _alignment_ms: float | None = None
@@ -101,8 +86,8 @@ class SnapshotJob:
             if outcome.decision is not FailureDecision.RETRY_OP:
                 return outcome
             left -= 1
-            if self.cancelled.wait(_RETRY_PAUSE * 2 ** (self.retries - left)):
-                return outcome
+            if self.canceled.wait(_RETRY_PAUSE * 2 ** (self.retries - left)):
+                return None
 
     def _declined(self, error: Exception) -> SnapshotOutcome:
         text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
@@ -119,11 +104,11 @@ class SnapshotJob:
     def _wait(self) -> bool:
         """Wait for the cut's commit and the last barrier; False when the checkpoint is over before that."""
         while not self._is_ready():
-            if self.cancelled.wait(_LOOK_EVERY):
+            if self.canceled.wait(_LOOK_EVERY):
                 return False
             if not self.snapshotter.coordinator.is_pending(self.cut.checkpoint_id):
                 return False
-        return not self.cancelled.is_set()
+        return not self.canceled.is_set()
 
     def _is_ready(self) -> bool:
         batch = self.cut.batch_id
@@ -132,27 +117,22 @@ class SnapshotJob:
         return not self.cut.recording or self._all_barriers.is_set()
 
     def _cut(self) -> Cut:
-        cut = self.cut
-        barriers = {**cut.barriers, **self._arrived}
-        spans = self._spans(barriers)
-        files = plan_in_flight(spans)
-        sink = self.sink_cut(cut.batch_id)
-        return Cut(
-            checkpoint_id=cut.checkpoint_id,
-            batch_id=cut.batch_id,
+        """Return the cut with what is known now that it is committed and every barrier has arrived."""
+        barriers = {**self.cut.input_positions, **self._arrived}
+        files = plan_in_flight(self._spans(barriers))
+        sink = self.sink_cut(self.cut.batch_id)
+        return replace(
+            self.cut,
             input_positions=barriers,
-            output_position=cut.output_position,
-            alignment_ms=cut.alignment_ms if self._alignment_ms is None else self._alignment_ms,
-            start_delay_ms=cut.start_delay_ms,
+            alignment_ms=self.cut.alignment_ms if self._alignment_ms is None else self._alignment_ms,
             table=sink.snapshot,
             extra_files=(*sink.files, *files),
-            unaligned=bool(cut.recording),
             persisted_in_flight=sum(file.size for file in files),
         )
 
     def _spans(self, barriers: Mapping[StageUid, LogPosition]) -> list[Span]:
         """Return what is in flight, having checked that only recorded inputs have rows before their barriers."""
-        if not self.cut.holds:
+        if not self.holds:
             return []
         spans = spans_in_flight(self.batches.positions_at(self.cut.batch_id), barriers, self.inputs)
         for span in spans:
@@ -162,3 +142,60 @@ class SnapshotJob:
                     f"{span.stop}: not a cut"
                 )
         return spans
+
+
+@dataclass(kw_only=True)
+class SnapshotJobs:
+    """The snapshots of one stage that are in progress; used by the barrier loop's thread, but for ``needed_from``."""
+
+    uid: StageUid
+    _running: dict[CheckpointId, SnapshotJob] = field(default_factory=dict)
+    _pinned: dict[CheckpointId, Mapping[StageUid, LogPosition]] = field(default_factory=dict)
+    """Where the inputs' readers stood: a snapshot may have to store what lies behind that."""
+
+    def __contains__(self, checkpoint_id: CheckpointId) -> bool:
+        return checkpoint_id in self._running
+
+    def check_room(self) -> None:
+        """Raise CheckpointError where so many snapshots have not ended that storage must be hanging."""
+        if len(self._running) >= MAX_RUNNING:
+            raise CheckpointError(
+                f"{len(self._running)} earlier snapshots of {self.uid} have not ended: checkpoint storage hangs"
+            )
+
+    def add(self, job: SnapshotJob, positions: Mapping[StageUid, LogPosition]) -> None:
+        """Note a job that is about to start, and where the readers stand."""
+        self._pinned[job.cut.checkpoint_id] = positions
+        self._running[job.cut.checkpoint_id] = job
+
+    def ended(self, checkpoint_id: CheckpointId) -> None:
+        """Forget a job whose thread has ended."""
+        self._running.pop(checkpoint_id, None)
+        self._pinned.pop(checkpoint_id, None)
+
+    def barriers_arrived(
+        self, checkpoint_id: CheckpointId, barriers: Mapping[StageUid, LogPosition], alignment_ms: float
+    ) -> None:
+        """Complete the in-flight data of a job, if there is one."""
+        job = self._running.get(checkpoint_id)
+        if job is not None:
+            job.barriers_arrived(barriers, alignment_ms)
+
+    def cancel(self, checkpoint_id: CheckpointId) -> None:
+        """Tell a job to stop where it is."""
+        job = self._running.get(checkpoint_id)
+        if job is not None:
+            job.canceled.set()
+
+    def cancel_all(self) -> None:
+        """Tell every job to stop where it is."""
+        for job in self._running.values():
+            job.canceled.set()
+
+    def needed_from(self, positions: Mapping[StageUid, LogPosition]) -> dict[StageUid, LogPosition]:
+        """Return ``positions``, moved back to the first entry a job may still have to store."""
+        needed = dict(positions)
+        for pinned in list(self._pinned.values()):
+            for uid, position in pinned.items():
+                needed[uid] = min(needed.get(uid, position), position)
+        return needed

@@ -1,66 +1,72 @@
-"""One stage of a streaming run: feeds its barrier handler and its checkpoint state, and performs what they decide.
+"""One stage of a streaming run: feeds its alignment and its checkpoint state, and performs what they decide.
 
 Used by the barrier loop's thread only; snapshots run in threads of their own and come back through the loop.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
-from dagster_ckpt.core.alignment import (
-    Announcement,
-    ArmTimer,
-    BarrierEvent,
-    BarrierHandler,
-    Block,
-    CancelMarker,
-    CancelTimer,
-    Close,
-    Decline,
-    Effect,
-    ForwardCancel,
-    InFlightComplete,
-    PullForward,
-    TimerFired,
-    TriggerSnapshot,
-    Unblock,
-    handler_for,
-)
-from dagster_ckpt.core.alignment import Barrier as BarrierArrived
-from dagster_ckpt.core.config import CheckpointingMode
-from dagster_ckpt.core.ids import CheckpointId, LogPosition, StageUid
+from dagster_ckpt.core.alignment import Decline, ForwardCancel, InFlightComplete, TriggerSnapshot
+from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.messages import BarrierOptions
-from dagster_ckpt.core.subtask import Step, SubtaskCheckpoints
-from dagster_ckpt.core.subtask_effects import (
+from dagster_ckpt.core.subtask.checkpoints import Step, SubtaskCheckpoints
+from dagster_ckpt.core.subtask.effects import (
+    Acknowledge,
+    ArmAlignmentTimer,
     CancelAsyncPart,
+    ConfirmLocalCopy,
     DeclineCheckpoint,
+    DiscardChannelState,
+    DiscardFiles,
+    DropLocalCopy,
     EmitBarrier,
     EmitCancelMarker,
     FailTask,
+    FinishOperators,
+    FinishOutputChannelState,
     FinishTask,
+    PrepareBarrier,
+    ReportMetrics,
     SubtaskEffect,
     TakeSnapshot,
     TellAborted,
+    TellComplete,
+    TellSubsumed,
 )
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.spark.channel_entries import Barrier, Cancel, encode_options
-from dagster_ckpt.spark.channel_log import ChannelLog, Outdated
-from dagster_ckpt.spark.channel_release import Release
-from dagster_ckpt.spark.streaming.alignment_facts import AlignmentFacts
-from dagster_ckpt.spark.streaming.gate import BatchGate, Hold
-from dagster_ckpt.spark.streaming.induced import InducedBarriers, Trigger
-from dagster_ckpt.spark.streaming.input_channel import InputChannel
-from dagster_ckpt.spark.streaming.positions import CommittedBatches
-from dagster_ckpt.spark.streaming.snapshot_job import MAX_RUNNING, SnapshotJob, StageCut
+from dagster_ckpt.spark.snapshot.take import Cut
+from dagster_ckpt.spark.streaming.barrier_writer import BarrierWriter
+from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, Trigger
+from dagster_ckpt.spark.streaming.input_alignment import Aligned, InputAlignment, Passed
+from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob, SnapshotJobs
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.config import CheckpointConfig
-    from dagster_ckpt.spark.stage_snapshot import StageSnapshotter
+    from dagster_ckpt.spark.channel.log import ChannelLog
+    from dagster_ckpt.spark.channel.positions import CommittedBatches
+    from dagster_ckpt.spark.channel.release import Release
+    from dagster_ckpt.spark.snapshot.take import StageSnapshotter
+    from dagster_ckpt.spark.streaming.input_channel import InputChannel
 
-MakeJob = Callable[[StageCut, "StageWorker"], SnapshotJob]
+log = logging.getLogger("dagster_ckpt.stage")
+
+MakeJob = Callable[[Cut, "StageWorker"], SnapshotJob]
 DeclineLater = Callable[["StageSnapshotter", DeclineCheckpoint | Decline], None]
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A checkpoint between its first step and its snapshot."""
+
+    timestamp: float
+    trigger: TriggerSnapshot | None
+    """None: the coordinator triggered it, nothing was aligned."""
+    barrier: tuple[LogPosition, BatchId | None] | None = None
+    """The stage's own barrier, once it is in the log."""
 
 
 @dataclass(kw_only=True)
@@ -83,26 +89,21 @@ class StageWorker:
     induced: InducedBarriers | None = None
     """Of a source that decides itself where barriers fall."""
     subtask: SubtaskCheckpoints = field(default_factory=SubtaskCheckpoints)
-    _handler: BarrierHandler | None = None
-    _timers: dict[CheckpointId, float] = field(default_factory=dict)
-    _facts: dict[CheckpointId, AlignmentFacts] = field(default_factory=dict)
-    _jobs: dict[CheckpointId, SnapshotJob] = field(default_factory=dict)
-    _held: list[CheckpointId] = field(default_factory=list)
-    """Barriers whose release waits for the end of the savepoint that ends the run."""
+    _begun: dict[CheckpointId, _Begun] = field(default_factory=dict)
     _waiting: list[Trigger] = field(default_factory=list)
-    """Triggers of such a savepoint that wait for the batch inside the gate."""
-    _pinned: dict[CheckpointId, dict[StageUid, LogPosition]] = field(default_factory=dict)
-    blocked_since: dict[StageUid, float] = field(default_factory=dict)
-    """Inputs that stand on a barrier, and since when."""
+    """Triggers of the savepoint that ends the run, which wait for the batch inside the gate."""
 
     def __post_init__(self) -> None:
-        if self.inputs:
-            self._handler = handler_for(self.config, self.inputs)
-
-    @property
-    def holds(self) -> bool:
-        """True where barriers hold the readers (exactly-once)."""
-        return self.config.mode is CheckpointingMode.EXACTLY_ONCE
+        self.barriers = BarrierWriter(uid=self.uid, log=self.log, release=self.release)
+        self.jobs = SnapshotJobs(uid=self.uid)
+        self.alignment = InputAlignment(
+            uid=self.uid,
+            config=self.config,
+            batches=self.batches,
+            inputs=self.inputs,
+            was_aborted=self._was_aborted,
+            decided=self._act,
+        )
 
     # --- what comes from outside ------------------------------------------------------------------------------
 
@@ -114,7 +115,7 @@ class StageWorker:
             self.gate.hold(Hold.SAVEPOINT)
             self._waiting.append((checkpoint_id, timestamp, options))
         else:
-            self._begin(checkpoint_id, options, AlignmentFacts(timestamp=timestamp))
+            self._begin(checkpoint_id, options, _Begun(timestamp, None))
 
     def aborted(self, checkpoint_id: CheckpointId, latest_completed: CheckpointId | None, now: float) -> None:
         """A checkpoint is over without completing."""
@@ -123,52 +124,31 @@ class StageWorker:
             self.induced.drop(checkpoint_id)
         self._perform(self.subtask.notify_aborted(checkpoint_id, latest_completed), now)
         if not self._waiting and self.subtask.synchronous is None:
-            self._let_go()
-        if checkpoint_id not in self._jobs:
+            self._release_inputs()
+        if checkpoint_id not in self.jobs:
             self.confirm_aborted(checkpoint_id, self.uid)
 
     def completed(self, checkpoint_id: CheckpointId, now: float) -> None:
         """A checkpoint is complete."""
-        self.gate.open(Hold.FIRST_CHECKPOINT)
+        log.debug("%s: Notify checkpoint %d complete.", self.uid, checkpoint_id)
         self._perform(self.subtask.notify_complete(checkpoint_id), now)
-        for channel in self.inputs.values():
-            channel.forget_below(checkpoint_id)
 
     def job_done(self, checkpoint_id: CheckpointId, now: float) -> None:
         """A snapshot's thread has ended."""
-        self._jobs.pop(checkpoint_id, None)
-        self._pinned.pop(checkpoint_id, None)
-        self._facts.pop(checkpoint_id, None)
+        self.jobs.ended(checkpoint_id)
         self._perform(self.subtask.async_part_done(checkpoint_id, ()), now)
 
     def close(self, now: float) -> None:
         """Stop deciding: the attempt ends."""
-        self._hear(Close(), now)
-        for job in self._jobs.values():
-            job.cancelled.set()
+        self.alignment.close(now)
+        self.jobs.cancel_all()
 
     # --- looking ----------------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> bool:
         """Look at logs and commits, report what has come; True when something was decided."""
         decided = self._start_waiting()
-        committed = self.batches.look()
-        for uid, channel in self.inputs.items():
-            channel.reach(committed.positions[uid])
-            for barrier in channel.look():
-                decided |= self._announce(uid, barrier, now)
-        for uid, channel in self.inputs.items():
-            while (mark := channel.arrived() if self.holds else channel.arrived_or_passed()) is not None:
-                decided = True
-                if isinstance(mark, Barrier):
-                    self._barrier(uid, mark, now)
-                elif isinstance(mark, Cancel):
-                    self._hear(CancelMarker(channel=uid, checkpoint_id=mark.checkpoint_id), now)
-        for number in [n for n, at in self._timers.items() if at <= now]:
-            del self._timers[number]
-            self._hear(TimerFired(checkpoint_id=number), now)
-            decided = True
-        return decided
+        return self.alignment.sweep(now) or decided
 
     def _start_waiting(self) -> bool:
         """Begin the savepoint that ends the run, once no batch is being written behind its barrier."""
@@ -188,114 +168,46 @@ class StageWorker:
             if any(options.kind.is_synchronous for *_, options in waiting):
                 self.gate.hold(Hold.SAVEPOINT)
             self._begin_all(waiting)
-            self.induced.let_on()
+            self.induced.resume()
         return bool(waiting)
 
     def _begin_all(self, waiting: list[Trigger]) -> None:
         for number, timestamp, options in waiting:
-            self._begin(number, options, AlignmentFacts(timestamp=timestamp))
-
-    def _announce(self, uid: StageUid, barrier: Barrier, now: float) -> bool:
-        if not (self.holds and self.config.unaligned):
-            return False
-        self._hear(
-            Announcement(
-                channel=uid,
-                checkpoint_id=barrier.checkpoint_id,
-                timestamp=barrier.timestamp,
-                options=barrier.options,
-            ),
-            now,
-        )
-        return True
-
-    def _barrier(self, uid: StageUid, barrier: Barrier, now: float) -> None:
-        if self.subtask.was_aborted(barrier.checkpoint_id):
-            # Not every input need bring this barrier: nobody may wait for it.
-            self._hear(CancelMarker(channel=uid, checkpoint_id=barrier.checkpoint_id), now)
-            self._unblock(uid)
-            return
-        self._hear(
-            BarrierArrived(
-                channel=uid,
-                checkpoint_id=barrier.checkpoint_id,
-                timestamp=barrier.timestamp,
-                options=barrier.options,
-            ),
-            now,
-        )
-
-    def _hear(self, event: BarrierEvent, now: float) -> None:
-        if self._handler is None:
-            return
-        turn = self._handler.on(event, now=now)
-        self._handler = turn.handler
-        for effect in turn.effects:
-            self._act(effect, now)
+            self._begin(number, options, _Begun(timestamp, None))
 
     # --- what the alignment decides ---------------------------------------------------------------------------
 
-    def _act(self, effect: Effect, now: float) -> None:
-        match effect:
-            case Block(channel):
-                self.blocked_since[StageUid(str(channel))] = now
-            case Unblock(channel):
-                self._unblock(StageUid(str(channel)))
+    def _was_aborted(self, checkpoint_id: CheckpointId) -> bool:
+        return self.subtask.was_aborted(checkpoint_id)
+
+    def _act(self, aligned: Aligned, now: float) -> None:
+        match aligned:
             case TriggerSnapshot():
-                self._begin(effect.checkpoint_id, effect.options, AlignmentFacts.of(effect))
+                how = "on the first barrier" if aligned.recording else "as all the channels are aligned"
+                log.debug("%s: Triggering checkpoint %d %s.", self.uid, aligned.checkpoint_id, how)
+                self._begin(aligned.checkpoint_id, aligned.options, _Begun(aligned.timestamp, aligned))
             case InFlightComplete():
-                self._in_flight_complete(effect)
+                barriers = self.alignment.barriers_of(aligned.checkpoint_id)
+                self.jobs.barriers_arrived(aligned.checkpoint_id, barriers, aligned.alignment * 1e3)
             case Decline():
-                self.decline_later(self.snapshotter, effect)
+                self.decline_later(self.snapshotter, aligned)
             case ForwardCancel(checkpoint_id):
-                self._append_cancel(checkpoint_id)
-            case PullForward(channel):
-                self._pull_forward(StageUid(str(channel)), now)
-            case ArmTimer():
-                self._timers[effect.checkpoint_id] = effect.at
-            case CancelTimer(checkpoint_id):
-                self._timers.pop(checkpoint_id, None)
+                self.barriers.cancel(checkpoint_id)
+            case Passed(checkpoint_id):
+                synchronous = self.subtask.synchronous
+                holding = None if synchronous is None else synchronous[0]
+                self.barriers.release_through(checkpoint_id, holding=holding)
             case _:
-                assert_never(effect)
-
-    def _unblock(self, uid: StageUid) -> None:
-        channel = self.inputs[uid]
-        barrier, channel.standing_on = channel.standing_on, None
-        self.blocked_since.pop(uid, None)
-        number = barrier.checkpoint_id if barrier is not None else self._current()
-        if number is None:
-            return
-        if self.subtask.synchronous is not None and self.subtask.synchronous[0] == number:
-            self._held.append(number)
-            return
-        self.release.through(number)
-
-    def _current(self) -> CheckpointId | None:
-        return None if self._handler is None else self._handler.latest_checkpoint_id
-
-    def _pull_forward(self, uid: StageUid, now: float) -> None:
-        number = self._current()
-        barrier = None if number is None else self.inputs[uid].pulled_forward(number)
-        if barrier is not None:
-            self._barrier(uid, barrier, now)
-
-    def _in_flight_complete(self, effect: InFlightComplete) -> None:
-        job = self._jobs.get(effect.checkpoint_id)
-        if job is not None:
-            job.barriers_arrived(self._barriers_of(effect.checkpoint_id), effect.alignment * 1e3)
-
-    def _barriers_of(self, checkpoint_id: CheckpointId) -> dict[StageUid, LogPosition]:
-        return {
-            uid: channel.barriers[checkpoint_id]
-            for uid, channel in self.inputs.items()
-            if checkpoint_id in channel.barriers
-        }
+                assert_never(aligned)
 
     # --- what the checkpoint's own steps decide -----------------------------------------------------------------
 
-    def _begin(self, checkpoint_id: CheckpointId, options: BarrierOptions, facts: AlignmentFacts) -> None:
-        self._facts[checkpoint_id] = facts
-        self._perform(self.subtask.checkpoint(checkpoint_id, options), facts.timestamp)
+    def _begin(self, checkpoint_id: CheckpointId, options: BarrierOptions, begun: _Begun) -> None:
+        self._begun[checkpoint_id] = begun
+        try:
+            self._perform(self.subtask.checkpoint(checkpoint_id, options), begun.timestamp)
+        finally:
+            del self._begun[checkpoint_id]
 
     def _perform(self, step: Step, now: float) -> None:
         self.subtask = step.state
@@ -311,90 +223,81 @@ class StageWorker:
                 failed = effect.checkpoint_id
                 self._perform(self.subtask.sync_part_failed(failed, str(error)), now)
 
-    def _do(self, effect: SubtaskEffect, now: float) -> None:
+    def _do(self, effect: SubtaskEffect, now: float) -> None:  # noqa: PLR0912 - one case per effect
         match effect:
-            case EmitBarrier():
-                self._append_barrier(effect)
-            case TakeSnapshot():
-                self._take_snapshot(effect.checkpoint_id)
+            case EmitBarrier(checkpoint_id, options):
+                begun = self._begun[checkpoint_id]
+                begun.barrier = self.barriers.append(
+                    checkpoint_id, timestamp=begun.timestamp, options=options
+                )
+            case TakeSnapshot(checkpoint_id):
+                self._take_snapshot(checkpoint_id, self._begun[checkpoint_id])
             case EmitCancelMarker(checkpoint_id):
-                self._append_cancel(checkpoint_id)
+                self.barriers.cancel(checkpoint_id)
             case CancelAsyncPart(checkpoint_id):
-                if checkpoint_id in self._jobs:
-                    self._jobs[checkpoint_id].cancelled.set()
+                self.jobs.cancel(checkpoint_id)
             case DeclineCheckpoint():
                 self.decline_later(self.snapshotter, effect)
+            case TellComplete(checkpoint_id):
+                self.gate.open(Hold.FIRST_CHECKPOINT)
+                self.alignment.forget_below(checkpoint_id)
             case TellAborted(checkpoint_id):
-                self._end_alignment(checkpoint_id, now)
+                self.alignment.end(checkpoint_id, now)
+            case ReportMetrics(checkpoint_id):
+                # The numbers went with the late acknowledgement, if there was one: now nothing more is written.
+                self.confirm_aborted(checkpoint_id, self.uid)
             case FinishTask():
                 self.on_finished(self.uid)
             case FailTask():
-                self._let_go()
+                self._release_inputs()
+            case Acknowledge():
+                pass  # by the snapshot's own thread, which knows the files
+            case DiscardFiles():
+                pass  # by the coordinator, with the checkpoint's folder, once this stage has confirmed the abort
+            case ConfirmLocalCopy() | DropLocalCopy():
+                pass  # by the gateway, for all stages at once and also while none runs
+            case PrepareBarrier() | FinishOutputChannelState() | ArmAlignmentTimer():
+                pass  # a barrier comes behind a committed batch: nothing is buffered in the stage's output
+            case DiscardChannelState():
+                pass  # what is in flight stays in the inputs' logs and is only read by a snapshot that runs
+            case FinishOperators() | TellSubsumed():
+                pass  # Spark has no call for either: a watermark moves by data alone, and no operator asks
             case _:
-                pass  # stored and published by the snapshot's thread and the gateway
+                assert_never(effect)
 
-    def _append_barrier(self, effect: EmitBarrier) -> None:
-        facts = self._facts[effect.checkpoint_id]
-        result = self.log.append_barrier(
-            effect.checkpoint_id, timestamp=facts.timestamp, options_json=encode_options(effect.options)
-        )
-        if isinstance(result, Outdated):
-            raise CheckpointError(f"the log of {self.uid} has gone on to checkpoint {result.newest}")
-        entry = None if result.position is None else self.log.read(result.position)
-        if result.position is None or not isinstance(entry, Barrier):
-            raise CheckpointError(f"the log of {self.uid} lost the barrier of {effect.checkpoint_id}")
-        facts.output = (result.position, entry.batch_id)
-
-    def _take_snapshot(self, checkpoint_id: CheckpointId) -> None:
-        facts = self._facts[checkpoint_id]
-        if facts.output is None:
+    def _take_snapshot(self, checkpoint_id: CheckpointId, begun: _Begun) -> None:
+        if begun.barrier is None:
             return
-        if len(self._jobs) >= MAX_RUNNING:
-            raise CheckpointError(
-                f"{len(self._jobs)} earlier snapshots of {self.uid} have not ended: checkpoint storage hangs"
-            )
-        position, batch = facts.output
-        cut = StageCut(
+        position, batch = begun.barrier
+        trigger = begun.trigger
+        cut = Cut(
             checkpoint_id=checkpoint_id,
             batch_id=batch,
+            input_positions=self.alignment.barriers_of(checkpoint_id),
             output_position=position,
-            barriers=self._barriers_of(checkpoint_id),
-            recording=facts.recording,
-            start_delay_ms=facts.start_delay_ms,
-            alignment_ms=facts.alignment_ms,
-            holds=self.holds,
+            recording=frozenset(StageUid(str(uid)) for uid in trigger.recording) if trigger else frozenset(),
+            start_delay_ms=trigger.start_delay * 1e3 if trigger else 0.0,
+            alignment_ms=(trigger.alignment or 0.0) * 1e3 if trigger else 0.0,
         )
-        self._pinned[checkpoint_id] = {uid: c.position for uid, c in self.inputs.items()}
-        self._jobs[checkpoint_id] = job = self.make_job(cut, self)
+        log.debug("%s: Starting checkpoint %d behind batch %s.", self.uid, checkpoint_id, batch)
+        self.jobs.check_room()
+        job = self.make_job(cut, self)
+        self.jobs.add(job, {uid: channel.position for uid, channel in self.inputs.items()})
         self.subtask = self.subtask.sync_part_done(checkpoint_id).state
         job.start()
 
-    def _append_cancel(self, checkpoint_id: CheckpointId) -> None:
-        self.log.append_cancel(checkpoint_id)
-
-    def _end_alignment(self, checkpoint_id: CheckpointId, now: float) -> None:
-        """Stop waiting for barriers of a checkpoint that is over; its later barriers are passed."""
-        if (
-            self._current() == checkpoint_id
-            and self._handler is not None
-            and self._handler.is_checkpoint_pending
-        ):
-            channel = next(iter(self.inputs))
-            self._hear(CancelMarker(channel=channel, checkpoint_id=checkpoint_id), now)
-
-    def _let_go(self) -> None:
+    def _release_inputs(self) -> None:
         """The savepoint that was to end the run failed: the stage goes on where it held still."""
-        for number in self._held:
-            self.release.through(number)
-        self._held.clear()
+        self.barriers.release_held()
         self.gate.open(Hold.SAVEPOINT)
 
     # --- questions --------------------------------------------------------------------------------------------
 
+    @property
+    def blocked_since(self) -> Mapping[StageUid, float]:
+        """Inputs that stand on a barrier, and since when."""
+        return self.alignment.blocked_since
+
     def needed_from(self) -> dict[StageUid, LogPosition]:
         """Return, per input, the first entry this stage may still read or must still store."""
-        positions = dict(self.batches.before)
-        for pinned in list(self._pinned.values()):
-            for uid, position in pinned.items():
-                positions[uid] = min(positions.get(uid, position), position)
-        return positions
+        return self.jobs.needed_from(self.batches.before)

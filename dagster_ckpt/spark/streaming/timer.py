@@ -41,10 +41,6 @@ class Poller:
         self._start_caller()
         threading.Thread(target=self._watch, name="poll-watch", daemon=True).start()
 
-    def wake(self) -> None:
-        """Poll now."""
-        self._woken.set()
-
     def stop(self) -> None:
         """Poll no more; a call that hangs is left to itself."""
         self._stopping.set()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.spark.staged_files import replace_whole
+from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.stage_report import recent_checkpoints
 from dagster_ckpt.spark.streaming.progress import (
     PROGRESS_FILE,
     PendingProgress,
@@ -17,7 +18,8 @@ from dagster_ckpt.spark.streaming.progress import (
 )
 
 if TYPE_CHECKING:
-    from dagster_ckpt.core.record import PendingRecord
+    from dagster_ckpt.core.checkpoint.record import PendingRecord
+    from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
     from dagster_ckpt.spark.streaming.run import StreamingRun
     from dagster_ckpt.spark.streaming.running_stage import RunningStage
 
@@ -25,10 +27,16 @@ WRITE_EVERY = 2.0
 
 
 class ProgressWatch:
-    """Called often, looks seldom. ``tell`` is called every ``tell_every`` seconds; 0: never."""
+    """Called often, looks seldom. ``tell`` is called every ``tell_every`` seconds; 0: never.
+
+    It gets the run as it is and the latest ``history_size`` checkpoints.
+    """
 
     def __init__(
-        self, *, tell: Callable[[StreamProgress], None] = lambda _: None, tell_every: float = 30.0
+        self,
+        *,
+        tell: Callable[[StreamProgress, Sequence[CheckpointStatistics]], None] = lambda *_: None,
+        tell_every: float = 30.0,
     ) -> None:
         self._tell = tell
         self._tell_every = tell_every
@@ -47,7 +55,7 @@ class ProgressWatch:
             replace_whole(run.attempt.root / PROGRESS_FILE, seen.to_json().encode())
         if self._tell_every and now - self._told_at >= self._tell_every:
             self._told_at = now
-            self._tell(seen)
+            self._tell(seen, recent_checkpoints(run.coordinator))
 
 
 def look(run: StreamingRun, *, seconds: float, restarts: int = 0) -> StreamProgress:

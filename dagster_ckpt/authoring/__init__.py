@@ -1,0 +1,8 @@
+"""Authoring of pipelines: stages, and how they are connected.
+
+| file | what it owns |
+|---|---|
+| ``stages`` | the decorators of sources, stages and sinks, and what a stage function may ask for |
+| ``hooks`` | the decorator of a class that takes part in checkpoints on the driver |
+| ``pipeline`` | how stages are connected |
+"""

@@ -1,0 +1,156 @@
+"""``@checkpointed_pipeline``: composes stages into a graph, as Dagster's ``@graph`` composes ops."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dagster_ckpt.authoring.hooks import HookDefinition
+from dagster_ckpt.authoring.stages import StageDefinition, StageRole, _composing
+from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
+from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
+from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
+from dagster_ckpt.errors import InvalidRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointedPipeline:
+    """A pipeline: its stages, how they are connected, and how its checkpoints differ from the resource's defaults."""
+
+    name: PipelineId
+    stages: Mapping[StageUid, StageDefinition]
+    """In composition order."""
+    upstream: Mapping[StageUid, tuple[StageUid, ...]]
+    checkpointing: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of ``CheckpointConfig`` that override the resource's."""
+    table_dir: str = ""
+    """Overrides the resource's ``table_dir``."""
+    description: str = ""
+    hooks: tuple[HookDefinition, ...] = ()
+    """They take part in every checkpoint, on the driver."""
+
+    @property
+    def graph(self) -> PipelineGraph:
+        """The pipeline as the coordinator sees it."""
+        return PipelineGraph(
+            pipeline=self.name,
+            stages=tuple(
+                StageSpec(uid=uid, name=uid, previous_uids=stage.previous_uids)
+                for uid, stage in self.stages.items()
+            ),
+            edges=tuple(
+                Edge(upstream=source, downstream=uid)
+                for uid, sources in self.upstream.items()
+                for source in dict.fromkeys(sources)
+            ),
+        )
+
+    @property
+    def hook_uids(self) -> tuple[str, ...]:
+        """Ids of the hooks."""
+        return tuple(hook.uid for hook in self.hooks)
+
+    @property
+    def hook_resource_keys(self) -> frozenset[str]:
+        """Dagster resources the hooks need, in every op that opens an attempt."""
+        return frozenset(key for hook in self.hooks for key in hook.required_resource_keys)
+
+    def consumers(self, uid: StageUid) -> tuple[StageUid, ...]:
+        """Return the stages that read the channel log of ``uid``."""
+        return tuple(other for other, sources in self.upstream.items() if uid in sources)
+
+    def ancestors(self, uid: StageUid) -> tuple[StageUid, ...]:
+        """Return all stages ``uid`` depends on, each after its own inputs."""
+        wanted: set[StageUid] = set()
+        todo = list(self.upstream[uid])
+        while todo:
+            current = todo.pop()
+            if current not in wanted:
+                wanted.add(current)
+                todo.extend(self.upstream[current])
+        return tuple(stage.uid for stage in self.graph.topological if stage.uid in wanted)
+
+    def fork(self, name: str, *, table_dir: str) -> CheckpointedPipeline:
+        """Return the same stages under another pipeline name, with tables of their own in ``table_dir``."""
+        if name == self.name:
+            raise InvalidRequest(
+                f"a fork needs a name of its own; {name!r} is the name of the pipeline it forks"
+            )
+        return replace(self, name=pipeline_id(name), table_dir=table_dir)
+
+
+def checkpointed_pipeline(
+    fn: Callable[[], Any] | None = None,
+    /,
+    *,
+    name: str = "",
+    checkpointing: Mapping[str, Any] | None = None,
+    table_dir: str = "",
+    hooks: Sequence[HookDefinition] = (),
+    **unknown: Any,
+) -> Any:
+    """Compose a pipeline by calling stages with the outputs of others.
+
+    Args:
+        fn: the composing function, when used without parentheses.
+        name: pipeline id, job name and asset prefix; default: the function's name.
+        checkpointing: settings of ``CheckpointConfig`` that override the coordinator resource's, under our names
+            or Flink's; the run config's ``checkpointing`` overrides both.
+        table_dir: overrides the resource's ``table_dir`` for this pipeline's sinks.
+        hooks: classes made with ``@pipeline_hook``, which take part in every checkpoint.
+        unknown: refused, with the nearest name there is.
+
+    Raises:
+        InvalidRequest: at definition time, for impossible settings, a uid used twice, inputs that do not fit, or a
+            stage nobody reads.
+    """
+
+    refuse_unknown(unknown, {"name", "checkpointing", "table_dir"}, of="@checkpointed_pipeline")
+
+    def wrap(function: Callable[[], Any]) -> CheckpointedPipeline:
+        nodes: dict[StageUid, tuple[StageDefinition, tuple[StageUid, ...]]] = {}
+        token = _composing.set(nodes)
+        try:
+            function()
+        finally:
+            _composing.reset(token)
+        settings = dict(checkpointing or {})
+        CheckpointConfig.of(**settings)
+        pipeline = CheckpointedPipeline(
+            name=pipeline_id(name or function.__name__),
+            stages={uid: stage for uid, (stage, _) in nodes.items()},
+            upstream={uid: upstream for uid, (_, upstream) in nodes.items()},
+            checkpointing=settings,
+            table_dir=table_dir,
+            description=inspect.getdoc(function) or "",
+            hooks=_checked_hooks(hooks),
+        )
+        _refuse_loose_ends(pipeline)
+        return pipeline
+
+    return wrap if fn is None else wrap(fn)
+
+
+def _checked_hooks(hooks: Sequence[HookDefinition]) -> tuple[HookDefinition, ...]:
+    for hook in hooks:
+        if not isinstance(hook, HookDefinition):
+            raise InvalidRequest(
+                f"{hook!r} is no hook: decorate its class with @pipeline_hook and give the class"
+            )
+    doubled = next((uid for uid, n in Counter(h.uid for h in hooks).items() if n > 1), None)
+    if doubled is not None:
+        raise InvalidRequest(f"two hooks have uid {doubled!r}: a uid names the state of one hook")
+    return tuple(hooks)
+
+
+def _refuse_loose_ends(pipeline: CheckpointedPipeline) -> None:
+    _ = pipeline.graph
+    for uid, stage in pipeline.stages.items():
+        if stage.role is not StageRole.SINK and not pipeline.consumers(uid):
+            raise InvalidRequest(
+                f"stage {uid!r} of pipeline {pipeline.name!r} has no reader: its channel log would grow for nothing. "
+                "Connect it to a stage or a sink, or leave it out"
+            )

@@ -1,0 +1,350 @@
+"""``@spark_source``, ``@spark_stage``, ``@spark_sink``: functions from streaming DataFrames to a streaming DataFrame.
+
+A stage is written once and runs in both kinds of run. Its ``uid`` names its state: keep it when you rename the
+function, or list the old one in ``previous_uids``.
+
+Called inside a ``@checkpointed_pipeline`` a stage adds itself to the graph; called with DataFrames (a unit test) it is
+the plain function.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster_ckpt.core.config import refuse_unknown
+from dagster_ckpt.core.ids import StageUid, stage_uid
+from dagster_ckpt.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OutputMode = Literal["append", "update", "complete"]
+
+RESERVED_NAMES = frozenset({"restore", "complete"})
+"""Names of the first and last op of every epoch job."""
+
+
+class StageRole(StrEnum):
+    """Role of a stage in the graph."""
+
+    SOURCE = "source"
+    """No input; reads from outside with Spark's own sources."""
+    STAGE = "stage"
+    """Reads other stages' channel logs and writes its own."""
+    SINK = "sink"
+    """Reads other stages' channel logs and writes a table."""
+
+
+class Boundedness(StrEnum):
+    """Boundedness of a source: whether its data ends (Flink: Boundedness)."""
+
+    UNBOUNDED = "unbounded"
+    """There may always be more."""
+    BOUNDED = "bounded"
+    """What is there when the run starts is all: a streaming run ends when such sources are exhausted."""
+
+
+class TableMode(StrEnum):
+    """Effect of a batch on a table."""
+
+    APPEND = "append"
+    """Rows are added."""
+    UPSERT = "upsert"
+    """A row replaces the earlier row with the same key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTarget:
+    """A table a sink writes: a folder of plain Parquet files."""
+
+    name: str
+    """Folder below the resource's ``table_dir``, or an absolute path."""
+    mode: TableMode = TableMode.APPEND
+    key: tuple[str, ...] = ()
+    """Key columns of an upsert table."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """Context of a stage function, beside its inputs: name a parameter ``context``."""
+
+    spark: SparkSession
+    uid: StageUid
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The op's run config, when the stage declares a ``config_schema``."""
+    resources: Any = None
+    """Dagster resources named in ``required_resource_keys``."""
+    hooks: Mapping[str, Any] = field(default_factory=dict)
+    """The pipeline's hooks of this attempt, by uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutput:
+    """A stage's output while a pipeline is being composed; pass it to the stages that read it."""
+
+    stage: StageDefinition
+
+
+_composing: ContextVar[dict[StageUid, tuple[StageDefinition, tuple[StageUid, ...]]] | None] = ContextVar(
+    "dagster_ckpt_composing", default=None
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceBatch:
+    """A micro-batch of a source that is written; the next has not begun."""
+
+    batch_id: int
+    offsets: dict[str, Any]
+    """End offset per Spark source (its number, or its name), parsed from Spark's JSON."""
+    files: tuple[str, ...] = ()
+    """Paths a file source has read in this batch, in the order of its log; empty for other sources."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageDefinition:
+    """One stage as its author declared it; made by the three decorators."""
+
+    uid: StageUid
+    role: StageRole
+    fn: Callable[..., DataFrame]
+    inputs: tuple[str, ...] = ()
+    """Parameter names that receive upstream DataFrames, in order."""
+    takes_spark: bool = False
+    takes_context: bool = False
+    output_mode: OutputMode = "append"
+    table: TableTarget | None = None
+    partitions: int | None = None
+    """Number of state partitions (``spark.sql.shuffle.partitions`` of the query); None: the session's."""
+    max_entries_per_trigger: int = 0
+    """At most this many channel log entries per micro-batch; 0: all that are there."""
+    boundedness: Boundedness = Boundedness.UNBOUNDED
+    """Of a source; an epoch run treats both alike."""
+    barrier_after: Callable[[SourceBatch], bool] | None = None
+    """Of a source: a stream's barriers fall only behind batches for which this is true; None: behind any."""
+    is_backlog: Callable[[SourceBatch], bool] | None = None
+    """Of a source: true while its newest batch is old data that is caught up with; None: as Spark reports."""
+    previous_uids: tuple[StageUid, ...] = ()
+    description: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    config_schema: Any = None
+    required_resource_keys: frozenset[str] = frozenset()
+
+    def with_uid(self, uid: str) -> StageDefinition:
+        """Return the same stage under another uid, to use one function twice in a pipeline."""
+        return replace(self, uid=_checked_uid(uid))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Add the stage to the pipeline being composed, or, given DataFrames, call the function."""
+        nodes = _composing.get()
+        given = [*args, *kwargs.values()]
+        if nodes is not None:
+            self._refuse_other_than_outputs(given)
+        if nodes is None or any(not isinstance(value, StageOutput) for value in given):
+            self._refuse_outputs_outside(given)
+            return self.fn(*args, **kwargs)
+        return self._compose(nodes, args, kwargs)
+
+    def _refuse_other_than_outputs(self, given: list[Any]) -> None:
+        uncalled = next((value.uid for value in given if isinstance(value, StageDefinition)), None)
+        if uncalled is not None:
+            raise InvalidRequest(
+                f"stage {self.uid!r} was given the stage {uncalled!r}, not its output: call it, {uncalled}(...)"
+            )
+        wrong = [value for value in given if not isinstance(value, StageOutput)]
+        if wrong and len(wrong) < len(given):
+            raise InvalidRequest(f"stage {self.uid!r} was given {wrong[0]!r}, which is no stage's output")
+
+    def _refuse_outputs_outside(self, given: list[Any]) -> None:
+        if any(isinstance(value, StageOutput) for value in given):
+            raise InvalidRequest(
+                f"stage {self.uid!r} was called with another stage's output outside a @checkpointed_pipeline: "
+                "compose stages inside the decorated function"
+            )
+
+    def _compose(
+        self,
+        nodes: dict[StageUid, tuple[StageDefinition, tuple[StageUid, ...]]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> StageOutput:
+        if self.uid in nodes:
+            raise InvalidRequest(
+                f"stage {self.uid!r} is used twice in one pipeline: a uid names the state of one stage. "
+                f"Pass its output to several stages, or use {self.uid}.with_uid(...) for a second one"
+            )
+        given = dict(zip(self.inputs, args, strict=False)) | kwargs
+        if len(args) > len(self.inputs) or set(given) != set(self.inputs):
+            raise InvalidRequest(
+                f"stage {self.uid!r} reads {list(self.inputs) or 'no input'}, but was given "
+                f"{len(args)} positional and {sorted(kwargs)} named inputs"
+            )
+        upstream = tuple(given[name].stage.uid for name in self.inputs)
+        if self.role is not StageRole.SOURCE and not upstream:
+            raise InvalidRequest(
+                f"stage {self.uid!r} has no input: use @spark_source for a stage that reads from outside"
+            )
+        for value in given.values():
+            if value.stage.role is StageRole.SINK:
+                raise InvalidRequest(
+                    f"stage {self.uid!r} reads the sink {value.stage.uid!r}, which has no output"
+                )
+        nodes[self.uid] = (self, upstream)
+        return StageOutput(self)
+
+
+def _checked_uid(uid: str) -> StageUid:
+    if uid in RESERVED_NAMES:
+        raise InvalidRequest(f"{uid!r} names an op of every pipeline's job: give the stage another uid")
+    if "." in uid or "-" in uid:
+        raise InvalidRequest(f"{uid!r} cannot name a Dagster op: use letters, digits and '_' in a stage uid")
+    return stage_uid(uid)
+
+
+def _boundedness(fn: Callable[..., DataFrame], role: StageRole, value: str) -> Boundedness:
+    try:
+        chosen = Boundedness(value)
+    except ValueError:
+        raise InvalidRequest(
+            f"source {fn.__name__!r} has boundedness={value!r}: use 'bounded' or 'unbounded'"
+        ) from None
+    if chosen is Boundedness.BOUNDED and role is not StageRole.SOURCE:
+        raise InvalidRequest(f"{fn.__name__!r} is no source: only sources are bounded, stages follow them")
+    return chosen
+
+
+def _names(fn: Callable[..., DataFrame], setting: str, value: Any) -> tuple[str, ...]:
+    """Return a setting that is a list of names; one text would be taken for a list of letters."""
+    if isinstance(value, str):
+        raise InvalidRequest(f"{fn.__name__!r} has {setting}={value!r}: give a list, {setting}=[{value!r}]")
+    return tuple(value)
+
+
+_FOR_ALL = {"previous_uids", "partitions", "output_mode", "tags", "config_schema", "required_resource_keys"}
+_OF_SOURCES = {"boundedness", "barrier_after", "is_backlog"}
+_SETTINGS = {
+    StageRole.SOURCE: {*_FOR_ALL, *_OF_SOURCES},
+    StageRole.STAGE: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger"},
+    StageRole.SINK: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger", "table", "key"},
+}
+"""What each decorator takes beside ``uid``; where it means nothing it is refused with a sentence of its own."""
+
+
+def _define(
+    fn: Callable[..., DataFrame], role: StageRole, uid: str, settings: dict[str, Any]
+) -> StageDefinition:
+    refuse_unknown(settings, _SETTINGS[role], of=f"@spark_{role} {fn.__name__!r}")
+    names = list(inspect.signature(fn).parameters)
+    inputs = tuple(name for name in names if name not in ("spark", "context"))
+    if role is StageRole.SOURCE and inputs:
+        raise InvalidRequest(
+            f"source {fn.__name__!r} takes {list(inputs)}: a source takes only 'spark' and 'context'; "
+            "use @spark_stage for a function that reads other stages"
+        )
+    settings["previous_uids"] = tuple(
+        stage_uid(previous) for previous in _names(fn, "previous_uids", settings.get("previous_uids", ()))
+    )
+    settings["required_resource_keys"] = frozenset(
+        _names(fn, "required_resource_keys", settings.get("required_resource_keys", ()))
+    )
+    settings["boundedness"] = _boundedness(fn, role, settings.get("boundedness", Boundedness.UNBOUNDED))
+    if settings.get("barrier_after") is not None and role is not StageRole.SOURCE:
+        raise InvalidRequest(f"{fn.__name__!r} is no source: only a source decides where barriers fall")
+    if settings.get("is_backlog") is not None and role is not StageRole.SOURCE:
+        raise InvalidRequest(f"{fn.__name__!r} is no source: only a source has a backlog (`is_backlog`)")
+    return StageDefinition(
+        uid=_checked_uid(uid or fn.__name__),
+        role=role,
+        fn=fn,
+        inputs=inputs,
+        takes_spark="spark" in names,
+        takes_context="context" in names,
+        description=inspect.getdoc(fn) or "",
+        **settings,
+    )
+
+
+def spark_source(fn: Callable[..., DataFrame] | None = None, /, *, uid: str = "", **settings: Any) -> Any:
+    """Make a function ``(spark[, context]) -> streaming DataFrame`` a source.
+
+    Args:
+        fn: the function, when used without parentheses.
+        uid: stable name of its state; default: the function's name.
+        settings: ``previous_uids``, ``partitions``, ``tags``, ``config_schema``, ``required_resource_keys``;
+            ``boundedness="bounded"`` for a source whose data ends; ``barrier_after`` (SourceBatch -> bool) for one
+            that decides itself where a stream's checkpoints fall (the end of a file, of a day): a checkpoint,
+            and a savepoint that stops the stream, waits for such a batch, and expires when none comes within
+            its timeout; ``is_backlog`` (SourceBatch -> bool) for one that knows when it catches up with old data:
+            then ``interval_during_backlog`` counts.
+    """
+
+    def wrap(function: Callable[..., DataFrame]) -> StageDefinition:
+        return _define(function, StageRole.SOURCE, uid, dict(settings))
+
+    return wrap if fn is None else wrap(fn)
+
+
+def spark_stage(
+    fn: Callable[..., DataFrame] | None = None,
+    /,
+    *,
+    uid: str = "",
+    output_mode: OutputMode = "append",
+    **settings: Any,
+) -> Any:
+    """Make a function ``(input, …[, spark, context]) -> streaming DataFrame`` a stage; parameters name its inputs.
+
+    Args:
+        fn: the function, when used without parentheses.
+        uid: stable name of its state; default: the function's name.
+        output_mode: Spark's output mode of the query; ``update`` and ``complete`` pass changed (all) result rows on.
+        settings: as for ``spark_source``, and ``max_entries_per_trigger``.
+    """
+
+    def wrap(function: Callable[..., DataFrame]) -> StageDefinition:
+        return _define(function, StageRole.STAGE, uid, dict(settings, output_mode=output_mode))
+
+    return wrap if fn is None else wrap(fn)
+
+
+def spark_sink(
+    fn: Callable[..., DataFrame] | None = None,
+    /,
+    *,
+    uid: str = "",
+    table: str = "",
+    key: tuple[str, ...] | list[str] = (),
+    output_mode: OutputMode | None = None,
+    **settings: Any,
+) -> Any:
+    """Make a function ``(input, …) -> streaming DataFrame`` a sink into a two-phase Parquet table.
+
+    Args:
+        fn: the function, when used without parentheses.
+        uid: stable name of its state; default: the function's name.
+        table: folder below the resource's ``table_dir``, or an absolute path; default: the uid. Name the old
+            folder when you rename a sink.
+        key: key columns: the table then holds one row per key, the latest (``output_mode`` update by default).
+            Without a key rows are appended.
+        output_mode: Spark's output mode; default ``append``, with a key ``update``.
+        settings: as for ``spark_stage``.
+    """
+
+    def wrap(function: Callable[..., DataFrame]) -> StageDefinition:
+        mode = TableMode.UPSERT if key else TableMode.APPEND
+        if mode is TableMode.APPEND and output_mode not in (None, "append"):
+            raise InvalidRequest(
+                f"sink {function.__name__!r} has output_mode={output_mode!r} but no key: rows that change need "
+                "key=[...], so that the table can hold one row per key"
+            )
+        name = uid or function.__name__
+        target = TableTarget(name=table or name, mode=mode, key=_names(function, "key", key))
+        chosen = output_mode or ("update" if key else "append")
+        return _define(function, StageRole.SINK, uid, dict(settings, table=target, output_mode=chosen))
+
+    return wrap if fn is None else wrap(fn)

@@ -1,0 +1,165 @@
+"""A code location loaded into this process: its Dagster definitions, and the pipelines it declares."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import click
+import yaml
+
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.errors import InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+__all__ = ["CodeOptions", "code_options", "declared_in", "definitions_in"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeOptions:
+    """Place of the pipeline's code, as for ``dagster dev``; nothing given: nowhere."""
+
+    module: str = ""
+    file: str = ""
+    workspace: str = ""
+
+    @property
+    def is_given(self) -> bool:
+        """True where one of them is."""
+        return bool(self.module or self.file or self.workspace)
+
+
+def code_options(function: Any) -> Any:
+    """Add ``-m``, ``-f`` and ``-w``; the function gets one ``CodeOptions`` as ``code``."""
+
+    @functools.wraps(function)
+    def run(*args: Any, module: str, python_file: str, workspace: str, **rest: Any) -> Any:
+        given = [text for text in (module, python_file, workspace) if text]
+        if len(given) > 1:
+            raise click.UsageError("give one of -m, -f and -w")
+        return function(*args, code=CodeOptions(module=module, file=python_file, workspace=workspace), **rest)
+
+    decorated: Any = run
+    decorated = click.option("-w", "--workspace", default="", metavar="YAML", help="Dagster workspace file.")(
+        decorated
+    )
+    decorated = click.option(
+        "-f", "--python-file", default="", metavar="FILE", help="File with the definitions."
+    )(decorated)
+    return click.option("-m", "--module", default="", metavar="NAME", help="Module with the definitions.")(
+        decorated
+    )
+
+
+def definitions_in(code: CodeOptions) -> Iterator[dg.Definitions]:
+    """Yield the definitions of the code. Raises InvalidRequest when it cannot be loaded or has none."""
+    import dagster as dg
+
+    count = 0
+    for module, attribute in _modules(code):
+        found = [getattr(module, attribute)] if attribute else list(vars(module).values())
+        for value in found:
+            if isinstance(value, dg.Definitions):
+                count += 1
+                yield value
+    if not count:
+        raise InvalidRequest("the code has no Dagster Definitions: name the module that has them")
+
+
+def declared_in(code: CodeOptions, pipeline: PipelineId) -> CheckpointedPipeline | None:
+    """Return a pipeline as its code declares it; None: no code is given. Raises NotFound, InvalidRequest."""
+    if not code.is_given:
+        return None
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+    list(_modules(code))
+    known: dict[str, CheckpointedPipeline] = {}
+    for module in list(sys.modules.values()):
+        for value in list(vars(module).values()) if isinstance(module, ModuleType) else ():
+            if isinstance(value, CheckpointedPipeline):
+                known[value.name] = value
+    if pipeline not in known:
+        raise NotFound(
+            f"the code declares no pipeline {pipeline!r}. It has: {', '.join(sorted(known)) or 'none'}"
+        )
+    return known[pipeline]
+
+
+def _modules(code: CodeOptions) -> Iterator[tuple[ModuleType, str]]:
+    if code.module:
+        yield _imported(code.module, Path.cwd()), ""
+    if code.file:
+        yield _loaded(Path(code.file), Path.cwd()), ""
+    if code.workspace:
+        yield from _in_workspace(Path(code.workspace))
+
+
+def _in_workspace(path: Path) -> Iterator[tuple[ModuleType, str]]:
+    try:
+        document = yaml.safe_load(path.read_text())
+        targets = document["load_from"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise InvalidRequest(f"{path} is no Dagster workspace file: {error}") from error
+    for target in targets:
+        for kind, given in target.items():
+            options = given if isinstance(given, dict) else {}
+            folder = path.parent / options.get("working_directory", ".")
+            attribute = str(options.get("attribute", ""))
+            match kind:
+                case "python_file":
+                    relative = options.get("relative_path") or given
+                    yield _loaded(path.parent / str(relative), folder), attribute
+                case "python_module" | "python_package":
+                    name = options.get("module_name") or options.get("package_name") or given
+                    yield _imported(str(name), folder), attribute
+                case _:
+                    raise InvalidRequest(f"{path} loads a {kind}: give the module (-m) or file (-f) instead")
+
+
+def _on_path(folder: Path) -> None:
+    where = str(folder.absolute())
+    if where not in sys.path:
+        sys.path.insert(0, where)
+
+
+def _imported(name: str, folder: Path) -> ModuleType:
+    _on_path(folder)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # whatever the user's code raises while it is loaded
+        raise _not_loaded(f"module {name!r}", error) from error
+
+
+def _loaded(path: Path, folder: Path) -> ModuleType:
+    _on_path(folder)
+    name = path.stem
+    loaded = sys.modules.get(name)
+    if loaded is not None and os.path.realpath(loaded.__file__ or "") == os.path.realpath(path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.exists():
+        raise InvalidRequest(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _not_loaded(str(path), error) from error
+    return module
+
+
+def _not_loaded(what: str, error: Exception) -> InvalidRequest:
+    return InvalidRequest(f"{what} cannot be imported: {type(error).__name__}: {error}")

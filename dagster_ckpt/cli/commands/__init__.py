@@ -1,0 +1,21 @@
+"""The commands of ``dagster-ckpt``, one file each, with how their answer looks.
+
+| file | what it owns |
+|---|---|
+| ``list`` | what can be restored from, and what ever was |
+| ``show`` | what one snapshot holds |
+| ``verify`` | every file read back and compared |
+| ``inspect`` | a stage's state at a snapshot |
+| ``diff`` | what two snapshots differ in |
+| ``preview`` | what a restore would do |
+| ``checkpoint`` | taken at once by the pipeline's job |
+| ``savepoint`` | taken by the pipeline's job, also to stop a stream |
+| ``restore`` | a run of the pipeline's job from a snapshot |
+| ``fork`` | another pipeline begins with a snapshot of this one |
+| ``dispose`` | a savepoint and its files go |
+| ``export`` | a snapshot copied to another place |
+| ``import_`` | a snapshot from elsewhere becomes a savepoint of this deployment |
+| ``adopt`` | Spark's own checkpoint directories become a savepoint |
+| ``clean`` | what checkpoints that are over have left behind |
+| ``doctor`` | the store and the storage compared |
+"""

@@ -1,0 +1,32 @@
+"""dispose: a savepoint and its files go."""
+
+from __future__ import annotations
+
+import click
+
+from dagster_ckpt.cli.context import Work, command, pipeline_option
+from dagster_ckpt.cli.dagster_partitions import savepoint_removed
+from dagster_ckpt.cli.output import size
+from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.operations.dispose import dispose_savepoint, plan_disposal
+
+
+@command("dispose")
+@click.argument("savepoint")
+@pipeline_option
+@click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
+def dispose(work: Work, *, savepoint: str, pipeline: str, yes: bool) -> None:
+    """Remove a SAVEPOINT; refused while a pipeline needs it. Without --yes nothing is changed."""
+    plan = plan_disposal(work.deployment, savepoint, pipeline_id(pipeline) if pipeline else None)
+    left = f"; {len(plan.unknown)} files in its folder that it does not name stay" if plan.unknown else ""
+    what = f"{plan.key} at {plan.location.uri}: {len(plan.keys)} files, {size(plan.bytes)}{left}"
+    if not yes:
+        work.output.result({"dry_run": True, "plan": plan})
+        work.output.say(f"would remove {what}\nrepeat with --yes to do it")
+        return
+    with work.output.progress(f"removing {plan.key}") as progress:
+        done = dispose_savepoint(work.deployment, plan, progress=progress)
+    if plan.is_recorded:
+        savepoint_removed(plan.pipeline, plan.key)
+    work.output.result({"dry_run": False, "plan": plan, "done": done})
+    work.output.say(f"removed {what}")

@@ -1,0 +1,46 @@
+"""export: a snapshot copied to another place."""
+
+from __future__ import annotations
+
+import click
+
+from dagster_ckpt.cli.context import Work, command, label_option, pipeline_option
+from dagster_ckpt.cli.output import size
+from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.label import LabelChanges
+from dagster_ckpt.operations.catalog import find_snapshot
+from dagster_ckpt.operations.export import CopyChanges, export_snapshot
+
+
+@command("export")
+@click.argument("snapshot")
+@click.argument("target")
+@pipeline_option
+@label_option
+def export(
+    work: Work,
+    *,
+    snapshot: str,
+    target: str,
+    pipeline: str,
+    label: LabelChanges,
+) -> None:
+    """Copy a SNAPSHOT to TARGET (any fsspec URI) as a self-contained savepoint; every file is verified."""
+    found = find_snapshot(work.deployment, snapshot, pipeline_id(pipeline) if pipeline else None)
+    with work.output.progress(f"exporting {found.key}") as progress:
+        done = export_snapshot(
+            found.stored,
+            work.deployment.savepoint_storage(target),
+            changes=CopyChanges(label=label),
+            progress=progress,
+        )
+    work.output.result(
+        {
+            "uri": done.uri,
+            "key": found.key,
+            "files": done.files,
+            "bytes": done.bytes,
+            "metadata": done.metadata,
+        }
+    )
+    work.output.say(f"{found.key} copied to {done.uri} ({done.files} files, {size(done.bytes)})")

@@ -1,0 +1,98 @@
+"""list: what can be restored from, and what ever was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dagster_ckpt.cli.context import Work, command, pipeline_option
+from dagster_ckpt.cli.output import moment, size
+from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.operations.catalog import (
+    SnapshotSummary,
+    list_history,
+    list_pipelines,
+    list_snapshots,
+    list_storage,
+)
+
+
+@command("list")
+@pipeline_option
+@click.option("--pipelines", is_flag=True, help="List pipelines instead of snapshots.")
+@click.option("--history", is_flag=True, help="Failed, subsumed and discarded ones too.")
+@click.option("--limit", type=click.IntRange(min=1), default=None, help="At most so many of each pipeline.")
+@click.option("--from-storage", is_flag=True, help="Ask the storage alone: for when the store is lost.")
+def list_(
+    work: Work, *, pipeline: str, pipelines: bool, history: bool, limit: int | None, from_storage: bool
+) -> None:
+    """List what pipelines can be restored from, newest first."""
+    if from_storage:
+        _list_storage(work)
+        return
+    deployment = work.deployment
+    if pipelines:
+        _list_pipelines(work)
+        return
+    names = [pipeline_id(pipeline)] if pipeline else deployment.store.pipelines()
+    rows_of = list_history if history else list_snapshots
+    summaries = [s for name in names for s in rows_of(deployment, name)[:limit]]
+    work.output.result(summaries)
+    work.output.table("", _SNAPSHOT_COLUMNS, [_row(s) for s in summaries])
+
+
+_SNAPSHOT_COLUMNS = (
+    "pipeline", "key", "status", "completed", "took>", "size>", "new>", "attempt>", "name", "place",
+)  # fmt: skip
+
+
+def _list_pipelines(work: Work) -> None:
+    found = list_pipelines(work.deployment)
+    work.output.result(found)
+    columns = (
+        "pipeline",
+        "status",
+        "attempt>",
+        "latest",
+        "completed",
+        "retained>",
+        "savepoints>",
+        "pending>",
+    )
+    rows = [
+        (p.pipeline, p.status, p.epoch, p.latest or "-", moment(p.latest_completed_at), p.retained, p.savepoints,
+         p.in_progress)
+        for p in found
+    ]  # fmt: skip
+    work.output.table("", columns, rows)
+
+
+def _row(s: SnapshotSummary) -> tuple[Any, ...]:
+    took = "-" if s.duration is None else f"{s.duration:.1f} s"
+    place = s.message if s.message else s.uri
+    return (s.pipeline, s.key, s.status, moment(s.completed_at), took, size(s.bytes_full), size(s.bytes_new), s.epoch,
+            s.name, place)  # fmt: skip
+
+
+def _list_storage(work: Work) -> None:
+    locations = work.locations
+    uris = [uri for uri in (locations.storage, locations.savepoints) if uri]
+    if locations.base:
+        uris += [f"{locations.base}/{name}" for name in ("checkpoints", "savepoints")]
+    if not uris:
+        raise InvalidRequest("say where to look: --base DIR, or --storage URI and --savepoints URI")
+    found = [folder for uri in uris for folder in list_storage(locations.open_storage(uri))]
+    work.output.result(found)
+    rows = [_stored_row(folder.uri, folder.metadata, folder.problem) for folder in found]
+    work.output.table("", ("pipeline", "kind", "id>", "completed", "size>", "name", "place"), rows)
+
+
+def _stored_row(uri: str, metadata: CheckpointMetadata | None, problem: str) -> tuple[Any, ...]:
+    if metadata is None:
+        return ("?", "unreadable", None, None, None, problem, uri)
+    total = sum(s.metrics.bytes_full for s in metadata.stages)
+    return (metadata.pipeline, metadata.kind, metadata.checkpoint_id, moment(metadata.completed_at), size(total),
+            metadata.name, uri)  # fmt: skip

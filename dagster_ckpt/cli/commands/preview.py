@@ -1,0 +1,109 @@
+"""preview: what a restore would do."""
+
+from __future__ import annotations
+
+import click
+
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in
+from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.output import Output, size
+from dagster_ckpt.core.config import ClaimMode, RestoreOptions
+from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.operations.preview import RestorePreview, preview_restore
+from dagster_ckpt.operations.preview_tables import TablePreview
+
+
+@command("preview")
+@click.argument("snapshot", default="latest")
+@pipeline_option
+@click.option(
+    "--fork-of", default="", metavar="NAME", help="The snapshot is this pipeline's, and --pipeline forks it."
+)
+@click.option(
+    "--claim-mode", type=click.Choice([m.value for m in ClaimMode]), default="no_claim", show_default=True
+)
+@click.option("--allow-non-restored-state", is_flag=True, help="Drop state of stages that are gone.")
+@click.option("--keep-rows", is_flag=True, help="Leave rows in tables that came after the restore point.")
+@code_options
+def preview(
+    work: Work,
+    *,
+    snapshot: str,
+    pipeline: str,
+    fork_of: str,
+    claim_mode: str,
+    allow_non_restored_state: bool,
+    keep_rows: bool,
+    code: CodeOptions,
+) -> ExitCode:
+    """Say what restoring SNAPSHOT would do. Exit code 1 when it would be refused.
+
+    With the pipeline's code (-m, -f or -w) its stages are compared as they are now, else as they last ran.
+    """
+    options = RestoreOptions(
+        restore_from=snapshot,
+        claim_mode=ClaimMode(claim_mode),
+        allow_non_restored_state=allow_non_restored_state,
+        roll_back_tables=not keep_rows,
+        fork=bool(fork_of),
+    )
+    chosen = pipeline_id(pipeline) if fork_of and pipeline else work.pipeline(pipeline)
+    declared = declared_in(code, chosen)
+    found = preview_restore(
+        work.deployment,
+        options,
+        chosen,
+        graph=declared.graph if declared else None,
+        hooks=declared.hook_uids if declared else None,
+        snapshot_of=pipeline_id(fork_of) if fork_of else None,
+    )
+    work.output.result(found)
+    show_preview(work.output, found)
+    return ExitCode.FINE if found.is_possible else ExitCode.TROUBLE
+
+
+def show_preview(output: Output, found: RestorePreview) -> None:
+    """Show what a restore would do."""
+    verdict = "can be restored" if found.is_possible else "CANNOT be restored"
+    output.say(f"{found.snapshot} {verdict} as pipeline {found.pipeline} ({size(found.bytes)} of state)")
+    for refusal in found.refusals:
+        output.say(f"  refused: {refusal}")
+    for warning in found.warnings:
+        output.say(f"  note: {warning}")
+    stages = [
+        (s.uid, s.fate, s.saved_uid, s.batch_id, s.partitions and f"{s.partitions[0]} -> {s.partitions[1]}",
+         size(s.bytes))
+        for s in found.stages
+    ]  # fmt: skip
+    output.table("stages", ("stage", "gets", "state of", "batch>", "partitions", "size>"), stages)
+    replays = [
+        (r.stage, r.step.source, r.step.start, r.step.end, r.step.units, r.batches) for r in found.replay
+    ]
+    if replays:
+        title = f"read again, up to {found.compared_with}"
+        output.table(title, ("stage", "source", "from", "to", "units>", "batches>"), replays)
+    if found.tables:
+        output.table(
+            "tables", ("stage", "table", "what happens"), [(t.stage, t.uri, _fate(t)) for t in found.tables]
+        )
+    if found.hooks:
+        output.table("hooks", ("hook", "gets"), [(h.uid, h.fate) for h in found.hooks])
+    if found.schemas:
+        rows = [(m.stage, m.what, m.saved, m.current) for m in found.schemas]
+        output.table("state that is kept in another way now", ("stage", "what", "saved", "now"), rows)
+
+
+def _fate(t: TablePreview) -> str:
+    parts = [str(t.fate)]
+    if t.rows_set_aside:
+        verb = (
+            "past the restore point" if t.fate == "keeps_rows" else f"set aside in {t.files_set_aside} files"
+        )
+        parts.append(f"{t.rows_set_aside} rows {verb}")
+    if t.rows_returning:
+        parts.append(f"{t.rows_returning} rows come back")
+    if t.buckets_changing:
+        parts.append(f"{t.buckets_changing} buckets go to the version of the cut")
+    if t.message:
+        parts.append(t.message)
+    return "; ".join(parts)

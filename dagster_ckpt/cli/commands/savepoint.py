@@ -1,0 +1,64 @@
+"""savepoint: taken by the pipeline's job."""
+
+from __future__ import annotations
+
+import click
+
+from dagster_ckpt.cli.context import ExitCode, Work, command, label_option
+from dagster_ckpt.cli.launch import Launched, LaunchTarget, ended, launch_options, launched
+from dagster_ckpt.core.ids import PipelineId, pipeline_id
+from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
+from dagster_ckpt.dagster.names import (
+    SAVEPOINT_OP,
+    STARTED_BY_TAG,
+    STOP_OP,
+    savepoint_job_name,
+    stop_job_name,
+)
+from dagster_ckpt.operations.catalog import absolute_uri, snapshot_of_run
+
+
+@command("savepoint")
+@click.argument("pipeline")
+@click.option(
+    "--target", "folder", default="", metavar="URI", help="Folder to write below; default: the resource's."
+)
+@click.option(
+    "--stop",
+    type=click.Choice(["suspend", "drain"]),
+    default=None,
+    help="End the running stream with it; drain: process what the sources have read to the end first.",
+)
+@label_option
+@launch_options
+def savepoint(
+    work: Work,
+    *,
+    pipeline: str,
+    folder: str,
+    stop: str | None,
+    label: LabelChanges,
+    target: LaunchTarget,
+) -> ExitCode:
+    """Take a savepoint of PIPELINE, with the job <pipeline>_savepoint, or <pipeline>_stop to end a stream with it."""
+    chosen = pipeline_id(pipeline)
+    place = absolute_uri(folder, work.locations.open_storage) if folder else ""  # the run may be elsewhere
+    said = {"target": place, **label.applied_to(SnapshotLabel()).fields()}
+    tags = {STARTED_BY_TAG: "dagster-ckpt savepoint"}
+    if stop is None:
+        run = launched(work, target, savepoint_job_name(chosen), SAVEPOINT_OP, config=said, tags=tags)
+    else:
+        config = {**said, "drain": stop == "drain"}
+        run = launched(work, target, stop_job_name(chosen), STOP_OP, config=config, tags=tags)
+    newest = taken_by(work, chosen, run)
+    if newest is not None:
+        work.output.say(f"{newest['key']}: {newest['uri']}")
+    return ended(work, run, savepoint=newest)
+
+
+def taken_by(work: Work, pipeline: PipelineId, run: Launched) -> dict[str, str] | None:
+    """Return the snapshot that the run took or asked for, where the store is within reach."""
+    if run.status != "SUCCESS" or not work.locations.is_given:
+        return None
+    taken = snapshot_of_run(work.deployment, pipeline, run.run_id)
+    return None if taken is None else {"key": taken.key, "uri": taken.uri}

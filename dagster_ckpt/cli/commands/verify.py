@@ -1,0 +1,58 @@
+"""verify: every file read back and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.output import Output, size
+from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.errors import Corrupt, NotFound
+from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, list_snapshots
+from dagster_ckpt.operations.verify import Verified, not_opened, verify_snapshot
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+
+
+@command("verify")
+@click.argument("snapshots", nargs=-1)
+@pipeline_option
+@click.option("--all", "everything", is_flag=True, help="Everything the pipeline can be restored from.")
+def verify(work: Work, *, snapshots: tuple[str, ...], pipeline: str, everything: bool) -> ExitCode:
+    """Read every file of SNAPSHOTS (default: latest) and compare checksums. Exit code 1 when one is damaged."""
+    if everything:
+        results = [_verified(work, s) for s in list_snapshots(work.deployment, work.pipeline(pipeline))]
+    else:
+        chosen = pipeline_id(pipeline) if pipeline else None
+        names = snapshots or ("latest",)
+        results = [
+            _read_all(work, name, find_snapshot(work.deployment, name, chosen).stored) for name in names
+        ]
+    work.output.result(results)
+    _show_verified(work.output, results)
+    return ExitCode.FINE if all(found.is_intact for found in results) else ExitCode.TROUBLE
+
+
+def _verified(work: Work, listed: SnapshotSummary) -> Verified:
+    """Verify one of many: one that cannot even be opened must not hide what is wrong with the others."""
+    try:
+        stored = find_snapshot(work.deployment, listed.uri, listed.pipeline).stored
+    except (NotFound, Corrupt) as error:
+        return not_opened(listed.key, listed.uri, error)
+    return _read_all(work, listed.key, stored)
+
+
+def _read_all(work: Work, name: str, stored: StoredSnapshot) -> Verified:
+    with work.output.progress(f"verifying {name}") as progress:
+        return verify_snapshot(stored, progress=progress)
+
+
+def _show_verified(output: Output, results: Sequence[Verified]) -> None:
+    """Show what verifying found."""
+    for found in results:
+        verdict = "intact" if found.is_intact else f"{len(found.problems)} problems"
+        output.say(f"{found.snapshot}: {verdict} ({found.files} files, {size(found.bytes)})")
+        if found.problems:
+            rows = [(p.stage, p.problem, p.path, p.message) for p in found.problems]
+            output.table("", ("stage", "problem", "file", "what"), rows)

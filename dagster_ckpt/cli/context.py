@@ -1,0 +1,202 @@
+"""Context of every command: the deployment, ``--json``, and errors turned into exit codes."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import click
+
+from dagster_ckpt.cli.locations import Locations, StoreExpectation
+from dagster_ckpt.cli.output import Output
+from dagster_ckpt.core.ids import PipelineId, pipeline_id
+from dagster_ckpt.core.label import LabelChanges
+from dagster_ckpt.errors import (
+    CheckpointError,
+    Corrupt,
+    Fenced,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from dagster_ckpt.operations.deployment import Deployment, InUse
+from dagster_ckpt.operations.records import only_pipeline
+
+__all__ = [
+    "Command",
+    "ExitCode",
+    "Work",
+    "command",
+    "exit_code_of",
+    "key_values",
+    "label_option",
+    "pipeline_option",
+]
+
+
+class ExitCode(IntEnum):
+    """Exit codes, for programs that call this one."""
+
+    FINE = 0
+    TROUBLE = 1
+    """Something was found or has failed: verify, doctor, a refused restore, ``diff --exit-code``, a run that failed."""
+    USAGE = 2
+    """The command can never work as it was given."""
+    NOT_FOUND = 3
+    CORRUPT = 4
+    UNAVAILABLE = 5
+    """Store, storage or webserver cannot be reached, or whether a change took effect is unknown: look, then retry."""
+    CONFLICT = 6
+    """Somebody else needs it or owns it: a newer attempt, a pipeline that was restored from it."""
+
+
+def exit_code_of(error: CheckpointError) -> ExitCode:
+    """Return what an error means to the calling program."""
+    match error:
+        case InUse() | Fenced():
+            return ExitCode.CONFLICT
+        case InvalidRequest():
+            return ExitCode.USAGE
+        case NotFound():
+            return ExitCode.NOT_FOUND
+        case Corrupt():
+            return ExitCode.CORRUPT
+        case Unavailable() | OutcomeUnknown():
+            return ExitCode.UNAVAILABLE
+        case _:
+            return ExitCode.TROUBLE
+
+
+class Work:
+    """One invocation: where to work and how to answer."""
+
+    def __init__(self, locations: Locations, output: Output) -> None:
+        self.locations = locations
+        self.output = output
+        self._deployment: Deployment | None = None
+
+    @property
+    def deployment(self) -> Deployment:
+        """The deployment, whose store must exist."""
+        return self.opened(StoreExpectation.MUST_EXIST)
+
+    def opened(self, expectation: StoreExpectation) -> Deployment:
+        """Return the deployment, opened once."""
+        if self._deployment is None:
+            self._deployment = self.locations.open(expectation)
+        return self._deployment
+
+    def pipeline(self, given: str) -> PipelineId:
+        """Return the pipeline that is meant; empty: the only one."""
+        return pipeline_id(given) if given else only_pipeline(self.deployment.store)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        store = self._deployment.store if self._deployment else None
+        if store is not None and hasattr(store, "close"):
+            store.close()
+
+
+Command = Callable[..., ExitCode | None]
+
+_OPTIONS: Sequence[Callable[[Any], Any]] = (
+    click.option("--base", envvar="DAGSTER_CKPT_BASE", default="", metavar="DIR", help="Folder that holds "
+                 "coordinator.db, checkpoints/ and savepoints/, as the coordinator resource's base_dir."),
+    click.option("--store", envvar="DAGSTER_CKPT_STORE", default="", metavar="URL", help="SQLAlchemy URL of the "
+                 "coordinator store."),
+    click.option("--storage", envvar="DAGSTER_CKPT_STORAGE", default="", metavar="URI", help="fsspec URI of "
+                 "checkpoint storage; store://checkpoints: in the coordinator store."),
+    click.option("--savepoints", envvar="DAGSTER_CKPT_SAVEPOINTS", default="", metavar="URI", help="fsspec URI of "
+                 "the folder for savepoints."),
+    click.option("--storage-option", "storage_option", multiple=True, metavar="NAME=VALUE", help="Option of the "
+                 "fsspec client (endpoint_url, profile, …); may be repeated."),
+    click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document."),
+)  # fmt: skip
+
+
+def command(name: str) -> Callable[[Command], click.Command]:
+    """Make a function ``(work, …) -> exit code`` a command with locations, ``--json`` and exit codes."""
+
+    def wrap(function: Command) -> click.Command:
+        @functools.wraps(function)
+        def run(
+            *,
+            base: str,
+            store: str,
+            storage: str,
+            savepoints: str,
+            storage_option: tuple[str, ...],
+            as_json: bool,
+            **arguments: Any,
+        ) -> None:
+            output = Output(as_json=as_json)
+            locations = Locations(
+                base=base,
+                store=store,
+                storage=storage,
+                savepoints=savepoints,
+                storage_options=key_values("--storage-option", storage_option),
+            )
+            work = Work(locations, output)
+            try:
+                code = function(work, **arguments)
+            except CheckpointError as error:
+                code = _told(error, as_json=as_json)
+            finally:
+                work.close()
+            click.get_current_context().exit(int(code or ExitCode.FINE))
+
+        decorated: Any = run
+        for option in reversed(_OPTIONS):
+            decorated = option(decorated)
+        made: click.Command = click.command(name)(decorated)
+        return made
+
+    return wrap
+
+
+def _told(error: CheckpointError, *, as_json: bool) -> ExitCode:
+    code = exit_code_of(error)
+    if as_json:
+        click.echo(json.dumps({"error": {"kind": error.kind, "message": str(error)}}, ensure_ascii=False))
+    else:
+        click.echo(f"Error: {error}", err=True)
+    return code
+
+
+# --- options that several commands share ----------------------------------------------------------------------
+
+
+def key_values(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Return repeated ``NAME=VALUE`` options as a mapping. Raises UsageError."""
+    pairs = [text.partition("=") for text in given]
+    wrong = next((name for name, equals, _ in pairs if not name or not equals), None)
+    if wrong is not None:
+        raise click.UsageError(f"{option} takes NAME=VALUE, got {wrong!r}")
+    return {name: value for name, _, value in pairs}
+
+
+def pipeline_option(function: Any) -> Any:
+    """Add ``--pipeline``."""
+    return click.option(
+        "-p", "--pipeline", default="", metavar="NAME", help="Pipeline; needed where the store has several."
+    )(function)
+
+
+def label_option(function: Any) -> Any:
+    """Add ``--name``, ``--note`` and ``--label``; the function gets one ``LabelChanges`` as ``label``."""
+
+    @functools.wraps(function)
+    def run(*args: Any, name: str | None, note: str | None, labels: tuple[str, ...], **rest: Any) -> Any:
+        label = LabelChanges(name=name, note=note, labels=key_values("--label", labels))
+        return function(*args, label=label, **rest)
+
+    decorated: Any = click.option(
+        "--label", "labels", multiple=True, metavar="NAME=VALUE", help="May be repeated."
+    )(run)
+    decorated = click.option("--note", default=None, help="Free-text note.")(decorated)
+    return click.option("--name", default=None, help="A name for people.")(decorated)

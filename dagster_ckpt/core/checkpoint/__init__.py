@@ -1,0 +1,15 @@
+"""Parts of a checkpoint that have rules of their own. None of them knows the coordinator.
+
+| file | what it owns |
+|---|---|
+| ``requests`` | the only queue of requests |
+| ``scheduler`` | when the periodic scheduler fires |
+| ``plan`` | which subtasks are triggered, waited for and notified |
+| ``tasks`` | status and current try of every subtask |
+| ``pending`` | how far a pending checkpoint got |
+| ``record`` | the coordinator's durable record of one pipeline |
+| ``statistics`` | numbers of a checkpoint, and what they add up to |
+| ``failures`` | whether a failed checkpoint fails the run |
+| ``stop_with_savepoint`` | its two facts and three endings |
+| ``replace_fast`` | one field of a value replaced, fast |
+"""

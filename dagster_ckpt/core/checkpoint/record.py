@@ -1,0 +1,277 @@
+"""The coordinator's record of one pipeline: everything that must survive the process, as one JSON document.
+
+Changed by compare-and-set only. What can be computed from it (is a checkpoint complete? who is outstanding?)
+is not stored beside it. Per-subtask acknowledgements are not in it: they are lost with the process, as in Flink.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from dagster_ckpt.core.checkpoint.failures import FailureCounter
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
+from dagster_ckpt.core.label import Labeled
+from dagster_ckpt.core.location import SnapshotLocation
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, Record, StageSnapshot
+from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
+from dagster_ckpt.core.request import SnapshotScope
+from dagster_ckpt.core.restore.facts import RestoreLine
+from dagster_ckpt.core.restore.point import KnownSnapshot
+from dagster_ckpt.errors import Corrupt
+
+EXPIRED_REMEMBERED = 16
+"""So many expired checkpoints are remembered: a late message about one of them is a known message."""
+OPERATIONS_REMEMBERED = 1000
+
+
+class TriggerRecord(Labeled, Record):
+    """Request that led to a checkpoint, as recorded."""
+
+    periodic: bool
+    name: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    note: str = ""
+    request_id: str = ""
+
+    @classmethod
+    def of(cls, metadata: CheckpointMetadata) -> TriggerRecord:
+        """Return what was asked for when a snapshot from elsewhere was taken, as far as its metadata tells."""
+        return cls(periodic=False, **metadata.label.fields())
+
+
+class PendingStageRecord(Record):
+    """One stage's part of a pending checkpoint."""
+
+    uid: str
+    number: int = 0
+    """The try of the stage whose acknowledgement counts …"""
+    retries: int = 0
+    """… or one of so many later ones: tries of its snapshot that were granted since."""
+    finished: bool = False
+    """It had finished when the checkpoint was triggered: nothing is expected of it."""
+    snapshot: StageSnapshot | None = None
+    """Its acknowledgement; None: outstanding."""
+    acknowledged_at: float | None = None
+
+
+class PendingRecord(Record):
+    """Pending checkpoint."""
+
+    checkpoint_id: int
+    properties: CheckpointProperties
+    trigger: TriggerRecord
+    triggered_at: float
+    deadline_at: float
+    """Seconds since the Unix epoch; then it expires."""
+    location: SnapshotLocation | None = None
+    """None until the storage location was made."""
+    stages: tuple[PendingStageRecord, ...]
+    coordinators: dict[str, str | None] = Field(default_factory=dict)
+    """Driver-side states acknowledged so far, by stage."""
+    master_states: dict[str, str] = Field(default_factory=dict)
+    """States of hooks acknowledged so far, by hook id."""
+    hooks_owed: tuple[str, ...] = ()
+    """Hooks that have not answered yet, with a state or without."""
+    builds_on: int | None = None
+    """Completed checkpoint whose shared files it may reuse: that one's files stay until this is over."""
+
+
+class CompletedRecord(Record):
+    """A completed checkpoint or savepoint."""
+
+    checkpoint_id: int
+    properties: CheckpointProperties
+    location: SnapshotLocation
+    epoch: int
+    run_id: str = ""
+    triggered_at: float
+    completed_at: float
+    trigger: TriggerRecord
+    bytes_full: int = 0
+    bytes_new: int = 0
+    taken_as: CheckpointKind | None = None
+    """What it was when it was taken, for one that came in by a restore (it counts towards the retained ones)."""
+
+    @classmethod
+    def of(
+        cls,
+        metadata: CheckpointMetadata,
+        location: SnapshotLocation,
+        properties: CheckpointProperties,
+        *,
+        epoch: int,
+        taken_as: CheckpointKind | None = None,
+    ) -> CompletedRecord:
+        """Return the entry of a snapshot this attempt did not take: restored, imported or exported."""
+        return cls(
+            checkpoint_id=metadata.checkpoint_id,
+            properties=properties,
+            location=location,
+            epoch=epoch,
+            run_id=metadata.run_id,
+            triggered_at=metadata.triggered_at,
+            completed_at=metadata.completed_at,
+            trigger=TriggerRecord.of(metadata),
+            bytes_full=sum(s.metrics.bytes_full for s in metadata.stages),
+            bytes_new=sum(s.metrics.bytes_new for s in metadata.stages),
+            taken_as=taken_as,
+        )
+
+    @property
+    def kind(self) -> CheckpointKind:
+        """Kind of the snapshot."""
+        return self.properties.kind
+
+    @property
+    def known(self) -> KnownSnapshot:
+        """It as a restore point."""
+        return KnownSnapshot(
+            checkpoint_id=CheckpointId(self.checkpoint_id),
+            kind=self.taken_as or self.kind,
+            location=self.location,
+            properties=self.properties,
+            epoch=CoordinatorEpoch(self.epoch),
+        )
+
+
+class CleanupRecord(Record):
+    """Files to be removed. It leaves the record when they are gone; doing it twice does no harm."""
+
+    checkpoint_id: int
+    location: SnapshotLocation | None
+    complete: bool
+    """It was complete (subsumed or ended with the run), else aborted."""
+    savepoint: bool = False
+    """Self-contained: nothing else can need its files."""
+    writers: tuple[str, ...] = ()
+    """Stages that may still write into the folder: nothing is deleted before they said they ended."""
+    folder_gone: bool = False
+    """Only what an aborted checkpoint uploaded for sharing is left: it goes when nothing can build on it."""
+    keep_files: bool = False
+    """The outcome of storing it is unknown: its files stay for a person to judge."""
+
+
+class CountsRecord(Record):
+    """Numbers of checkpoints since the pipeline exists; those in progress are counted from ``pending``."""
+
+    restored: int = 0
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class OperationRecord(Record):
+    """Outcome of a client's request id."""
+
+    request_id: str
+    checkpoint_id: int | None = None
+    rejected: str = ""
+    """Name of the reason, when it never became a checkpoint."""
+    message: str = ""
+
+
+class FailedRecord(Record):
+    """A checkpoint that failed lately: what ``status_of`` answers."""
+
+    checkpoint_id: int
+    reason: str
+    message: str
+
+
+class MailRecord(Labeled, Record):
+    """Request of another process to the running stream."""
+
+    request_id: str
+    """Its answer is found by it, among ``operations``."""
+    kind: CheckpointKind
+    scope: SnapshotScope = SnapshotScope.CONFIGURED
+    target: str = ""
+    name: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    note: str = ""
+    sent_at: float
+    """Seconds since the Unix epoch."""
+
+
+class CoordinatorRecord(Record):
+    """The whole document."""
+
+    format_version: Literal[1] = 1
+    pipeline: str
+    epoch: int = 0
+    """Which attempt owns the pipeline; an older one is fenced."""
+    owner: str = ""
+    """Dagster run of that attempt."""
+    status: RunStatus = RunStatus.SUSPENDED
+    status_epoch: int = 0
+    """Attempt that ``status``, ``working_directory`` and ``clean`` are about."""
+    working_directory: str = ""
+    clean: bool = False
+    """That attempt ended with all queries stopped at batch boundaries, its directory intact."""
+    shape: tuple[str, ...] = ()
+    """Stages and edges it ran (``restore_facts.shape_of``)."""
+    root: str = ""
+    """First run of the chain of retries the owner belongs to."""
+    owner_since: int = 0
+    """First epoch of the owner: a run that is tried again keeps what its first try completed."""
+    next_id: int = 1
+    pending: tuple[PendingRecord, ...] = ()
+    completed: tuple[CompletedRecord, ...] = ()
+    """Retained checkpoints, oldest first."""
+    savepoints: tuple[CompletedRecord, ...] = ()
+    line: RestoreLine | None = None
+    """Beginning of the history that ``latest`` follows, after a restore that a person asked for."""
+    latest_completed: int | None = None
+    """Newest completion that stages were told of, retained or not."""
+    last_completed_at: float | None = None
+    """Of this attempt; the minimum pause counts from it."""
+    force_full: bool = False
+    """The next checkpoint must be full, because it may not build on the restored one."""
+    highest_not_claimed: int | None = None
+    failures: FailureCounter = FailureCounter()
+    job_failure: str = ""
+    """Why the attempt must fail; empty: it need not."""
+    expired: tuple[int, ...] = ()
+    failed: tuple[FailedRecord, ...] = ()
+    cleanup: tuple[CleanupRecord, ...] = ()
+    counts: CountsRecord = CountsRecord()
+    operations: tuple[OperationRecord, ...] = ()
+    restored_id: int | None = None
+    restored_at: float | None = None
+    lease_until: float | None = None
+    """A streaming run renews it: until then (seconds since the Unix epoch) it answers what is in the mailbox."""
+    mailbox: tuple[MailRecord, ...] = ()
+
+    def pending_of(self, checkpoint_id: int) -> PendingRecord | None:
+        """Return a pending checkpoint, or None."""
+        return next((p for p in self.pending if p.checkpoint_id == checkpoint_id), None)
+
+    def completed_of(self, checkpoint_id: int) -> CompletedRecord | None:
+        """Return a retained checkpoint or a savepoint, or None."""
+        both = (*self.completed, *self.savepoints)
+        return next((c for c in both if c.checkpoint_id == checkpoint_id), None)
+
+    def with_pending(self, pending: PendingRecord) -> CoordinatorRecord:
+        """Return the record with one pending checkpoint replaced."""
+        changed = tuple(pending if p.checkpoint_id == pending.checkpoint_id else p for p in self.pending)
+        return self.model_copy(update={"pending": changed})
+
+    def without_pending(self, checkpoint_id: int) -> CoordinatorRecord:
+        """Return the record without one pending checkpoint."""
+        kept = tuple(p for p in self.pending if p.checkpoint_id != checkpoint_id)
+        return self.model_copy(update={"pending": kept})
+
+
+def parse_record(body: str) -> CoordinatorRecord:
+    """Return the record from its JSON text. Raises Corrupt when it is damaged or of an unknown format."""
+    try:
+        return CoordinatorRecord.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        raise Corrupt(
+            f"the coordinator's record cannot be read ({where}: {first['msg']}): it is damaged, or was written by a "
+            "newer version of dagster_ckpt; upgrade, or restore the database of the coordinator store"
+        ) from error

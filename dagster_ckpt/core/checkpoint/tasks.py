@@ -1,0 +1,186 @@
+"""Table of subtasks: the status of each, and the current try.
+
+Kept as bit masks per stage (bit i: subtask i), so that ten thousand subtasks cost as much as ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from dagster_ckpt.core.graph import PipelineGraph
+from dagster_ckpt.core.ids import CoordinatorEpoch, ExecutionAttempt, StageUid
+from dagster_ckpt.errors import InvalidRequest, NotFound
+
+
+class StageStatus(StrEnum):
+    """Status of one try of a subtask (Flink: ExecutionState)."""
+
+    CREATED = "created"
+    DEPLOYING = "deploying"
+    INITIALIZING = "initializing"
+    """Restoring its state."""
+    RUNNING = "running"
+    FINISHED = "finished"
+    """Ended by itself: its part is complete and needs no further checkpoint."""
+    CANCELED = "canceled"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        """True where this try will never run again: the next report is about a new try."""
+        return self in (StageStatus.FINISHED, StageStatus.CANCELED, StageStatus.FAILED)
+
+
+_NO_NUMBERS: Mapping[int, int] = MappingProxyType({})
+_NO_STATUSES: Mapping[int, StageStatus] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTasks:
+    """The subtasks of one stage. A subtask that was never reported is taken to run."""
+
+    uid: StageUid
+    parallelism: int
+    finished: int = 0
+    """Mask of the FINISHED ones."""
+    unready: int = 0
+    """Mask of those that reported anything but RUNNING and FINISHED."""
+    end_of_data: int = 0
+    """Mask of those that run but have consumed all their input (Flink: operators finished)."""
+    statuses: Mapping[int, StageStatus] = field(default_factory=lambda: _NO_STATUSES)
+    """Last report of each unready subtask."""
+    numbers: Mapping[int, int] = field(default_factory=lambda: _NO_NUMBERS)
+    """Try of each subtask that is not at its first."""
+
+    @property
+    def everyone(self) -> int:
+        """Mask with a bit for every subtask."""
+        return (1 << self.parallelism) - 1
+
+    @property
+    def running(self) -> int:
+        """Mask of those that run."""
+        return self.everyone & ~self.finished & ~self.unready
+
+    def status_of(self, subtask: int) -> StageStatus:
+        """Return the status of one subtask."""
+        bit = 1 << subtask
+        if self.finished & bit:
+            return StageStatus.FINISHED
+        return self.statuses.get(subtask, StageStatus.RUNNING)
+
+    def number_of(self, subtask: int) -> int:
+        """Return which try of the subtask is current."""
+        return self.numbers.get(subtask, 0)
+
+    def reported(self, whose: range, status: StageStatus, number: int | None) -> StageTasks:
+        """Return these subtasks after a report about some; after a try that is over, a new one begins."""
+        mask = ((1 << len(whose)) - 1) << whose.start
+        is_ready = status in (StageStatus.RUNNING, StageStatus.FINISHED)
+        statuses = {k: v for k, v in self.statuses.items() if k not in whose}
+        if not is_ready:
+            statuses |= dict.fromkeys(whose, status)
+        begun_again = 0 if status.is_over else mask & self._over()
+        return replace(
+            self,
+            finished=self.finished | mask if status is StageStatus.FINISHED else self.finished & ~mask,
+            unready=self.unready & ~mask if is_ready else self.unready | mask,
+            end_of_data=self.end_of_data & ~begun_again,
+            statuses=statuses,
+            numbers=self._numbers_after(whose, number, begun_again),
+        )
+
+    def _over(self) -> int:
+        """Mask of the subtasks whose current try is over."""
+        return self.finished | sum(1 << index for index, s in self.statuses.items() if s.is_over)
+
+    def _numbers_after(self, whose: range, number: int | None, begun_again: int) -> Mapping[int, int]:
+        if number is not None:
+            return {**self.numbers, **dict.fromkeys(whose, number)}
+        if not begun_again:
+            return self.numbers
+        return {**self.numbers, **{i: self.number_of(i) + 1 for i in bits(begun_again)}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTable:
+    """All subtasks of the attempt."""
+
+    epoch: CoordinatorEpoch
+    stages: Mapping[StageUid, StageTasks] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: PipelineGraph, epoch: CoordinatorEpoch) -> TaskTable:
+        """Return a table in which nothing was reported yet."""
+        return cls(
+            epoch=epoch,
+            stages={s.uid: StageTasks(uid=s.uid, parallelism=s.parallelism) for s in graph.stages},
+        )
+
+    def stage(self, uid: StageUid) -> StageTasks:
+        """Return the subtasks of one stage. Raises NotFound."""
+        try:
+            return self.stages[uid]
+        except KeyError:
+            raise NotFound(
+                f"there is no stage {uid!r}: the stages are {', '.join(sorted(self.stages))}"
+            ) from None
+
+    def reported(
+        self, uid: StageUid, status: StageStatus, *, subtask: int | None, number: int | None
+    ) -> TaskTable:
+        """Return the table after a report about one subtask, or about all (``subtask`` None)."""
+        tasks = self.stage(uid)
+        changed = tasks.reported(self._indices(tasks, subtask), status, number)
+        return replace(self, stages={**self.stages, uid: changed})
+
+    def at_end_of_data(self, uid: StageUid, *, subtask: int | None) -> TaskTable:
+        """Return the table after a stage's subtasks have consumed all their bounded input."""
+        tasks = self.stage(uid)
+        mask = tasks.everyone if subtask is None else 1 << next(iter(self._indices(tasks, subtask)))
+        return replace(
+            self, stages={**self.stages, uid: replace(tasks, end_of_data=tasks.end_of_data | mask)}
+        )
+
+    @property
+    def has_unready(self) -> bool:
+        """True while some subtask deploys, restores, failed or was canceled."""
+        return any(tasks.unready for tasks in self.stages.values())
+
+    @property
+    def is_at_end(self) -> bool:
+        """True when every subtask has consumed all its input or finished (final checkpoint is due)."""
+        return all(
+            not tasks.everyone & ~(tasks.finished | tasks.end_of_data) for tasks in self.stages.values()
+        )
+
+    def attempt(self, uid: StageUid, subtask: int = 0) -> ExecutionAttempt:
+        """Return the current try of a subtask."""
+        number = self.stage(uid).number_of(subtask)
+        return ExecutionAttempt(stage=uid, subtask=subtask, epoch=self.epoch, number=number)
+
+    def attempts(self, masks: Mapping[StageUid, int]) -> tuple[ExecutionAttempt, ...]:
+        """Return the current tries of the subtasks in ``masks``, in stage and subtask order."""
+        return tuple(self.attempt(uid, index) for uid, mask in masks.items() for index in bits(mask))
+
+    @staticmethod
+    def _indices(tasks: StageTasks, subtask: int | None) -> range:
+        if subtask is None:
+            return range(tasks.parallelism)
+        if not 0 <= subtask < tasks.parallelism:
+            raise InvalidRequest(
+                f"stage {tasks.uid!r} has {tasks.parallelism} subtasks, so no subtask {subtask}"
+            )
+        return range(subtask, subtask + 1)
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Yield the indices of the set bits, ascending."""
+    text = bin(mask)
+    top = len(text) - 1
+    for position in range(top, 1, -1):
+        if text[position] == "1":
+            yield top - position

@@ -1,0 +1,143 @@
+"""The numbers of a checkpoint, drawn from what is known of it when it starts, ends, or is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dagster_ckpt.core.checkpoint.pending import Progress, StageProgress
+from dagster_ckpt.core.checkpoint.record import PendingRecord, PendingStageRecord
+from dagster_ckpt.core.checkpoint.statistics import (
+    CheckpointStatistics,
+    CheckpointStatus,
+    StageStatistics,
+    SubtaskStatistics,
+    combined,
+)
+from dagster_ckpt.core.checkpoint.tasks import bits
+from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.model import SnapshotMetrics
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+
+REMEMBERED = 200
+"""Numbers of so many checkpoints are at hand; older ones are in the store."""
+
+
+def pending_statistics(
+    state: CoordinatorState, pending: PendingRecord, progress: Progress
+) -> CheckpointStatistics:
+    """Return the numbers of a pending checkpoint."""
+    stages = tuple(_stage(part, progress, pending.triggered_at) for part in pending.stages)
+    location = pending.location
+    return CheckpointStatistics(
+        checkpoint_id=pending.checkpoint_id,
+        kind=pending.properties.kind,
+        status=CheckpointStatus.IN_PROGRESS,
+        trigger=pending.trigger,
+        triggered_at=pending.triggered_at,
+        latest_ack_at=max((s.latest_ack_at for s in stages if s.latest_ack_at is not None), default=None),
+        stages=stages,
+        path="" if location is None else location.uri,
+        run_id=state.record.owner,
+    )
+
+
+def ended_statistics(
+    state: CoordinatorState,
+    pending: PendingRecord,
+    progress: Progress,
+    now: Now,
+    *,
+    status: CheckpointStatus,
+    reason: CheckpointFailureReason | None = None,
+    message: str = "",
+    completed_at: float | None = None,
+    metadata_size: int = 0,
+) -> CheckpointStatistics:
+    """Return the numbers of a checkpoint that ends now."""
+    return pending_statistics(state, pending, progress).model_copy(
+        update={
+            "status": status,
+            "ended_at": now.wall if completed_at is None else completed_at,
+            "failure_reason": "" if reason is None else reason.name,
+            "failure_message": message or ("" if reason is None else reason.text),
+            "metadata_size": metadata_size,
+        }
+    )
+
+
+def status_changed(
+    state: CoordinatorState, checkpoint_id: CheckpointId, status: CheckpointStatus
+) -> Decision:
+    """Note that a completed checkpoint was subsumed or discarded, where its numbers are known."""
+    known = state.statistics.get(checkpoint_id)
+    if known is None:
+        return Decision(state=state)
+    changed = known.model_copy(update={"status": status})
+    return Decision(state=remembered(state, changed), history=(changed,))
+
+
+def remembered(state: CoordinatorState, statistics: CheckpointStatistics) -> CoordinatorState:
+    """Return the state that knows the numbers of one more checkpoint; the oldest are left to the store."""
+    kept = {**state.statistics, CheckpointId(statistics.checkpoint_id): statistics}
+    for number in sorted(kept)[:-REMEMBERED]:
+        del kept[number]
+    return replace(state, statistics=kept)
+
+
+def _stage(part: PendingStageRecord, progress: Progress, triggered_at: float) -> StageStatistics:
+    stage = progress.stages.get(StageUid(part.uid))
+    if stage is None:
+        before = _finished_before(StageUid(part.uid), progress, triggered_at)
+        return StageStatistics(
+            uid=part.uid,
+            subtasks=len(before),
+            acknowledged=len(before),
+            latest_ack_at=triggered_at if before else None,
+            details=before,
+        )
+    if part.snapshot is not None:
+        return StageStatistics(
+            uid=part.uid,
+            subtasks=stage.parallelism,
+            acknowledged=stage.parallelism,
+            latest_ack_at=part.acknowledged_at,
+            metrics=part.snapshot.metrics,
+            details=_details_of(part, progress),
+        )
+    return _per_subtask(stage, progress, triggered_at)
+
+
+def _finished_before(uid: StageUid, progress: Progress, triggered_at: float) -> tuple[SubtaskStatistics, ...]:
+    """Return the subtasks that had finished before the trigger: acknowledged then, without any numbers."""
+    finished = bits(progress.plan.finished.get(uid, 0))
+    return tuple(SubtaskStatistics(index=index, acknowledged_at=triggered_at) for index in finished)
+
+
+def _details_of(part: PendingStageRecord, progress: Progress) -> tuple[SubtaskStatistics, ...]:
+    metrics = progress.subtask_metrics.get(StageUid(part.uid), {})
+    at = part.acknowledged_at or 0.0
+    return tuple(
+        SubtaskStatistics(index=i, acknowledged_at=at, metrics=m) for i, m in sorted(metrics.items())
+    )
+
+
+def _per_subtask(stage: StageProgress, progress: Progress, triggered_at: float) -> StageStatistics:
+    """Return the numbers of a stage that acknowledges per subtask; finished ones count as acknowledged."""
+    before = _finished_before(stage.uid, progress, triggered_at)
+    acks = [*stage.acks()]
+    acked = (
+        SubtaskStatistics(
+            index=a.subtask, acknowledged_at=a.acknowledged_at, metrics=a.metrics or SnapshotMetrics()
+        )
+        for a in reversed(acks)
+    )
+    details = (*before, *acked)
+    return StageStatistics(
+        uid=stage.uid,
+        subtasks=len(before) + stage.waiting.bit_count(),
+        acknowledged=len(before) + len(acks),
+        latest_ack_at=max((d.acknowledged_at for d in details), default=None),
+        metrics=combined(d.metrics for d in details),
+        details=details,
+    )

@@ -1,0 +1,334 @@
+"""The coordinator through the attempt's life: stages come and go, the timer runs, the run stops or ends.
+
+Source: flink-runtime ExecutionTrackingCheckpointCoordinatorDeActivator, CheckpointCoordinator's start/stop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dagster_ckpt.core.checkpoint.pending import Phase
+from dagster_ckpt.core.checkpoint.plan import blocking_edge
+from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord
+from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopWithSavepoint
+from dagster_ckpt.core.checkpoint.tasks import StageStatus
+from dagster_ckpt.core.coordinator.acknowledgements import finalize_if_complete, writer_ended
+from dagster_ckpt.core.coordinator.admission import check_target, known_operation, reject, request
+from dagster_ckpt.core.coordinator.completion import abort, abort_all
+from dagster_ckpt.core.coordinator.effects import CompleteHooks, SendComplete
+from dagster_ckpt.core.coordinator.inputs import (
+    BacklogReported,
+    Closing,
+    EndOfDataReported,
+    FailingOver,
+    SavepointDisposed,
+    SchedulerStarted,
+    StageReported,
+    Started,
+    StopRequested,
+    TimeoutRearmed,
+)
+from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
+from dagster_ckpt.core.coordinator.stopping import with_stages_ended, with_stages_restarting
+from dagster_ckpt.core.coordinator.triggering import trigger
+from dagster_ckpt.core.files.retention import CompletedStore
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin
+from dagster_ckpt.core.restore.facts import shape_of
+from dagster_ckpt.errors import InvalidRequest
+
+PERIODIC = CheckpointRequest(origin=RequestOrigin.PERIODIC)
+"""What the timer requests."""
+
+# --- activation ---------------------------------------------------------------------------------------------
+
+
+def started(state: CoordinatorState, input: Started, now: Now, draw: float) -> Decision:
+    """Note that the run is RUNNING in its working directory, and make up for a lost "complete"."""
+    record = state.record
+    after = state.with_record(
+        status=RunStatus.RUNNING,
+        status_epoch=record.epoch,
+        working_directory=input.working_directory,
+        clean=False,
+        shape=shape_of(state.graph, state.setup.hooks),
+    )
+    decision = sync_activation(replace(after, is_started=True), now, draw)
+    return decision.doing(*renotified(decision.state), *_hooks_renotified(decision.state))
+
+
+def _hooks_renotified(state: CoordinatorState) -> tuple[CompleteHooks, ...]:
+    """Return the same notice for hooks; of a snapshot that came from elsewhere they have nothing to complete."""
+    record = state.record
+    ended_runs = (s for s in record.savepoints if s.kind.is_synchronous)
+    own = {c.checkpoint_id for c in (*record.completed, *ended_runs) if c.epoch < record.epoch}
+    latest = record.latest_completed
+    if not state.setup.hooks or latest is None or latest not in own:
+        return ()
+    return (CompleteHooks(CheckpointId(latest)),)
+
+
+def renotified(state: CoordinatorState) -> tuple[SendComplete, ...]:
+    """Return the notice of the latest completion again: it may have been lost with a process."""
+    record = state.record
+    latest = record.latest_completed
+    if latest is None:
+        return ()
+    everyone = {uid: tasks.everyone for uid, tasks in state.tasks.stages.items()}
+    attempts = state.tasks.attempts(everyone)
+    timestamp = record.last_completed_at or 0.0
+    return (SendComplete(CheckpointId(latest), timestamp, None, attempts),)
+
+
+def stage_reported(state: CoordinatorState, input: StageReported, now: Now, draw: float) -> Decision:
+    """Take a status: it may switch the timer, end a checkpoint that waits for the stage, or end a stop."""
+    tasks = state.tasks.reported(input.uid, input.status, subtask=input.subtask, number=input.number)
+    decision = sync_activation(replace(state, tasks=tasks), now, draw)
+    if input.status.is_over:
+        decision = decision.then(_ended, input, now)
+    return decision.then(with_stages_ended, now).then(_final_checkpoint, now)
+
+
+def _ended(state: CoordinatorState, input: StageReported, now: Now) -> Decision:
+    """End what waits for a try that is over, and cross it off the writers."""
+    decision = Decision(state=state)
+    reason = (
+        CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
+        if input.status is StageStatus.FINISHED
+        else CheckpointFailureReason.TASK_FAILURE
+    )
+    for pending in state.record.pending:
+        number = CheckpointId(pending.checkpoint_id)
+        if _waits_for(state, number, input):
+            message = f"Stage {input.uid!r} is {input.status} before it acknowledged."
+            decision = decision.then(abort, number, reason, message, now, ended=frozenset({input.uid}))
+    for cleanup in state.record.cleanup:
+        number = CheckpointId(cleanup.checkpoint_id)
+        decision = decision.then(writer_ended, number, input.uid)
+    return decision.with_answer(None)
+
+
+def _waits_for(state: CoordinatorState, number: CheckpointId, input: StageReported) -> bool:
+    progress = state.progress.get(number)
+    stage = None if progress is None else progress.stages.get(input.uid)
+    if stage is None:
+        return False
+    whose = stage.everyone if input.subtask is None else 1 << input.subtask
+    return bool(stage.waiting & ~stage.acked & whose)
+
+
+def end_of_data(state: CoordinatorState, input: EndOfDataReported, now: Now) -> Decision:
+    """Note the end of bounded input; when all have reached it the final checkpoint is triggered at once."""
+    tasks = state.tasks.at_end_of_data(input.uid, subtask=input.subtask)
+    return _final_checkpoint(replace(state, tasks=tasks), now)
+
+
+def _final_checkpoint(state: CoordinatorState, now: Now) -> Decision:
+    wanted = state.is_periodic_configured and state.config.checkpoints_after_tasks_finish
+    everyone_waits = state.tasks.is_at_end and any(
+        t.end_of_data & ~t.finished for t in state.tasks.stages.values()
+    )
+    if not wanted or not everyone_waits or state.final_triggered or not state.is_started:
+        return Decision(state=state)
+    after = replace(state, final_triggered=True)
+    return request(after, CheckpointRequest(note="final checkpoint"), now).with_answer(None)
+
+
+def sync_activation(state: CoordinatorState, now: Now, draw: float) -> Decision:
+    """Switch the timer on when the run and all its subtasks run, off (once) when that ceases to be so."""
+    wanted = state.is_started and not state.tasks.has_unready and state.is_periodic_configured
+    if wanted == state.is_activated:
+        return Decision(state=state)
+    flipped = replace(state, is_activated=wanted)
+    return (
+        scheduler_started(flipped, SchedulerStarted(draw), now) if wanted else scheduler_stopped(flipped, now)
+    )
+
+
+# --- the timer ----------------------------------------------------------------------------------------------
+
+
+def scheduler_started(state: CoordinatorState, input: SchedulerStarted, now: Now) -> Decision:
+    """Switch the timer on; one that is on is stopped first. Raises InvalidRequest where it cannot be."""
+    if state.is_shut_down:
+        raise InvalidRequest("the coordinator is shut down: its periodic scheduler cannot be started")
+    if not state.is_periodic_configured:
+        raise InvalidRequest("periodic checkpoints are not configured: set interval (and no blocking edges)")
+    decision = scheduler_stopped(state, now) if state.scheduler.is_on else Decision(state=state)
+    running = decision.state.scheduler.started(state.config, now=now.monotonic, draw=input.draw)
+    return decision.with_state(replace(decision.state, scheduler=running))
+
+
+def scheduler_stopped(state: CoordinatorState, now: Now) -> Decision:
+    """Switch the timer off, and abort everything pending and queued, savepoints included."""
+    reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
+    off = replace(state, scheduler=state.scheduler.stopped())
+    return _drop_everything(off, reason, reason.text, now)
+
+
+def _drop_everything(
+    state: CoordinatorState, reason: CheckpointFailureReason, message: str, now: Now
+) -> Decision:
+    decision = Decision(state=replace(state, queue=type(state.queue)()))
+    for queued in state.queue.waiting:
+        decision = decision.then(reject, queued, reason, message, now)
+    return decision.then(abort_all, reason, message, now).with_answer(None)
+
+
+def backlog_reported(state: CoordinatorState, input: BacklogReported, now: Now) -> Decision:
+    """Note which stages work off a backlog; finished ones never do."""
+    busy = frozenset(uid for uid in input.stages if state.tasks.stage(uid).running)
+    scheduler = state.scheduler.with_backlog(busy, state.config, now=now.monotonic)
+    return Decision(state=replace(state, scheduler=scheduler))
+
+
+def timers_fired(state: CoordinatorState, now: Now) -> Decision:
+    """Expire what is over its timeout, fire the periodic timer once, finish what another process left complete."""
+    decision = Decision(state=state)
+    for progress in state.progress.values():
+        number = progress.checkpoint_id
+        if progress.deadline <= now.monotonic:
+            decision = decision.then(_expired, number, now)
+        elif progress.phase is Phase.COLLECTING:
+            decision = decision.then(finalize_if_complete, number, now)
+    return decision.with_answer(None).then(_fire, now)
+
+
+def _expired(state: CoordinatorState, number: CheckpointId, now: Now) -> Decision:
+    pending, progress = state.record.pending_of(number), state.progress[number]
+    missing = ", ".join(progress.outstanding(pending)) if pending is not None else ""
+    seconds = state.config.timeout
+    message = f"The checkpoint did not complete within {seconds:g} s; outstanding: {missing or 'nothing'}."
+    return abort(state, number, CheckpointFailureReason.CHECKPOINT_EXPIRED, message, now)
+
+
+def _fire(state: CoordinatorState, now: Now) -> Decision:
+    busy = frozenset(uid for uid in state.scheduler.backlog if state.tasks.stage(uid).running)
+    if busy != state.scheduler.backlog:
+        state = replace(state, scheduler=state.scheduler.with_backlog(busy, state.config, now=now.monotonic))
+    if not state.scheduler.is_due(now.monotonic):
+        return Decision(state=state)
+    parked = state.scheduler.interval(state.config) is None
+    fired = replace(state, scheduler=state.scheduler.fired(state.config))
+    return Decision(state=fired, answer=not parked)
+
+
+def next_timer(state: CoordinatorState) -> float | None:
+    """Return the monotonic time of the next timer, or None."""
+    times = [p.deadline for p in state.progress.values()]
+    if state.scheduler.is_on and state.scheduler.next_at is not None:
+        times.append(state.scheduler.next_at)
+    return min(times, default=None)
+
+
+def timeout_rearmed(state: CoordinatorState, input: TimeoutRearmed, now: Now) -> Decision:
+    """Restart a pending checkpoint's timeout."""
+    pending = state.record.pending_of(input.checkpoint_id)
+    progress = state.progress.get(input.checkpoint_id)
+    if pending is None or progress is None:
+        return Decision(state=state)
+    deadline_at = now.wall + state.config.timeout
+    changed = replace(progress, deadline=now.monotonic + state.config.timeout, deadline_at=deadline_at)
+    after = state.with_pending(pending.model_copy(update={"deadline_at": deadline_at}))
+    return Decision(state=after.with_progress(changed))
+
+
+# --- the ends -----------------------------------------------------------------------------------------------
+
+
+def failing_over(state: CoordinatorState, input: FailingOver, now: Now) -> Decision:
+    """End everything pending and queued, and a stop that waits for its stages: they are about to be restarted."""
+    reason = CheckpointFailureReason.JOB_FAILOVER_REGION
+    decision = _drop_everything(state, reason, input.message or reason.text, now)
+    decision = decision.then(with_stages_restarting, now)
+    after = decision.state.with_record(job_failure="")
+    return decision.with_state(replace(after, final_triggered=False))
+
+
+def stop_requested(state: CoordinatorState, input: StopRequested, now: Now) -> Decision:
+    """Stop the timer, abort what is pending, request the savepoint that ends the run.
+
+    Answers TriggerOutcome. Raises InvalidRequest where the kind is not synchronous, there is no target, or a stop is
+    in progress.
+    """
+    wanted = input.request
+    known = known_operation(state, wanted.request_id)
+    if known is not None:
+        return Decision(state=state, answer=known)
+    if not wanted.kind.is_synchronous:
+        raise InvalidRequest(f"stop-with-savepoint takes a synchronous savepoint, not a {wanted.kind}")
+    check_target(state, wanted, "stop-with-savepoint")
+    if state.stop is not None and state.stop.outcome is None:
+        raise InvalidRequest("a stop-with-savepoint is in progress: wait for its outcome")
+    if blocking_edge(state.graph) is not None:
+        return _begin_stop(state, wanted, now)
+    return scheduler_stopped(state, now).then(_begin_stop, wanted, now)
+
+
+def _begin_stop(state: CoordinatorState, wanted: CheckpointRequest, now: Now) -> Decision:
+    return trigger(replace(state, stop=StopWithSavepoint()), wanted, now)
+
+
+def closing(state: CoordinatorState, input: Closing, now: Now) -> Decision:
+    """End the attempt: abort what is pending, keep or delete what is retained, as the status says.
+
+    What the status does not delete stays known, so that ``latest`` finds it in the next run.
+    """
+    reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+    off = replace(state, is_shut_down=True, scheduler=state.scheduler.stopped(), is_activated=False)
+    decision = _drop_everything(off, reason, reason.text, now)
+    decision = decision.then(_retained_after, input.status)
+    after = decision.state
+    released = tuple(c.model_copy(update={"writers": ()}) for c in after.record.cleanup)
+    return decision.with_state(
+        after.with_record(
+            status=input.status,
+            status_epoch=after.record.epoch,
+            clean=input.clean and bool(after.record.working_directory),
+            cleanup=released,
+            lease_until=None,
+            mailbox=(),
+        )
+    ).with_answer(None)
+
+
+def _retained_after(state: CoordinatorState, status: RunStatus) -> Decision:
+    record = state.record
+    store = CompletedStore(num_retained=state.config.num_retained, entries=record.completed)
+    discarded = store.shut_down(status).discarded
+    gone = {c.checkpoint_id for c in discarded}
+    kept = tuple(c for c in record.completed if c.checkpoint_id not in gone)
+    doomed = tuple(_doomed(c) for c in discarded)
+    return Decision(state=state.with_record(completed=kept, cleanup=(*record.cleanup, *doomed)))
+
+
+def _doomed(entry: CompletedRecord) -> CleanupRecord:
+    return CleanupRecord(
+        checkpoint_id=entry.checkpoint_id,
+        location=entry.location,
+        complete=True,
+        savepoint=entry.kind.is_savepoint,
+    )
+
+
+def savepoint_disposed(state: CoordinatorState, input: SavepointDisposed) -> Decision:
+    """Forget a savepoint and have its files deleted; answer whether there was one.
+
+    Raises InvalidRequest while it is what the pipeline would be restored from.
+    """
+    record, number = state.record, input.checkpoint_id
+    found = next((s for s in record.savepoints if s.checkpoint_id == number), None)
+    if found is None:
+        return Decision(state=state, answer=False)
+    if record.completed and record.completed[-1].checkpoint_id == number:
+        raise InvalidRequest(
+            f"savepoint {number} is needed: the pipeline was restored from it and has completed no checkpoint since"
+        )
+    after = state.with_record(
+        savepoints=tuple(s for s in record.savepoints if s is not found),
+        completed=tuple(c for c in record.completed if c.checkpoint_id != number),
+        cleanup=(*record.cleanup, _doomed(found)),
+    )
+    return Decision(state=after, answer=True)

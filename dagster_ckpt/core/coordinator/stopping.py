@@ -1,0 +1,100 @@
+"""Continuation of a stop-with-savepoint when its savepoint or its stages end; failing of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from dagster_ckpt.core.checkpoint.stop_with_savepoint import (
+    NotStopped,
+    SavepointCreated,
+    SavepointFailed,
+    Stopped,
+    StoppedBadly,
+)
+from dagster_ckpt.core.checkpoint.tasks import StageStatus, TaskTable
+from dagster_ckpt.core.coordinator.events import JobFailed, StopEnded
+from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+
+
+def fail_job(state: CoordinatorState, cause: str) -> Decision:
+    """Say that the run must fail, as often as there is cause; the first cause is the one on record."""
+    after = state if state.record.job_failure else state.with_record(job_failure=cause)
+    return Decision(state=after).telling(JobFailed(cause=cause))
+
+
+def with_savepoint_result(
+    state: CoordinatorState,
+    checkpoint_id: CheckpointId | None,
+    result: SavepointCreated | SavepointFailed,
+    now: Now,
+) -> Decision:
+    """Tell a stop-with-savepoint what became of its savepoint, if it is this one."""
+    stop = state.stop
+    if stop is None or stop.checkpoint_id != checkpoint_id or stop.savepoint is not None:
+        return Decision(state=state)
+    return _resolved(replace(state, stop=stop.with_savepoint(result)), now)
+
+
+def with_stages_ended(state: CoordinatorState, now: Now) -> Decision:
+    """Tell a stop-with-savepoint how the stages ended, once all have."""
+    stop = state.stop
+    if stop is None or stop.terminal is not None or stop.outcome is not None:
+        return Decision(state=state)
+    statuses = {uid: worst_status(state.tasks, uid) for uid in state.tasks.stages}
+    if not all(status.is_over for status in statuses.values()):
+        return Decision(state=state)
+    return _resolved(replace(state, stop=stop.with_terminal(statuses)), now)
+
+
+def with_stages_restarting(state: CoordinatorState, now: Now) -> Decision:
+    """End a stop-with-savepoint that has its savepoint while its stages restart instead of finishing.
+
+    The run fails over already, so it is not failed a second time; periodic checkpoints are taken again.
+    """
+    stop = state.stop
+    if stop is None or stop.savepoint is None or stop.outcome is not None:
+        return Decision(state=state)
+    statuses = {uid: worst_status(state.tasks, uid) for uid in state.tasks.stages}
+    ended = {uid: s if s.is_over else StageStatus.CANCELED for uid, s in statuses.items()}
+    after = _scheduling_again(replace(state, stop=stop.with_terminal(ended)), now)
+    return Decision(state=after).telling(StopEnded(checkpoint_id=stop.checkpoint_id))
+
+
+def worst_status(tasks: TaskTable, uid: StageUid) -> StageStatus:
+    """Return the status of a stage: alive while one subtask is, else FINISHED only if all are."""
+    stage = tasks.stage(uid)
+    if stage.running:
+        return StageStatus.RUNNING
+    if not stage.unready:
+        return StageStatus.FINISHED
+    alive = (s for s in stage.statuses.values() if not s.is_over)
+    failed = (s for s in stage.statuses.values() if s is StageStatus.FAILED)
+    return next(alive, None) or next(failed, None) or StageStatus.CANCELED
+
+
+def _resolved(state: CoordinatorState, now: Now) -> Decision:
+    stop = state.stop
+    outcome = None if stop is None else stop.outcome
+    decision = Decision(state=state)
+    match outcome:
+        case None:
+            return decision
+        case Stopped():
+            pass
+        case NotStopped():
+            decision = decision.with_state(_scheduling_again(state, now))
+        case StoppedBadly(_, message):
+            decision = fail_job(state, message)
+        case _:
+            assert_never(outcome)
+    return decision.telling(StopEnded(checkpoint_id=None if stop is None else stop.checkpoint_id))
+
+
+def _scheduling_again(state: CoordinatorState, now: Now) -> CoordinatorState:
+    """The pipeline runs on: periodic checkpoints are taken again, as far as its stages run."""
+    if not state.is_periodic_configured or state.tasks.has_unready or not state.is_started:
+        return state
+    scheduler = state.scheduler.started(state.config, now=now.monotonic, draw=0.0)
+    return replace(state, scheduler=scheduler, is_activated=True)

@@ -1,0 +1,216 @@
+"""Retention: the bounded store of completed checkpoints as a value, and the bounds of savepoints.
+
+Source: flink-runtime CheckpointSubsumeHelper and DefaultCompletedCheckpointStore. The store is only the
+decision; the durable pointers are in the coordinator's record, written before anything is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+
+
+class Retainable(Protocol):
+    """Completed checkpoint as the store needs to know it."""
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def properties(self) -> CheckpointProperties:
+        """Properties: how the checkpoint is treated."""
+        ...
+
+
+C = TypeVar("C", bound=Retainable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableEntry:
+    """A pointer in the record that could not be read back."""
+
+    checkpoint_id: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added(Generic[C]):
+    """The store after a completion, and what that completion pushed out (oldest first)."""
+
+    store: CompletedStore[C]
+    subsumed: tuple[C, ...]
+
+    @property
+    def highest_subsumed(self) -> CheckpointId | None:
+        """Largest id pushed out, or None."""
+        return max((CheckpointId(c.checkpoint_id) for c in self.subsumed), default=None)
+
+    @property
+    def notified_subsumed(self) -> CheckpointId | None:
+        """The id stages are told of: the largest pushed out, if its files may be deleted at all."""
+        last = max(self.subsumed, key=lambda c: c.checkpoint_id, default=None)
+        if last is None or not last.properties.discard_subsumed:
+            return None
+        return CheckpointId(last.checkpoint_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutDown(Generic[C]):
+    """Effect of a run's end on the retained checkpoints."""
+
+    forgotten: tuple[C, ...]
+    """Their pointers leave the record: no later run continues this one."""
+    discarded: tuple[C, ...]
+    """Those of them whose files are deleted."""
+    kept: tuple[C, ...]
+    """Their pointers stay, for the next run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedStore(Generic[C]):
+    """At most ``num_retained`` completed checkpoints, oldest first; more where no rule lets one go."""
+
+    num_retained: int
+    entries: tuple[C, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.num_retained < 1:
+            raise InvalidRequest(f"num_retained must be at least 1, got {self.num_retained}")
+
+    @property
+    def latest(self) -> C | None:
+        """The entry added last."""
+        return self.entries[-1] if self.entries else None
+
+    @property
+    def lowest_retained(self) -> CheckpointId | None:
+        """Id of the first entry that is no savepoint: shared files last used before it are free.
+
+        None: there is no such entry, so nothing may be freed.
+        """
+        return next((CheckpointId(c.checkpoint_id) for c in self.entries if not _is_savepoint(c)), None)
+
+    def add(self, entry: C) -> Added[C]:
+        """Return the store with ``entry``, whose pointer is already durable, and what it subsumed.
+
+        Raises InvalidRequest when the id is already stored.
+        """
+        if any(c.checkpoint_id == entry.checkpoint_id for c in self.entries):
+            raise InvalidRequest(f"checkpoint {entry.checkpoint_id} is already in the store")
+        kept, subsumed = _subsume((*self.entries, entry), self.num_retained)
+        return Added(store=replace(self, entries=kept), subsumed=subsumed)
+
+    def shut_down(self, status: RunStatus) -> ShutDown[C]:
+        """Return what ends with the run; a status that is not globally terminal keeps every pointer.
+
+        Source: DefaultCompletedCheckpointStoreTest#testShutdownShould[Not]DiscardStateHandleWhenJobIs….
+        """
+        if not status.is_globally_terminal:
+            return ShutDown(forgotten=(), discarded=(), kept=self.entries)
+        discarded = tuple(c for c in self.entries if c.properties.discard_on(status))
+        return ShutDown(forgotten=self.entries, discarded=discarded, kept=())
+
+
+def recover(entries: Iterable[C | UnreadableEntry], *, num_retained: int) -> CompletedStore[C]:
+    """Return the store as it was, sorted by id whatever order the entries come in.
+
+    Raises Corrupt when one cannot be read: falling back to an older checkpoint would lose data unnoticed
+    (DefaultCompletedCheckpointStoreTest#testCorruptDataInStateHandleStoreShouldNotBeSkipped).
+    """
+    readable: dict[int, C] = {}
+    for entry in entries:
+        if isinstance(entry, UnreadableEntry):
+            raise Corrupt(
+                f"the pointer to checkpoint {entry.checkpoint_id} cannot be read ({entry.cause}): "
+                "nothing was restored. Repair it, or choose another restore point with restore_from"
+            )
+        if entry.checkpoint_id in readable:
+            raise Corrupt(f"checkpoint {entry.checkpoint_id} is in the store twice: nothing was restored")
+        readable[entry.checkpoint_id] = entry
+    return CompletedStore(
+        num_retained=num_retained, entries=tuple(readable[number] for number in sorted(readable))
+    )
+
+
+def _subsume(entries: tuple[C, ...], num_retained: int) -> tuple[tuple[C, ...], tuple[C, ...]]:
+    """Split ``entries`` into kept and subsumed, from the oldest to the newest, without an early stop."""
+    protected = next((c for c in reversed(entries) if not _is_savepoint(c)), None)
+    excess = len(entries) - num_retained
+    kept: list[C] = []
+    subsumed: list[C] = []
+    for entry in entries:
+        droppable = _can_subsume(entry, latest=entries[-1], newest_checkpoint=protected)
+        if len(subsumed) < excess and droppable:
+            subsumed.append(entry)
+        else:
+            kept.append(entry)
+    return tuple(kept), tuple(subsumed)
+
+
+def _can_subsume(entry: C, *, latest: C, newest_checkpoint: C | None) -> bool:
+    if entry is latest:
+        return False
+    if _is_savepoint(entry) or latest.properties.kind.is_synchronous:
+        return True
+    # Later incremental checkpoints build on the newest one that is no savepoint.
+    return entry is not newest_checkpoint
+
+
+def _is_savepoint(entry: Retainable) -> bool:
+    return entry.properties.kind.is_savepoint
+
+
+# --- savepoints --------------------------------------------------------------------------------
+
+
+class SavepointAge(Protocol):
+    """Age of a savepoint, which the bounds look at."""
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def completed_at(self) -> float:
+        """Seconds since the Unix epoch."""
+        ...
+
+
+S = TypeVar("S", bound=SavepointAge)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointRetention:
+    """Bounds of scheduled savepoints: one is removed only when it is outside every bound that is set.
+
+    The newest is never removed, and with no bound set none is. Never applied to savepoints a person took.
+    """
+
+    keep_last: int | None = None
+    """At least this many of the newest are kept."""
+    keep_for: float | None = None
+    """Everything younger than this many seconds is kept."""
+
+    def __post_init__(self) -> None:
+        if self.keep_last is not None and self.keep_last < 1:
+            raise InvalidRequest(f"keep_last must be at least 1, got {self.keep_last}")
+        if self.keep_for is not None and self.keep_for < 0:
+            raise InvalidRequest(f"keep_for must not be negative, got {self.keep_for}")
+
+    def expired(self, savepoints: Sequence[S], *, now: float) -> tuple[S, ...]:
+        """Return those to dispose of, oldest first; ``now`` in seconds since the Unix epoch."""
+        if self.keep_last is None and self.keep_for is None:
+            return ()
+        oldest_first = sorted(savepoints, key=lambda s: (s.completed_at, s.checkpoint_id))
+        beyond_count = oldest_first[: -(self.keep_last or 1)]
+        if self.keep_for is None:
+            return tuple(beyond_count)
+        return tuple(s for s in beyond_count if now - s.completed_at > self.keep_for)

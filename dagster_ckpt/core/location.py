@@ -1,0 +1,73 @@
+"""Location of a snapshot: a folder of a storage, as a URI and back."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.ids import CheckpointId, PipelineId
+from dagster_ckpt.core.model import CheckpointMetadata, Record
+from dagster_ckpt.errors import InvalidRequest
+
+
+class SnapshotLocation(Record):
+    """Location of a snapshot: a storage base and its folder there."""
+
+    base_uri: str
+    """Keys of a checkpoint's files are relative to it."""
+    folder: str
+    """``<pipeline>/chk-31``, or a savepoint's folder, to which the keys of its files are relative."""
+
+    @property
+    def uri(self) -> str:
+        """The folder as one URI: what a person passes around."""
+        base = "" if self.base_uri == "/" else self.base_uri
+        return f"{base}/{self.folder}"
+
+
+def folder_of(uri: str) -> SnapshotLocation:
+    """Split the URI of a folder so that its ``_metadata`` can be read before anything is known of it."""
+    base, _, name = uri.rpartition("/")
+    return SnapshotLocation(base_uri=base or "/", folder=name)
+
+
+def location_of(uri: str, metadata: CheckpointMetadata) -> SnapshotLocation:
+    """Return where the files of the snapshot at ``uri`` are, now that its metadata says what it is.
+
+    A savepoint may be anywhere. A checkpoint's shared files are beside its folder, so raises
+    InvalidRequest when the folder does not have the name a checkpoint has in its storage.
+    """
+    if metadata.kind.is_savepoint:
+        return folder_of(uri)
+    folder = paths.CheckpointPaths(PipelineId(metadata.pipeline)).checkpoint(
+        CheckpointId(metadata.checkpoint_id)
+    )
+    if not uri.endswith(f"/{folder}"):
+        raise InvalidRequest(
+            f"{uri} holds checkpoint {metadata.checkpoint_id} of pipeline {metadata.pipeline!r}, but not "
+            "at "
+            f"<storage>/{folder}: a checkpoint cannot be moved away from its shared files. "
+            "Give its place in the storage it was written to, or use a savepoint, which can be moved"
+        )
+    return SnapshotLocation(base_uri=uri.removesuffix(f"/{folder}"), folder=folder)
+
+
+def local_path(uri: str) -> str | None:
+    """Return the path where a URI names a local file (``/x``, ``file:/x``, ``file:///x``), else None."""
+    path = re.sub(r"^(file|local):(//)?", "", uri)
+    return None if "://" in path else path
+
+
+def same_place(one: str, other: str) -> bool:
+    """Return True where two URIs name the same folder, however a local one is spelt (``file:/x``, ``/a/../x/``).
+
+    Relative paths must have been made absolute before: where they lead is not known here.
+    """
+    return _normalized(one) == _normalized(other)
+
+
+def _normalized(uri: str) -> str:
+    path = local_path(uri)
+    # Keys of an object store are not paths: '..' in them is a name like others.
+    return uri.rstrip("/") if path is None else re.sub("^//+", "/", posixpath.normpath(path))

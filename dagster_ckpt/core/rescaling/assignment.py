@@ -1,0 +1,202 @@
+"""Redistribution of state that is not keyed when the parallelism changes: list state and in-flight data.
+
+Sources: flink-runtime StateAssignmentOperation, RoundRobinOperatorStateRepartitioner, SubtaskStateMapper;
+StateAssignmentOperationTest (SAO). Keyed state: ``key_groups``. Which state goes to which stage: ``matching``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar, assert_never
+
+from dagster_ckpt.core.rescaling.key_groups import UPPER_BOUND, range_of, subtask_of
+from dagster_ckpt.errors import InvalidRequest
+
+T = TypeVar("T")
+
+# --- operator list state --------------------------------------------------------------------------
+
+
+class Redistribution(StrEnum):
+    """Redistribution mode of a named list state."""
+
+    SPLIT = "split"
+    """Each item to one subtask."""
+    UNION = "union"
+    """All items to every subtask."""
+    BROADCAST = "broadcast"
+    """Every subtask had the same: each new one takes one old one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListState(Generic[T]):
+    """Items one subtask saved under one name."""
+
+    mode: Redistribution
+    items: tuple[T, ...]
+
+
+SubtaskLists = Mapping[str, ListState[T]]
+
+
+def redistribute(old: Sequence[SubtaskLists[T]], *, parallelism: int) -> tuple[dict[str, ListState[T]], ...]:
+    """Return the named list states of each new subtask; ``old`` has those of each saved one.
+
+    With the same parallelism SPLIT stays as it is; UNION and BROADCAST are redistributed all the same, because
+    some subtasks may not have reported theirs (SAO#testPartiallyReported). Raises InvalidRequest when a
+    name was saved with two modes, and for a parallelism below 1.
+    """
+    if parallelism < 1:
+        raise InvalidRequest(f"parallelism must be at least 1, got {parallelism}")
+    modes = _modes(old)
+    new: tuple[dict[str, ListState[T]], ...] = tuple({} for _ in range(parallelism))
+    first = 0
+    for name, mode in modes.items():
+        parts = [lists[name].items for lists in old if name in lists]
+        match mode:
+            case Redistribution.SPLIT if len(old) == parallelism:
+                dealt = [lists[name].items if name in lists else () for lists in old]
+            case Redistribution.SPLIT:
+                dealt, first = _deal([item for part in parts for item in part], parallelism, first)
+            case Redistribution.UNION:
+                dealt = [tuple(item for part in parts for item in part)] * parallelism
+            case Redistribution.BROADCAST:
+                dealt = [parts[subtask % len(parts)] for subtask in range(parallelism)]
+            case _:
+                assert_never(mode)
+        for subtask, items in enumerate(dealt):
+            if items:
+                new[subtask][name] = ListState(mode, items)
+    return new
+
+
+def _modes(old: Sequence[SubtaskLists[T]]) -> dict[str, Redistribution]:
+    modes: dict[str, Redistribution] = {}
+    for lists in old:
+        for name, state in lists.items():
+            if modes.setdefault(name, state.mode) is not state.mode:
+                raise InvalidRequest(
+                    f"list state {name!r} was saved both as {modes[name]} and as {state.mode}: "
+                    "its subtasks do not belong to one snapshot"
+                )
+    return modes
+
+
+def _deal(items: Sequence[T], parallelism: int, first: int) -> tuple[list[tuple[T, ...]], int]:
+    """Deal items out contiguously; extras go to consecutive subtasks from ``first`` on.
+
+    Returns the next ``first``, where the extras ended, so that several states even out.
+    """
+    base, extras = divmod(len(items), parallelism)
+    dealt: list[tuple[T, ...]] = [()] * parallelism
+    position = 0
+    for turn in range(parallelism):
+        size = base + (1 if turn < extras else 0)
+        dealt[(first + turn) % parallelism] = tuple(items[position : position + size])
+        position += size
+    return dealt, (first + extras) % parallelism
+
+
+# --- state that cannot be cut ---------------------------------------------------------------------
+
+
+def refuse_to_cut(stage: str, *, saved_parallelism: int, parallelism: int) -> None:
+    """Raise InvalidRequest when state that is neither keyed nor a list would have to be cut.
+
+    Source: RescalingITCase#testSavepointRescalingNonPartitionedStateCausesException.
+    """
+    if saved_parallelism != parallelism:
+        raise InvalidRequest(
+            f"stage {stage!r} holds state that is not partitioned and was saved with parallelism "
+            f"{saved_parallelism}: it cannot run with {parallelism}. Set its parallelism back"
+        )
+
+
+# --- in-flight data -------------------------------------------------------------------------------
+
+
+class SubtaskMapper(StrEnum):
+    """Mapping of new subtasks to the old ones whose in-flight data they read; a property of the edge."""
+
+    ROUND_ROBIN = "round_robin"
+    """Any subtask can process any record: old ones are distributed in turn."""
+    FIRST = "first"
+    """All records go to the first subtask (a global edge)."""
+    FULL = "full"
+    """Each new subtask reads all and drops what is not its own (broadcast, custom partitioner)."""
+    RANGE = "range"
+    """Old and new subtasks that share key groups (a keyed edge); records are filtered where several read
+    one."""
+    UNSUPPORTED = "unsupported"
+    """Records must stay at their subtask (pointwise): no change of the parallelism."""
+
+
+def old_subtasks(
+    mapper: SubtaskMapper, new: int, *, old_parallelism: int, new_parallelism: int
+) -> tuple[int, ...]:
+    """Return the old subtasks whose in-flight data new subtask ``new`` reads.
+
+    Raises InvalidRequest for an edge that cannot be rescaled. Source:
+    SAO#testChannelStateAssignmentNoRescale, …Upscaling, …Downscaling.
+    """
+    if old_parallelism == new_parallelism:
+        return (new,)
+    match mapper:
+        case SubtaskMapper.ROUND_ROBIN:
+            return tuple(range(new, old_parallelism, new_parallelism))
+        case SubtaskMapper.FIRST:
+            return tuple(range(old_parallelism)) if new == 0 else ()
+        case SubtaskMapper.FULL:
+            return tuple(range(old_parallelism))
+        case SubtaskMapper.RANGE:
+            mine = range_of(new, parallelism=new_parallelism, max_parallelism=UPPER_BOUND)
+            ends = (
+                subtask_of(group, parallelism=old_parallelism, max_parallelism=UPPER_BOUND)
+                for group in (mine.start, mine.end)
+            )
+            first, last = ends
+            return tuple(range(first, last + 1))
+        case SubtaskMapper.UNSUPPORTED:
+            raise InvalidRequest(
+                f"in-flight data of a pointwise edge cannot go from {old_parallelism} to {new_parallelism} "
+                "subtasks: restore an aligned checkpoint or a savepoint, or keep the parallelism"
+            )
+    assert_never(mapper)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelShare(Generic[T]):
+    """In-flight data that one new subtask reads."""
+
+    state: T
+    old_subtask: int
+    readers: int
+    """New subtasks that read it: with more than one, each must drop the records that are not its own."""
+
+
+def assign_channel_state(
+    old: Sequence[Sequence[T]], mapper: SubtaskMapper, *, parallelism: int
+) -> tuple[tuple[ChannelShare[T], ...], ...]:
+    """Return for each new subtask the in-flight data it reads; ``old`` has the pieces of each saved
+    subtask.
+
+    An edge without in-flight data may change in any way
+    (SAO#testMixedExchangesForwardAndHashNoStateOnForward).
+    """
+    if not any(old):
+        return ((),) * parallelism
+    mapped = [
+        old_subtasks(mapper, new, old_parallelism=len(old), new_parallelism=parallelism)
+        for new in range(parallelism)
+    ]
+    readers = [sum(index in sources for sources in mapped) for index in range(len(old))]
+    return tuple(
+        tuple(
+            ChannelShare(state=state, old_subtask=index, readers=readers[index])
+            for index in sources
+            for state in old[index]
+        )
+        for sources in mapped
+    )

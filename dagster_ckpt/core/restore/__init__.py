@@ -1,0 +1,12 @@
+"""Restore: what an attempt starts from.
+
+| file | what it owns |
+|---|---|
+| ``point`` | what a person may write in ``restore_from``, and the snapshots it can mean |
+| ``facts`` | the durable facts the choice is made on |
+| ``choice`` | the choice: nothing, the previous working directory, or a snapshot |
+| ``decision`` | that choice as a value |
+| ``from_snapshot`` | a snapshot's metadata checked against the graph |
+| ``matching`` | which saved state goes to which stage |
+| ``finished_state`` | whether finished stages fit the graph |
+"""

@@ -1,0 +1,9 @@
+"""A pipeline watched from outside: by sensors, checks and other runs.
+
+| file | what it owns |
+|---|---|
+| ``liveness`` | what to do about an attempt that may be dead |
+| ``partitions`` | which partitions of the checkpoints asset are missing or left over |
+| ``alarms`` | failures since the last completion, and when people are told: once per episode |
+| ``restarts`` | whether a pipeline whose run failed is started again, and when |
+"""

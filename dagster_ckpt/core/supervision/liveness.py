@@ -1,0 +1,95 @@
+"""Liveness of an attempt: what to do when its run ended without saying so, or its timer stands still."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.properties import RunStatus
+
+OVERDUE = 60.0
+"""Seconds after a checkpoint's deadline in which its own run may still expire it."""
+
+
+class OwnerState(StrEnum):
+    """State of the run that owns the pipeline, as Dagster knows it."""
+
+    ALIVE = "alive"
+    """It waits, starts, runs or is being terminated."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """It failed, and nothing retries it."""
+    FAILED_AND_RETRIED = "failed_and_retried"
+    """It failed, and Dagster starts it again."""
+    CANCELED = "canceled"
+    UNKNOWN = "unknown"
+    """This Dagster instance has no such run."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoAction:
+    """Nothing is to be done; ``why`` is for people."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """The run is over and did not say so: end its attempt for it."""
+
+    status: RunStatus
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirePending:
+    """Checkpoints are long past their deadline and nobody has expired them."""
+
+    checkpoint_ids: tuple[int, ...]
+    why: str
+
+
+Judgment = NoAction | EndAttempt | ExpirePending
+
+
+def judge_attempt(record: CoordinatorRecord, owner: OwnerState, *, now: float) -> Judgment:
+    """Return what the safety net does about the newest attempt; ``now`` in seconds since the Unix epoch."""
+    runs = record.status is RunStatus.RUNNING and record.status_epoch == record.epoch
+    if not runs and not record.pending:
+        return NoAction(f"no run is in progress (the last one ended as {record.status})")
+    match owner:
+        case OwnerState.ALIVE | OwnerState.UNKNOWN:
+            return _of_living(record, owner, now)
+        case OwnerState.SUCCEEDED | OwnerState.FAILED_AND_RETRIED:
+            status = RunStatus.SUSPENDED
+        case OwnerState.FAILED:
+            status = RunStatus.FAILED
+        case OwnerState.CANCELED:
+            status = RunStatus.CANCELED
+        case _:
+            assert_never(owner)
+    return EndAttempt(status, f"run {record.owner} is over ({owner}) and left its attempt open")
+
+
+def _of_living(record: CoordinatorRecord, owner: OwnerState, now: float) -> Judgment:
+    lease = record.lease_until
+    lease_is_over = lease is not None and lease + OVERDUE < now
+    if lease_is_over and owner is OwnerState.UNKNOWN:
+        return EndAttempt(
+            RunStatus.SUSPENDED, f"run {record.owner} is unknown to this instance and its lease is over"
+        )
+    overdue = tuple(p.checkpoint_id for p in record.pending if p.deadline_at + OVERDUE < now)
+    if overdue:
+        return ExpirePending(
+            overdue,
+            f"run {record.owner} ({owner}) did not expire what is over its timeout: is its process there?",
+        )
+    if lease_is_over:
+        return NoAction(
+            f"run {record.owner} is {owner}, but has not renewed its lease for {now - (lease or now):,.0f} s: "
+            "terminate it if its process is gone"
+        )
+    what = f"{len(record.pending)} checkpoint pending" if record.pending else "no checkpoint pending"
+    return NoAction(f"run {record.owner} is {owner}, {what}")

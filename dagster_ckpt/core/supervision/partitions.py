@@ -1,0 +1,55 @@
+"""Partitions of the checkpoints asset: those missing, and those whose checkpoint is gone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
+
+_OURS = re.compile(r"(chk|savepoint)-[0-9]{6,}")
+GRACE = 30.0
+"""Seconds a live run is given to report its own checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorPlan:
+    """Plan that makes the partitions agree with the record."""
+
+    add: tuple[CompletedRecord, ...]
+    """Retained, and without a partition; oldest first."""
+    remove: tuple[str, ...]
+    """Partition keys of what is no longer retained."""
+    settled: tuple[CompletedRecord, ...] = ()
+    """Retained and no longer left to the run that took them, which reports its own at once; oldest first."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True where nothing is to be done."""
+        return not (self.add or self.remove)
+
+
+def plan_mirror(
+    record: CoordinatorRecord, partitions: Collection[str], *, owner_is_alive: bool, now: float
+) -> MirrorPlan:
+    """Return the difference between record and partitions.
+
+    ``partitions`` must have been read before ``record``: else one that a run adds in between looks left over.
+    Snapshots that came in by a restore from elsewhere have no partition: they are not of this pipeline's making.
+    """
+    retained = sorted(
+        (c for c in (*record.completed, *record.savepoints) if c.taken_as is None),
+        key=lambda c: c.checkpoint_id,
+    )
+    settled = tuple(
+        c
+        for c in retained
+        if not (owner_is_alive and c.run_id == record.owner and now - c.completed_at < GRACE)
+    )
+    keys = {c.known.key for c in retained}
+    return MirrorPlan(
+        add=tuple(c for c in settled if c.known.key not in partitions),
+        remove=tuple(sorted(k for k in partitions if _OURS.fullmatch(k) and k not in keys)),
+        settled=settled,
+    )

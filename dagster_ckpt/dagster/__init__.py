@@ -1,0 +1,21 @@
+"""The Dagster layer: everything that imports Dagster, but the command line.
+
+``dagster`` is the framework wherever it is imported; never run Python with this folder's parent on ``sys.path``.
+
+| file | what it owns |
+|---|---|
+| ``names`` | names of jobs, ops, tags and resources; imports no Dagster |
+| ``resources`` | the coordinator and the Spark session as Dagster resources |
+| ``options`` | settings of one pipeline: how it shows in Dagster, what watches it |
+| ``definitions`` | the one call that turns pipelines into Dagster definitions |
+| ``asset`` | the checkpoints asset, and a checkpoint as its events |
+| ``events`` | listens to the coordinator and reports to Dagster |
+| ``alarm_facts`` | what alarms and the age checks are decided on |
+| ``attempt`` | one attempt of a pipeline inside a Dagster run |
+| ``lease`` | whether the run that owns a pipeline is alive, and requests to it |
+| ``schedules`` | scheduled savepoints |
+| ``jobs/`` | one file per job |
+| ``checks/`` | asset checks: succeeded, age, verified, restorable |
+| ``sensors/`` | safety net, run-status mirror, failure alarm, restart, savepoints on a condition |
+| ``components/`` | a pipeline in YAML |
+"""

@@ -1,0 +1,223 @@
+"""One attempt of a pipeline inside a Dagster run: opens the coordinator, runs stages, reports to the event log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.outcomes import Completed, Failed
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.dagster.asset import history_metadata
+from dagster_ckpt.dagster.events import DagsterEvents
+from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, SPARK_KEY, epoch_job_name
+from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.errors import CheckpointError, Declined, Fenced
+from dagster_ckpt.spark.attempt.attempt import Attempt, PipelineSetup
+from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.epoch.gateway import EpochGateway
+from dagster_ckpt.spark.epoch.run import EpochRun, EpochWork, FailRun, RetryStage
+from dagster_ckpt.spark.stage_report import recent_checkpoints
+from dagster_ckpt.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+    from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+
+
+class PipelineAttempt:
+    """Attempt that the ops of one run share, per process; made by the first op that needs it.
+
+    Every method is called by one op at a time and writes to that op's event log.
+    """
+
+    def __init__(
+        self,
+        pipeline: CheckpointedPipeline,
+        resource: CheckpointCoordinatorResource,
+        context: dg.OpExecutionContext,
+        restore: RestoreOptions,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self.pipeline = pipeline
+        self.run_id = context.run_id
+        self._context = context
+        self._resource = resource
+        self._restore = restore
+        self._closed = False
+        self.events = DagsterEvents(
+            pipeline.name,
+            job_name=epoch_job_name(pipeline.name),
+            restore_op=RESTORE_OP,
+            ui_base_url=resource.ui_base_url,
+        )
+        self.events.attach(context)
+        # An epoch ends with its checkpoint: the timer is for the same pipeline's streams.
+        config = resource.checkpoint_config(pipeline, settings).model_copy(update={"interval": None})
+        setup = PipelineSetup(
+            pipeline=pipeline,
+            config=config,
+            store=resource.store(),
+            storage=resource.storage(pipeline),
+            open_storage=resource.open_storage,
+            session=self._session,
+            work_dir=resource.resolved_work_dir,
+            table_dir=resource.resolved_table_dir(pipeline),
+            owner=context.run_id,
+            root=context.run.tags.get(ROOT_RUN_TAG, context.run_id),
+            reporter=self.events,
+            restore=restore,
+            listeners=[self.events],
+            library_version=__version__,
+            hook_resources=context.resources,
+        )
+        self._attempt = Attempt.open(setup, EpochGateway)
+        self.coordinator = self._attempt.coordinator
+        self.tables = self._attempt.tables
+
+    @classmethod
+    def of(
+        cls,
+        context: dg.OpExecutionContext,
+        pipeline: CheckpointedPipeline,
+        restore: RestoreOptions | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> PipelineAttempt:
+        """Return this run's attempt, opening it on first use in this process."""
+        resource = coordinator_of(context)
+        key = (pipeline.name, context.run_id)
+        attempt: PipelineAttempt | None = resource.remembered(key)
+        if attempt is None:
+            attempt = cls(pipeline, resource, context, restore or RestoreOptions(), settings or {})
+            resource.remember(key, attempt)
+        attempt._context = context
+        attempt.events.attach(context)
+        return attempt
+
+    # --- what the ops do ---------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Prepare the working directory the run starts from."""
+        _ = self.directory
+
+    def run_stage(self, context: dg.OpExecutionContext, uid: StageUid) -> None:
+        """Run one stage; a decision of the failure manager becomes a retry of the op or a failure of the run."""
+        retries_left = self._resource.snapshot_retries - context.retry_number
+        arguments = StageArguments(config=context.op_config or {}, resources=context.resources)
+        try:
+            self.epoch().run_stage(uid, arguments, retries_left=max(0, retries_left))
+        except RetryStage as error:
+            pause = self._resource.snapshot_retry_delay * 2**context.retry_number
+            raise dg.RetryRequested(
+                max_retries=self._resource.snapshot_retries, seconds_to_wait=pause
+            ) from error
+        except FailRun as error:
+            raise dg.Failure(description=str(error), allow_retries=False) from error
+
+    def complete(self, context: dg.OpExecutionContext) -> None:
+        """Run what has not run, report the run's checkpoint, and leave the working directory in order."""
+        epoch = self.epoch()
+        epoch.run_missing()
+        if epoch.checkpoint is not None:
+            outcome = self.coordinator.status_of(epoch.checkpoint)
+            if isinstance(outcome, Completed):
+                epoch.forget_consumed_entries(epoch.checkpoint)
+                self._collect_table_garbage()
+            elif isinstance(outcome, Failed):
+                self.events.warn(f"this run has no checkpoint: {outcome.message or outcome.reason.text}")
+        context.add_output_metadata(history_metadata(recent_checkpoints(self.coordinator)))
+        self.close(RunStatus.SUSPENDED, clean=True)
+        if self.tables.unpublished:
+            why = "; ".join(f"{name}: {reason}" for name, reason in self.tables.unpublished.items())
+            raise dg.Failure(
+                description="the checkpoint is complete and holds all rows, but tables do not show its rows yet, and "
+                f"the next run tries again: {why}",
+                allow_retries=False,
+            )
+
+    def _collect_table_garbage(self) -> None:
+        """Remove table files no restorable snapshot needs; when one of these cannot be read, nothing goes."""
+        try:
+            TableCleanUp(
+                coordinator=self.coordinator,
+                tables=self.tables,
+                attempt=self.directory,
+                publishing=self._attempt.gateway.publishing,
+            ).collect()
+        except CheckpointError as error:
+            self.events.info(f"table files no longer needed are kept for now: {error}")
+
+    def take_snapshot(self, request: CheckpointRequest) -> Completed:
+        """Take a checkpoint or savepoint of the idle pipeline and leave its working directory in order.
+
+        Raises Declined when it failed; the pipeline is as it was.
+        """
+        epoch = self.epoch(request=request, work=EpochWork.NONE)
+        epoch.run_missing()
+        number = epoch.checkpoint
+        outcome = self.coordinator.status_of(number) if number is not None else None
+        self.close(RunStatus.SUSPENDED, clean=True)
+        if not isinstance(outcome, Completed):
+            why = (
+                outcome.message or outcome.reason.text
+                if isinstance(outcome, Failed)
+                else "it was not triggered"
+            )
+            raise Declined(f"the {request.kind.noun} failed and nothing of it remains: {why}")
+        return outcome
+
+    def epoch(
+        self,
+        *,
+        request: CheckpointRequest = CheckpointRequest(),
+        work: EpochWork = EpochWork.DRAIN,
+    ) -> EpochRun:
+        """Return the run's stages, ready to run."""
+        return EpochRun(
+            pipeline=self.pipeline,
+            coordinator=self.coordinator,
+            attempt=self.directory,
+            run_id=self.run_id,
+            session=self._session,
+            tables=self.tables,
+            reporter=self.events,
+            request=request,
+            work=work,
+            hooks=self._attempt.hooks,
+        )
+
+    # --- working directory -------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> AttemptDirectory:
+        """The attempt's working directory, restored unless another process of this run has done that."""
+        return self._attempt.directory
+
+    def _session(self) -> SparkSession:
+        """The Spark session of the op that runs now."""
+        session: SparkSession = getattr(self._context.resources, SPARK_KEY).session
+        return session
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def close(self, status: RunStatus, *, clean: bool) -> None:
+        """End the attempt. A fenced one has nothing to close."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(Fenced):
+            self.coordinator.close(status, clean=clean)
+
+    def close_after_failure(self) -> None:
+        """End an attempt whose run failed or was terminated; its working directory is not continued."""
+        with suppress(CheckpointError):
+            self.close(RunStatus.FAILED, clean=False)

@@ -1,0 +1,11 @@
+"""Asset checks of a checkpoints asset: run by a person or a schedule, reported by runs and sensors as well.
+
+| file | what it owns |
+|---|---|
+| ``succeeded`` | the last checkpoint completed; else how many failed in a row, why, at which stage |
+| ``age`` | the newest one is young enough |
+| ``verified`` | every file of it is there with the bytes that were written |
+| ``restorable`` | Spark starts every stage from it, in a scratch directory and into a null sink |
+| ``dry_run`` | how that is tried |
+| ``chosen_snapshot`` | which checkpoint a check looks at |
+"""

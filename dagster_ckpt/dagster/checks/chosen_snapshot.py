@@ -1,0 +1,50 @@
+"""Snapshot that a check looks at, and the way of its answer to that snapshot's partition."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.dagster.asset import Restorable, checkpoints_asset_key
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.errors import NotFound
+from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
+
+
+class CheckConfig(dg.Config):
+    """Config of a check."""
+
+    checkpoint: str = "latest"
+    """``latest``, a key such as ``chk-31`` or ``savepoint-7``, or the path or URI of one."""
+
+
+def target_of(
+    resource: CheckpointCoordinatorResource, pipeline: PipelineId, wanted: str
+) -> FoundSnapshot | dg.AssetCheckResult:
+    """Return the checkpoint ``wanted`` names, or the result of a check that has nothing to look at yet.
+
+    Raises Corrupt, Unavailable, InvalidRequest; NotFound for anything but ``latest``.
+    """
+    try:
+        return find_snapshot(resource.deployment(), wanted, pipeline)
+    except NotFound as error:
+        if wanted.strip().lower() != "latest":
+            raise
+        return dg.AssetCheckResult(passed=True, description=str(error))
+
+
+def report_restorable(
+    context: dg.AssetCheckExecutionContext, found: FoundSnapshot, state: Restorable, said: str
+) -> None:
+    """Show on the checkpoint's own partition whether it can be restored."""
+    context.log.info(f"{found.key}: {state.value}: {said}")
+    if found.known is None:
+        return
+    context.op_execution_context.log_event(
+        dg.AssetObservation(
+            checkpoints_asset_key(found.pipeline),
+            partition=found.key,
+            description=f"{found.key} is {state.value}: {said}",
+            metadata={"restorable": state.value},
+        )
+    )

@@ -1,0 +1,156 @@
+"""A restore tried out: built in a scratch directory, every state read, every query started, into a null sink.
+
+Nothing of the pipeline is touched: the queries get new ids, tables are not opened, the coordinator is not asked.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.restore.decision import FromSnapshot, Restore
+from dagster_ckpt.core.restore.facts import Origin, RestoreFacts, RestorePurpose
+from dagster_ckpt.core.restore.from_snapshot import restore_of
+from dagster_ckpt.errors import CheckpointError, Corrupt
+from dagster_ckpt.operations.catalog import FoundSnapshot
+from dagster_ckpt.operations.inspect import open_state, state_tables
+from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.restore import restore_logs
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+_POLL = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTrial:
+    """Trial of one stage."""
+
+    uid: StageUid
+    state_rows: int
+    """Rows of state read back by Spark."""
+    batches: int
+    """Micro-batches it ran on what has arrived since; 0: nothing has."""
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreTrial:
+    """Tries the restore of one snapshot in ``scratch``, a folder that does not exist yet or is empty."""
+
+    found: FoundSnapshot
+    pipeline: CheckpointedPipeline
+    config: CheckpointConfig
+    session: SparkSession
+    scratch: Path
+    arguments: Mapping[StageUid, StageArguments]
+    seconds_per_stage: float = 60.0
+    """After so long a query that still has input has shown enough, and is stopped."""
+
+    def run(self) -> tuple[StageTrial, ...]:
+        """Try every stage in graph order. Raises Corrupt, InvalidRequest, Unavailable: why it cannot be restored."""
+        trial = replace(self.pipeline, name=PipelineId(f"{self.pipeline.name}.dry-run"))
+        decision = self._decision()
+        attempt = AttemptDirectory(self.scratch / "attempt-1")
+        for match in decision.stages.matches:
+            build_stage_directory(
+                self.found.stored,
+                match.snapshot,
+                target_dir=attempt.stage(match.uid).root,
+                new_query_id=str(uuid.uuid4()),
+            )
+        restore_logs(attempt, decision)
+        for uid in decision.stages.new:
+            ChannelLog.create(attempt.stage(uid).log)
+        saved = {match.uid: match.snapshot.uid for match in decision.stages.matches}
+        return tuple(
+            self._try_stage(trial, attempt, stage.uid, saved.get(stage.uid))
+            for stage in self.pipeline.graph.topological
+        )
+
+    def _decision(self) -> Restore:
+        load = FromSnapshot(
+            location=self.found.location, origin=Origin.OUTSIDE, known=None, reason="tried out by a check"
+        )
+        facts = RestoreFacts(pipeline=self.pipeline.name)
+        return restore_of(
+            load,
+            self.found.stored.metadata,
+            options=RestoreOptions(restore_from=self.found.location.uri, fork=True),
+            facts=facts,
+            graph=self.pipeline.graph,
+            config=self.config,
+            purpose=RestorePurpose.FORK,
+        )
+
+    def _try_stage(
+        self,
+        pipeline: CheckpointedPipeline,
+        attempt: AttemptDirectory,
+        uid: StageUid,
+        saved_uid: str | None,
+    ) -> StageTrial:
+        began = time.monotonic()
+        rows = 0 if saved_uid is None else self._read_state(saved_uid)
+        query = StageQuery(
+            pipeline=pipeline,
+            uid=uid,
+            attempt=attempt,
+            table_writer=lambda *_: _to_nowhere,
+            arguments=self.arguments.get(uid, StageArguments()),
+        )
+        batches = self._run(query)
+        return StageTrial(uid=uid, state_rows=rows, batches=batches, seconds=time.monotonic() - began)
+
+    def _read_state(self, saved_uid: str) -> int:
+        """Have Spark read all state of a stage: a query that finds no new input would not look at it."""
+        from pyspark.errors import PySparkException
+
+        if not state_tables(self.found.stored, saved_uid):
+            return 0
+        try:
+            with open_state(self.session, self.found.stored, saved_uid, scratch=self.scratch) as state:
+                return sum(state.frame(table.name).count() for table in state.tables)
+        except PySparkException as error:
+            raise Corrupt(
+                f"Spark cannot read the state of stage {saved_uid!r}: {_first_line(error)}"
+            ) from error
+
+    def _run(self, query: StageQuery) -> int:
+        from pyspark.errors import PySparkException
+
+        running: StreamingQuery | None = None
+        try:
+            running = query.start(self.session, available_now=True)
+            until = time.monotonic() + self.seconds_per_stage
+            while not running.awaitTermination(_POLL) and time.monotonic() < until:
+                pass
+            return len({progress["batchId"] for progress in running.recentProgress})
+        except CheckpointError:
+            raise
+        except PySparkException as error:
+            raise Corrupt(f"stage {query.uid!r} does not start from it: {_first_line(error)}") from error
+        finally:
+            if running is not None:
+                running.stop()
+
+
+def _to_nowhere(batch: DataFrame, _batch_id: int) -> None:
+    batch.write.format("noop").mode("overwrite").save()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

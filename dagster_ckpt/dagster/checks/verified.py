@@ -1,0 +1,72 @@
+"""The check ``checkpoint_verified``: every file is there with the bytes that were written.
+
+Annotations are evaluated: Dagster reads the config class from them.
+"""
+
+import dagster as dg
+
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.dagster.asset import VERIFIED_CHECK, Restorable, checkpoints_asset_key
+from dagster_ckpt.dagster.checks.chosen_snapshot import CheckConfig, report_restorable, target_of
+from dagster_ckpt.dagster.names import COORDINATOR_KEY
+from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.operations.verify import Verified, verify_snapshot
+
+_SHOWN = 20
+"""Problems listed in the result."""
+
+
+def build_verified_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
+    """Return the check that reads back every file of a checkpoint; it needs no Spark."""
+
+    @dg.asset_check(
+        asset=checkpoints_asset_key(pipeline),
+        name=VERIFIED_CHECK,
+        description="Every file of the newest checkpoint (or the one its config names) is read back and compared.",
+        required_resource_keys={COORDINATOR_KEY},
+    )
+    def checkpoint_verified(
+        context: dg.AssetCheckExecutionContext, config: CheckConfig
+    ) -> dg.AssetCheckResult:
+        resource = coordinator_of(context)
+        try:
+            found = target_of(resource, pipeline, config.checkpoint)
+        except Corrupt as error:
+            return dg.AssetCheckResult(passed=False, description=str(error))
+        if isinstance(found, dg.AssetCheckResult):
+            return found
+        verified = verify_snapshot(found.stored)
+        if not verified.is_intact:
+            problem = verified.problems[0]
+            said = f"{problem.path} of stage {problem.stage} is {problem.problem}"
+            report_restorable(context, found, Restorable.BROKEN, said)
+        return verified_result(found.key, verified)
+
+    return checkpoint_verified
+
+
+def verified_result(key: str, verified: Verified) -> dg.AssetCheckResult:
+    """Return what was found, with one row per file a restore would stumble over."""
+    metadata: dict[str, dg.MetadataValue] = {
+        "checkpoint": dg.MetadataValue.text(key),
+        "location": dg.MetadataValue.path(verified.uri),
+        "files": dg.MetadataValue.int(verified.files),
+        "bytes": dg.MetadataValue.int(verified.bytes),
+        "problems": dg.MetadataValue.int(len(verified.problems)),
+    }
+    if verified.problems:
+        metadata["broken_files"] = dg.MetadataValue.table(
+            [
+                dg.TableRecord(
+                    {"stage": p.stage, "file": p.path, "problem": p.problem.value, "what": p.message}
+                )
+                for p in verified.problems[:_SHOWN]
+            ]
+        )
+    return dg.AssetCheckResult(
+        passed=verified.is_intact,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=f"{key}: {verified.files} files, {len(verified.problems)} of them missing or damaged",
+        metadata=metadata,
+    )

@@ -1,0 +1,90 @@
+"""Groups of attributes of the component. Annotations are evaluated: Dagster resolves YAML by them."""
+
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import dagster as dg
+from pydantic import BaseModel, Field, create_model, model_validator
+
+from dagster_ckpt.core.config import refuse_unknown
+from dagster_ckpt.core.supervision.restarts import RestartPolicy
+from dagster_ckpt.dagster.options import SavepointSchedule
+from dagster_ckpt.dagster.resources import SparkSessionResource
+
+
+class Attributes(dg.Model, dg.Resolvable):
+    """Attributes in YAML; an unknown one is refused with the nearest that is there."""
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        """Return what Dagster reads the YAML with."""
+        return _with_near_names(super().model())
+
+
+@cache
+def _with_near_names(model: type[BaseModel]) -> type[BaseModel]:
+    def check(given: Any) -> Any:
+        if isinstance(given, dict):
+            refuse_unknown(given, model.model_fields, of="attributes")
+        return given
+
+    # pydantic takes the decorated function so; its annotation names the undecorated one only
+    validators: dict[str, Any] = {"near_names": model_validator(mode="before")(check)}
+    return create_model(model.__name__, __base__=model, __validators__=validators)
+
+
+class SavepointAttributes(Attributes):
+    """Scheduled savepoints."""
+
+    cron_schedule: str = Field(description="Five cron fields.", examples=["0 3 * * *"])
+    timezone: str = Field(default="UTC", description="Timezone of the cron schedule.")
+    retain: int | None = Field(default=None, description="Keep at least this many of them.")
+    retain_days: float | None = Field(default=None, description="Keep all that are younger than this.")
+    target: str = Field(default="", description="fsspec URI to write below; default: savepoint_dir.")
+
+    def schedule(self) -> SavepointSchedule:
+        """Return the schedule. Raises InvalidRequest for bounds that mean nothing."""
+        return SavepointSchedule(
+            cron_schedule=self.cron_schedule,
+            timezone=self.timezone,
+            keep_last=self.retain,
+            keep_for=None if self.retain_days is None else timedelta(days=self.retain_days),
+            target=self.target,
+        )
+
+
+class AlarmAttributes(Attributes):
+    """Alarm thresholds."""
+
+    after_failures: int | None = Field(default=3, description="Consecutive failed checkpoints.")
+    max_age_seconds: float | None = Field(
+        default=None, description="Age of the newest checkpoint; freshness and checkpoint_age follow it."
+    )
+    notify: str = Field(
+        default="",
+        description="Function called with each AlarmMessage, as package.module:name.",
+        examples=["my_project.alarms:post_to_chat"],
+    )
+
+
+class RestartAttributes(Attributes):
+    """Start the pipeline again after its run failed."""
+
+    max_restarts: int = Field(default=3, description="In a row, without a completed checkpoint in between.")
+    delay_seconds: float = Field(default=10.0, description="Before the first restart; doubles.")
+
+    def policy(self) -> RestartPolicy:
+        """Return the policy. Raises InvalidRequest for values that mean nothing."""
+        return RestartPolicy(max_restarts=self.max_restarts, delay=self.delay_seconds)
+
+
+class SparkAttributes(Attributes):
+    """The Spark session of a run."""
+
+    master: str = Field(default="local[2,3]", description="Spark master.")
+    conf: dict[str, str] = Field(default_factory=dict, description="Spark settings.")
+
+    def resource(self, app_name: str) -> SparkSessionResource:
+        """Return the session resource."""
+        return SparkSessionResource(app_name=app_name, master=self.master, conf=self.conf)

@@ -1,0 +1,153 @@
+"""``dagster_ckpt.CheckpointedPipelineComponent``. Annotations are evaluated: Dagster resolves YAML by them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.settings import NamedSettings
+from dagster_ckpt.dagster.components.attributes import (
+    AlarmAttributes,
+    Attributes,
+    RestartAttributes,
+    SavepointAttributes,
+    SparkAttributes,
+)
+from dagster_ckpt.dagster.components.scaffolder import PipelineScaffolder
+from dagster_ckpt.dagster.definitions import build_pipeline_definitions
+from dagster_ckpt.dagster.options import PipelineOptions
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, SparkSessionResource
+from dagster_ckpt.errors import InvalidRequest
+
+_FOLDERS = ("base_dir", "checkpoint_dir", "savepoint_dir", "work_dir", "table_dir")
+
+_coordinators: dict[str, CheckpointCoordinatorResource] = {}
+_sessions: dict[str, SparkSessionResource] = {}
+"""One object per setting: components of one project share resource keys, and may where their settings are the same."""
+
+
+@dg.scaffold_with(PipelineScaffolder)
+class CheckpointedPipelineComponent(dg.Component, Attributes):
+    """A PySpark pipeline with checkpoints and savepoints; begin with
+
+    ``dg scaffold defs dagster_ckpt.CheckpointedPipelineComponent my_pipeline --pipeline my_pipeline``.
+
+    Override ``options`` to change how the pipeline shows in Dagster, or ``build_defs`` to add to what there is.
+    """
+
+    pipeline: str = Field(description="Name of the pipeline.", examples=["orders"])
+    stages: str = Field(
+        default="stages.py", description="File beside defs.yaml, or package.module, that defines it."
+    )
+    base_dir: str = Field(default="", description="Folder the other locations default into.")
+    checkpoint_dir: str = Field(
+        default="", description="fsspec URI of checkpoint storage.", examples=["./checkpoints"]
+    )
+    checkpoint_storage: str = Field(
+        default="filesystem",
+        description="filesystem: checkpoint_dir; store: the coordinator store, for small state.",
+        examples=["store"],
+    )
+    savepoint_dir: str = Field(default="", description="fsspec URI under which savepoints are written.")
+    work_dir: str = Field(default="", description="Folder for running queries.")
+    table_dir: str = Field(default="", description="Folder of the tables sinks write.")
+    store_url: str = Field(
+        default="", description="SQLAlchemy URL of the coordinator store.", examples=["postgresql://host/db"]
+    )
+    storage_options: dict[str, str] = Field(
+        default_factory=dict, description="fsspec options of checkpoint storage."
+    )
+    interval_seconds: float | None = Field(
+        default=None, description="Between periodic checkpoints of a streaming run.", examples=[10]
+    )
+    checkpointing: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Further settings, under our names or Flink's.",
+        examples=[{"num_retained": 5, "execution.checkpointing.timeout": "2 min"}],
+    )
+    spark: SparkAttributes = Field(default_factory=SparkAttributes)
+    savepoints: SavepointAttributes | None = Field(default=None, description="Scheduled savepoints.")
+    alarm: AlarmAttributes = Field(default_factory=AlarmAttributes)
+    restart: RestartAttributes | None = Field(default=None, description="Adds the restart sensor.")
+
+    def options(self) -> PipelineOptions:
+        """Return how the pipeline shows in Dagster and is looked after."""
+        age = self.alarm.max_age_seconds
+        return PipelineOptions(
+            max_checkpoint_age=None if age is None else timedelta(seconds=age),
+            alarm_after_failures=self.alarm.after_failures,
+            notify=_function(self.alarm.notify) if self.alarm.notify else None,
+            restart=None if self.restart is None else self.restart.policy(),
+            savepoints=None if self.savepoints is None else self.savepoints.schedule(),
+        )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return everything that operates the pipeline."""
+        found = _pipeline_named(self.pipeline, self._module(context))
+        settings = dict(self.checkpointing)
+        if self.interval_seconds is not None:
+            settings["interval"] = self.interval_seconds
+        CheckpointConfig.layered(found.checkpointing, settings)
+        checkpointing = NamedSettings.of(found.checkpointing).under(NamedSettings.of(settings)).values
+        return build_pipeline_definitions(
+            replace(found, checkpointing=checkpointing),
+            coordinator=self._coordinator(context.project_root),
+            spark=_sessions.setdefault(self.spark.model_dump_json(), self.spark.resource("dagster_ckpt")),
+            options=self.options(),
+        )
+
+    def _module(self, context: dg.ComponentLoadContext) -> ModuleType:
+        if self.stages.endswith(".py"):
+            folder = context.path if context.path.is_dir() else context.path.parent
+            return context.load_defs_relative_python_module(folder / self.stages)
+        return import_module(self.stages)
+
+    def _coordinator(self, root: Path) -> CheckpointCoordinatorResource:
+        folders: dict[str, Any] = {name: _located(getattr(self, name), root) for name in _FOLDERS}
+        resource = CheckpointCoordinatorResource(
+            **folders,
+            checkpoint_storage=self.checkpoint_storage,
+            store_url=self.store_url,
+            storage_options=self.storage_options,
+        )
+        return _coordinators.setdefault(resource.model_dump_json(), resource)
+
+
+def _located(folder: str, root: Path) -> str:
+    """Return a folder or URI; relative ones are taken from the project's root, not from wherever Dagster starts."""
+    if not folder or "://" in folder:
+        return folder
+    return str((root / folder).resolve())
+
+
+def _pipeline_named(name: str, module: ModuleType) -> CheckpointedPipeline:
+    there = [value for value in vars(module).values() if isinstance(value, CheckpointedPipeline)]
+    found = next((pipeline for pipeline in there if pipeline.name == name), None)
+    if found is None:
+        names = ", ".join(sorted(str(pipeline.name) for pipeline in there)) or "none"
+        raise InvalidRequest(
+            f"{module.__name__} defines no pipeline {name!r}; its pipelines: {names}. Compose one with "
+            "@checkpointed_pipeline, or correct the attribute 'pipeline'"
+        )
+    return found
+
+
+def _function(path: str) -> Callable[[Any], Any]:
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidRequest(
+            f"notify: {path!r} cannot be imported ({error}): give package.module:name"
+        ) from error
+    if not callable(found):
+        raise InvalidRequest(f"notify: {path!r} is not a function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,63 @@
+"""Scaffolder of ``dg scaffold defs dagster_ckpt.CheckpointedPipelineComponent``: YAML, and a pipeline that runs."""
+
+import dagster as dg
+from pydantic import BaseModel, Field
+
+from dagster_ckpt.core.ids import pipeline_id
+
+_STAGES = '''"""Pipeline {name}: replace the source and the sink by your own."""
+
+from pyspark.sql import functions as f
+
+from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
+
+
+@spark_source
+def numbers(spark):
+    """A hundred numbers a second; any streaming source of Spark fits here."""
+    return spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+
+
+@spark_sink(key=["bucket"])
+def totals(numbers):
+    """One row per bucket, kept up to date; a plain Parquet table."""
+    return numbers.groupBy((f.col("value") % 10).alias("bucket")).count()
+
+
+@checkpointed_pipeline(name="{name}")
+def {function}() -> None:
+    """Count numbers per bucket."""
+    totals(numbers())
+'''
+
+
+class PipelineParams(BaseModel):
+    """Options of ``dg scaffold defs``."""
+
+    pipeline: str = Field(default="my_pipeline", description="Name of the pipeline.")
+    savepoint_cron: str = Field(
+        default="", description="Cron schedule of savepoints; empty: none are scheduled."
+    )
+
+
+class PipelineScaffolder(dg.Scaffolder[PipelineParams]):
+    """Writes ``defs.yaml`` and ``stages.py``."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[PipelineParams]:
+        """Return the options."""
+        return PipelineParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[PipelineParams]) -> None:
+        """Write both files. Raises InvalidRequest for a name that could not name a folder."""
+        # Dagster hands over None where no option was given.
+        params = request.params or PipelineParams()
+        name = pipeline_id(params.pipeline)
+        attributes: dict[str, object] = {"pipeline": str(name), "base_dir": f"./.checkpointed/{name}"}
+        if params.savepoint_cron:
+            attributes["savepoints"] = {"cron_schedule": params.savepoint_cron, "retain": 7}
+        dg.scaffold_component(request, attributes)
+        function = "".join(c if c.isalnum() else "_" for c in name)
+        if not function[0].isalpha():
+            function = f"pipeline_{function}"
+        (request.target_path / "stages.py").write_text(_STAGES.format(name=name, function=function))

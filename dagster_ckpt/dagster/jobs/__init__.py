@@ -1,0 +1,16 @@
+"""The jobs of a pipeline, one file each.
+
+| file | what it owns |
+|---|---|
+| ``build`` | how a job of one op is made; errors as step failures |
+| ``epoch`` | the pipeline's own job: drain the available data, end with a checkpoint |
+| ``streaming`` | all stages at once until stopped |
+| ``stop`` | stop a stream with a savepoint |
+| ``take`` | how a job takes a snapshot of the running or the idle pipeline |
+| ``savepoint`` | a savepoint |
+| ``checkpoint`` | a checkpoint at once: as configured, full or incremental |
+| ``savepoint_retention`` | which scheduled savepoints are kept |
+| ``restore`` | a run that starts from a chosen snapshot |
+| ``preview`` | what a restore would do |
+| ``dispose`` | deletes a savepoint |
+"""

@@ -1,0 +1,60 @@
+"""Builder of jobs with one op, and errors as step failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.dagster.names import COORDINATOR_KEY, PIPELINE_TAG, RETRY_STRATEGY_TAG, op_name
+from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFound
+
+
+def one_op_job(
+    pipeline: CheckpointedPipeline,
+    run: Callable[..., None],
+    *,
+    name: str,
+    op: str,
+    description: str,
+    resource_keys: Iterable[str] = (),
+    op_tags: dict[str, str] | None = None,
+    config: dg.PartitionedConfig[Any] | None = None,
+) -> dg.JobDefinition:
+    """Return the job ``name`` whose only op calls ``run(context, config)``; the library's errors become clear failures.
+
+    ``run`` is annotated with its config class, evaluated: Dagster reads it. Run configs name the op ``op``.
+    """
+    taken = op in pipeline.stages  # by the op of that stage, in the epoch job
+    made = dg.op(
+        name=f"{name}__{op}" if taken else op_name(pipeline.name, op),
+        description=description,
+        required_resource_keys={COORDINATOR_KEY, *resource_keys},
+        out={"done": dg.Out(dg.Nothing)},
+        tags=op_tags,
+    )(clear_errors()(run))
+    graph = dg.GraphDefinition(
+        name=f"{name}__graph", node_defs=[made], dependencies={dg.NodeInvocation(made.name, alias=op): {}}
+    )
+    return graph.to_job(
+        name=name,
+        description=description,
+        config=config,
+        executor_def=dg.in_process_executor,
+        # a retried run begins with its only step
+        tags={PIPELINE_TAG: pipeline.name, RETRY_STRATEGY_TAG: "ALL_STEPS"},
+    )
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn the library's errors into step failures that say one clear sentence and are not retried in vain."""
+    try:
+        yield
+    except (InvalidRequest, NotFound, Fenced) as error:
+        raise dg.Failure(description=str(error), allow_retries=False) from error
+    except CheckpointError as error:
+        raise dg.Failure(description=str(error)) from error

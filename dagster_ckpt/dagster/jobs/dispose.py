@@ -1,0 +1,55 @@
+"""The job that removes a savepoint.
+
+Annotations are evaluated: Dagster reads the config class from them.
+"""
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.dagster.asset import checkpoints_partitions
+from dagster_ckpt.dagster.jobs.build import one_op_job
+from dagster_ckpt.dagster.names import DISPOSE_OP, dispose_job_name
+from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.operations.dispose import Disposed, dispose_savepoint, plan_disposal
+
+
+class DisposeConfig(dg.Config):
+    """Config of the dispose job: the savepoint to delete."""
+
+    savepoint: str
+    """A key such as ``savepoint-7``, or the path or URI of its folder."""
+    dry_run: bool = False
+    """Only say what would be removed."""
+
+
+def build_dispose_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
+    """Return the job that forgets a savepoint and deletes its files; refused while somebody needs it.
+
+    The savepoint is config and not a partition: a drop-down comes with a dialog that launches *all* partitions.
+    """
+
+    def dispose(context: dg.OpExecutionContext, config: DisposeConfig) -> None:
+        deployment = coordinator_of(context).deployment()
+        plan = plan_disposal(deployment, config.savepoint, pipeline.name)
+        files = f"{len(plan.keys)} files, {plan.bytes:,} bytes"
+        if config.dry_run:
+            context.log.info(f"would remove {plan.key} at {plan.location.uri}: {files}")
+            return
+        done = dispose_savepoint(deployment, plan)
+        forget_partition(context.instance, pipeline, done)
+        context.log.info(f"removed {done.key} at {done.uri}: {files}")
+
+    return one_op_job(
+        pipeline,
+        dispose,
+        name=dispose_job_name(pipeline.name),
+        op=DISPOSE_OP,
+        description=f"Remove a savepoint of pipeline `{pipeline.name}` that nobody needs any more.",
+    )
+
+
+def forget_partition(
+    instance: dg.DagsterInstance, pipeline: CheckpointedPipeline, disposed: Disposed
+) -> None:
+    """Take a removed savepoint out of the checkpoints asset; its events stay as history."""
+    instance.delete_dynamic_partition(checkpoints_partitions(pipeline.name).name or "", disposed.key)

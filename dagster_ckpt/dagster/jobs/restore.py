@@ -1,0 +1,34 @@
+"""The second way to restore from the UI: a job whose partition drop-down lists what can be restored.
+
+The first is the link in a checkpoint's metadata. Both end in the same run config of the same ops.
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.dagster.asset import checkpoints_partitions
+from dagster_ckpt.dagster.names import RESTORE_OP, RESTORE_TAG, restore_job_name
+
+
+def build_restore_job(pipeline: CheckpointedPipeline, epoch_job: dg.JobDefinition) -> dg.JobDefinition:
+    """Return the job that runs ``epoch_job``'s ops from the checkpoint or savepoint chosen as its partition.
+
+    The partition is mandatory, so the pipeline's ordinary job stays without one.
+    """
+    config: dg.PartitionedConfig[dg.DynamicPartitionsDefinition] = dg.PartitionedConfig(
+        partitions_def=checkpoints_partitions(pipeline.name),
+        run_config_for_partition_key_fn=lambda key: {"ops": {RESTORE_OP: {"config": {"restore_from": key}}}},
+        tags_for_partition_key_fn=lambda key: {RESTORE_TAG: key},
+    )
+    return epoch_job.graph.to_job(
+        name=restore_job_name(pipeline.name),
+        description=(
+            f"Run `{pipeline.name}` from one of its retained checkpoints or savepoints: choose it as the partition. "
+            "Tables go back to where they stood then, and what came later is read again."
+        ),
+        config=config,
+        executor_def=dg.in_process_executor,
+        tags=dict(epoch_job.tags),
+    )

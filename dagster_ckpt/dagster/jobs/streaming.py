@@ -1,0 +1,199 @@
+"""The ``<pipeline>_streaming`` job: one op hosts all stages as concurrent queries until it is stopped.
+
+Annotations are evaluated: Dagster reads config classes from them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.settings import word_of
+from dagster_ckpt.dagster.events import DagsterEvents, StreamingEvents
+from dagster_ckpt.dagster.jobs.build import one_op_job
+from dagster_ckpt.dagster.jobs.epoch import RunConfig
+from dagster_ckpt.dagster.lease import wait_for_stream
+from dagster_ckpt.dagster.names import (
+    COMPUTE_KIND_TAG,
+    ROOT_RUN_TAG,
+    SPARK_KEY,
+    STREAM_OP,
+    streaming_job_name,
+)
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, coordinator_of
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.streaming.restart import (
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    NoRestart,
+    RestartStrategy,
+)
+from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, TakenOver
+from dagster_ckpt.spark.streaming.service import GaveUp, Interrupted, ServiceEnd, StreamingService
+from dagster_ckpt.spark.streaming.settings import StreamingSettings
+from dagster_ckpt.spark.streaming.watch import ProgressWatch
+from dagster_ckpt.version import __version__
+
+DEFAULT_INTERVAL = 10.0
+"""Seconds between checkpoints where neither the pipeline nor the resource says."""
+
+
+class StreamConfig(RunConfig):
+    """Config of a streaming run: what it starts from, and how it restarts."""
+
+    restart_strategy: str = "exponential_delay"
+    """``exponential_delay``, ``fixed_delay``, ``failure_rate`` or ``none``: what follows when a stage dies."""
+    restart_delay: float = 1.0
+    """Seconds before a restart (exponential_delay: before the first one)."""
+    restart_max_delay: float = 60.0
+    """exponential_delay: longest delay, in seconds."""
+    restart_attempts: int = 10
+    """fixed_delay: restarts in all; exponential_delay: without an hour of quiet; failure_rate: failures survived."""
+    restart_interval: float = 600.0
+    """failure_rate: seconds within which failures are counted."""
+    trigger_interval: float = 0.0
+    """Least seconds between two batches of a stage; 0: as fast as there is data."""
+    progress_interval: float = 60.0
+    """Seconds between observations that show how the stages are going; 0: none."""
+    stages: dict[str, Any] = {}  # noqa: RUF012 - a pydantic field, copied per instance
+    """Config of single stages by uid, as their ops have it in the epoch job."""
+
+    def strategy(self) -> RestartStrategy:
+        """Return the restart strategy. Raises InvalidRequest."""
+        match word_of(self.restart_strategy):
+            case "exponential_delay":
+                longest = max(self.restart_delay, self.restart_max_delay)
+                return ExponentialDelay(
+                    initial=self.restart_delay, maximum=longest, attempts=self.restart_attempts
+                )
+            case "fixed_delay":
+                return FixedDelay(attempts=self.restart_attempts, delay=self.restart_delay)
+            case "failure_rate":
+                return FailureRate(
+                    max_failures=self.restart_attempts,
+                    interval=self.restart_interval,
+                    delay=self.restart_delay,
+                )
+            case "none":
+                return NoRestart()
+        raise InvalidRequest(
+            "restart_strategy must be exponential_delay, fixed_delay, failure_rate or none, "
+            f"got {self.restart_strategy!r}"
+        )
+
+
+def build_streaming_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
+    """Return the job that runs all stages at once until it is stopped, with checkpoints on a timer."""
+
+    def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
+        _report(context, _stream(context, pipeline, config))
+
+    needed = {key for stage in pipeline.stages.values() for key in stage.required_resource_keys}
+    return one_op_job(
+        pipeline,
+        stream,
+        name=streaming_job_name(pipeline.name),
+        op=STREAM_OP,
+        description=f"Run `{pipeline.name}` as a stream: all its stages as concurrent queries, until it is stopped.",
+        resource_keys={SPARK_KEY, *needed, *pipeline.hook_resource_keys},
+        op_tags={COMPUTE_KIND_TAG: "spark"},
+    )
+
+
+# --- the stream -------------------------------------------------------------------------------------------------
+
+
+def _stream(
+    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: StreamConfig
+) -> ServiceEnd:
+    resource = coordinator_of(context)
+    store = resource.store()
+    wait_for_stream(context, pipeline)
+    events = StreamingEvents(
+        DagsterEvents(
+            pipeline.name,
+            job_name=streaming_job_name(pipeline.name),
+            restore_op=STREAM_OP,
+            ui_base_url=resource.ui_base_url,
+        ),
+        pipeline.name,
+        context,
+    )
+    spark = getattr(context.resources, SPARK_KEY)
+    service = StreamingService(
+        pipeline=pipeline,
+        config=streaming_config(resource, pipeline, config.settings()),
+        store=store,
+        storage=resource.storage(pipeline),
+        open_storage=resource.open_storage,
+        session=lambda: spark.session,
+        work_dir=resource.resolved_work_dir,
+        table_dir=resource.resolved_table_dir(pipeline),
+        owner=context.run_id,
+        root=context.run.tags.get(ROOT_RUN_TAG, context.run_id),
+        reporter=events,
+        restore=config.options(),
+        listeners=[events],
+        strategy=config.strategy(),
+        settings=StreamingSettings(
+            trigger_interval=config.trigger_interval, snapshot_retries=resource.snapshot_retries
+        ),
+        arguments=_arguments(context, pipeline, config.stages),
+        hook_resources=context.resources,
+        library_version=__version__,
+        watch=ProgressWatch(tell=events.progress, tell_every=config.progress_interval),
+    )
+    try:
+        return service.run()
+    finally:
+        events.close()
+
+
+def streaming_config(
+    resource: CheckpointCoordinatorResource,
+    pipeline: CheckpointedPipeline,
+    run: Mapping[str, Any] | None = None,
+) -> CheckpointConfig:
+    """Return the settings of a streaming run: checkpoints on a timer, every 10 s unless somebody says otherwise."""
+    config = resource.checkpoint_config(pipeline, run)
+    if config.interval is not None:
+        return config
+    return config.model_copy(update={"interval": DEFAULT_INTERVAL})
+
+
+def _arguments(
+    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, stages: Mapping[str, Any]
+) -> dict[StageUid, StageArguments]:
+    unknown = sorted(set(stages) - set(pipeline.stages))
+    if unknown:
+        raise InvalidRequest(
+            f"config of stage {unknown[0]!r}: pipeline {pipeline.name!r} has the stages {', '.join(pipeline.stages)}"
+        )
+    return {
+        uid: StageArguments(config=stages.get(uid, {}), resources=context.resources)
+        for uid in pipeline.stages
+    }
+
+
+def _report(context: dg.OpExecutionContext, end: ServiceEnd) -> None:
+    match end:
+        case StoppedWithSavepoint(uri):
+            context.log.info(f"stopped with savepoint {uri}")
+        case EndOfData(None):
+            context.log.info(
+                "all bounded sources are exhausted; no final checkpoint, as checkpoints_after_tasks_finish is off: "
+                "what came after the latest one is published by the next run"
+            )
+        case EndOfData(number):
+            context.log.info(f"all bounded sources are exhausted; final checkpoint {number}")
+        case Interrupted(clean):
+            context.log.info(f"stopped {'between two batches' if clean else 'while batches were running'}")
+        case TakenOver(message):
+            raise dg.Failure(description=message, allow_retries=False)
+        case GaveUp(why, last):
+            raise dg.Failure(description=f"{last.message}; {why}") from last.error

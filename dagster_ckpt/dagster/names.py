@@ -1,0 +1,87 @@
+"""Names of a pipeline's jobs and ops, of tags and of resources in Dagster.
+
+They are stable: people launch jobs by them, and run configs, links and schedules spell them. No Dagster is imported
+here: the command line reads them too.
+"""
+
+from __future__ import annotations
+
+from dagster_ckpt.core.ids import PipelineId
+
+COORDINATOR_KEY = "checkpoint_coordinator"
+SPARK_KEY = "spark"
+
+# --- ops, as run configs name them ------------------------------------------------------------------------------
+
+RESTORE_OP = "restore"
+COMPLETE_OP = "complete"
+STREAM_OP = "stream"
+STOP_OP = "stop"
+SAVEPOINT_OP = "savepoint"
+CHECKPOINT_OP = "checkpoint"
+PREVIEW_OP = "preview"
+DISPOSE_OP = "dispose"
+
+
+def op_name(pipeline: PipelineId, op: str) -> str:
+    """Return the name of an op's definition: unique in a code location, while its node is called ``op``."""
+    return f"{pipeline}__{op}"
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------
+
+
+def epoch_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that runs one epoch."""
+    return str(pipeline)
+
+
+def streaming_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that runs a pipeline as a stream."""
+    return f"{pipeline}_streaming"
+
+
+def stop_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that stops a stream with a savepoint."""
+    return f"{pipeline}_stop"
+
+
+def savepoint_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that takes a savepoint."""
+    return f"{pipeline}_savepoint"
+
+
+def checkpoint_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that takes a checkpoint."""
+    return f"{pipeline}_checkpoint"
+
+
+def restore_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that runs one epoch from a chosen snapshot."""
+    return f"{pipeline}_restore"
+
+
+def preview_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that previews a restore."""
+    return f"{pipeline}_preview"
+
+
+def dispose_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that disposes of a savepoint."""
+    return f"{pipeline}_dispose"
+
+
+# --- tags -------------------------------------------------------------------------------------------------------
+
+PIPELINE_TAG = "dagster_ckpt/pipeline"
+RESTORE_TAG = "dagster_ckpt/restore_from"
+RESTARTS_TAG = "dagster_ckpt/restarts"
+RESTART_OF_TAG = "dagster_ckpt/restart_of"
+STARTED_BY_TAG = "dagster_ckpt/started_by"
+
+# Dagster's own
+COMPUTE_KIND_TAG = "dagster/compute_kind"
+LOCATION_TAG = "dagster/code_location"
+RETRY_STRATEGY_TAG = "dagster/retry_strategy"
+ROOT_RUN_TAG = "dagster/root_run_id"
+WILL_RETRY_TAG = "dagster/will_retry"

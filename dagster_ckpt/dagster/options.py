@@ -1,0 +1,98 @@
+"""Options of a pipeline: how it shows in Dagster, and which sensors and checks watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.core.files.retention import SavepointRetention
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.supervision.alarms import AlarmPolicy
+from dagster_ckpt.core.supervision.restarts import RestartPolicy
+from dagster_ckpt.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointSchedule:
+    """Scheduled savepoints. Raises InvalidRequest for bounds or a time of day that mean nothing."""
+
+    cron_schedule: str
+    """Five fields, e.g. ``0 3 * * *``."""
+    timezone: str = "UTC"
+    keep_last: int | None = None
+    """At least this many of the schedule's savepoints are kept …"""
+    keep_for: timedelta | None = None
+    """… and all that are younger than this; with neither bound none is ever disposed of."""
+    wait_for_run: timedelta = timedelta(hours=1)
+    """So long a savepoint waits for the end of a run that is alive at its time; then it fails."""
+    target: str = ""
+    """URI of the folder to write below; empty: the coordinator resource's ``savepoint_dir``."""
+    note: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _ = self.retention
+
+    @property
+    def retention(self) -> SavepointRetention:
+        """The bounds as the decision about them takes them."""
+        seconds = None if self.keep_for is None else self.keep_for.total_seconds()
+        return SavepointRetention(keep_last=self.keep_last, keep_for=seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """Options of a pipeline for ``build_pipeline_definitions``, beside its stages."""
+
+    group_name: str = "checkpoints"
+    owners: Sequence[str] = ()
+    """E-mail addresses or ``team:name``."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    max_checkpoint_age: timedelta | None = None
+    """Older than this the newest checkpoint is stale: freshness, the check ``checkpoint_age`` and the alarm follow."""
+    alarm_after_failures: int | None = 3
+    """Consecutive failed checkpoints after which people are told; None: never on their account."""
+    notify: Callable[[Any], None] | None = None
+    """Called with an ``AlarmMessage``, once when an episode begins and once when it is over."""
+    restart: RestartPolicy | None = None
+    """Adds the sensor that starts the pipeline again after its run failed; switched off until a person enables it."""
+    savepoints: SavepointSchedule | None = None
+    """Adds the savepoint schedule; switched off until a person enables it."""
+
+    @property
+    def alarm_policy(self) -> AlarmPolicy:
+        """Alarm thresholds."""
+        age = self.max_checkpoint_age
+        return AlarmPolicy(
+            after_failures=self.alarm_after_failures, max_age=None if age is None else age.total_seconds()
+        )
+
+    @property
+    def freshness_policy(self) -> dg.FreshnessPolicy | None:
+        """The checkpoints asset's freshness."""
+        age = self.max_checkpoint_age
+        return None if age is None else dg.FreshnessPolicy.time_window(fail_window=age)
+
+
+def options_of(
+    options: PipelineOptions | Mapping[str, PipelineOptions] | None, pipeline: PipelineId
+) -> PipelineOptions:
+    """Return one pipeline's options; those of a mapping that has no entry for it are the defaults."""
+    if isinstance(options, PipelineOptions):
+        return options
+    return (options or {}).get(pipeline, PipelineOptions())
+
+
+def refuse_unknown(
+    options: PipelineOptions | Mapping[str, PipelineOptions] | None, pipelines: Sequence[PipelineId]
+) -> None:
+    """Raise InvalidRequest when options name a pipeline that is not there: a typing error would go unseen."""
+    if options is None or isinstance(options, PipelineOptions):
+        return
+    unknown = sorted(set(options) - set(pipelines))
+    if unknown:
+        raise InvalidRequest(f"options are given for {unknown}, but the pipelines are {sorted(pipelines)}")

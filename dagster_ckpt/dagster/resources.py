@@ -1,0 +1,330 @@
+"""Dagster resources: settings in, a client of the shared coordinator out; and the Spark session, made on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field, PrivateAttr
+
+from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
+from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_store
+from dagster_ckpt.core.settings import NamedSettings, our_name
+from dagster_ckpt.dagster.names import COORDINATOR_KEY
+from dagster_ckpt.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+    from dagster_ckpt.operations.deployment import Deployment
+    from dagster_ckpt.ports import CheckpointStorage
+
+    Duration = float | str
+    """Seconds, or text with a unit."""
+    Size = int | str
+    """Bytes, or text with a unit."""
+else:
+    Duration = Size = Any  # Dagster's config has no union of scalars
+
+
+class SparkSessionResource(dg.ConfigurableResource[Any]):
+    """The Spark session of a run: made when a stage first asks for it, stopped when the run ends.
+
+    Sensors and the UI never start a JVM. A session that already exists in the process is used and left running.
+    """
+
+    master: str = Field(
+        default="local[2,3]", description="Spark master; local[N,3] retries a failed task twice."
+    )
+    app_name: str = Field(default="dagster_ckpt", description="Name shown in Spark's UI.")
+    conf: dict[str, str] = Field(
+        default_factory=dict, description="Spark settings; they win over the library's defaults."
+    )
+
+    _session: Any = PrivateAttr(default=None)
+    _owned: bool = PrivateAttr(default=False)
+
+    @property
+    def session(self) -> SparkSession:
+        """The session, made now if need be."""
+        if self._session is None:
+            from pyspark import SparkContext
+
+            from dagster_ckpt.spark.session import build_session
+
+            # Not the active session: that one is known to the thread only that made it.
+            self._owned = SparkContext._active_spark_context is None
+            self._session = build_session(self.app_name, master=self.master, conf=self.conf)
+        return self._session
+
+    @contextmanager
+    def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[SparkSessionResource]:
+        """Stop the session at the end of the run if this resource started it."""
+        try:
+            yield self
+        finally:
+            if self._session is not None and self._owned:
+                self._session.stop()
+            self._session = None
+
+
+class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
+    """Coordinator as a resource: where checkpoints live and how they are taken; the run's first op opens it.
+
+    Cheap to set up: no JVM, no connection, no migration before it is used. Without any setting everything is kept in
+    ``<Dagster storage>/dagster_ckpt``: SQLite, local checkpoints, local tables.
+    """
+
+    base_dir: str = Field(default="", description="Folder the other locations default into.")
+    store_url: str = Field(
+        default="", description="SQLAlchemy URL of the coordinator store (SQLite, PostgreSQL)."
+    )
+    checkpoint_storage: str = Field(
+        default="filesystem",
+        description="filesystem: checkpoint_dir; store: the coordinator store (small state).",
+    )
+    checkpoint_dir: str = Field(default="", description="fsspec URI of checkpoint storage.")
+    savepoint_dir: str = Field(default="", description="fsspec URI under which savepoints are written.")
+    work_dir: str = Field(default="", description="Local or shared POSIX folder for running queries.")
+    table_dir: str = Field(default="", description="Folder of the tables sinks write.")
+    storage_options: dict[str, str] = Field(
+        default_factory=dict, description="fsspec options of checkpoint storage (endpoint_url, profile, …)."
+    )
+    ui_base_url: str = Field(default="", description="Prefix of links into the Dagster UI, when it has one.")
+
+    interval: Duration = Field(
+        default=0.0,
+        description="Between periodic checkpoints, in seconds or with a unit (10 min); 0: no timer.",
+    )
+    initial_delay: Duration | None = Field(
+        default=None, description="Before a stream's first periodic checkpoint; not set: drawn, as in Flink."
+    )
+    interval_during_backlog: Duration | None = Field(
+        default=None, description="Interval while a stream's source has a backlog; 0: no checkpoints."
+    )
+    mode: str = Field(default="exactly_once", description="exactly_once or at_least_once.")
+    timeout: Duration = Field(default=600.0, description="After this a pending checkpoint expires.")
+    min_pause: Duration = Field(
+        default=0.0, description="Time without periodic checkpoint after a completed one."
+    )
+    max_concurrent_checkpoints: int = Field(default=1, description="Pending checkpoints at a time.")
+    tolerable_failed_checkpoints: int = Field(
+        default=3, description="Consecutive failed checkpoints the run survives; one more fails it."
+    )
+    externalized_checkpoint_retention: str = Field(
+        default="retain_on_cancellation", description="What a canceled or failed run leaves behind."
+    )
+    num_retained: int = Field(default=3, description="Completed checkpoints kept.")
+    store_max_object_size: str = Field(
+        default="5 mb", description="With storage: store, size of the largest file of a checkpoint."
+    )
+    store_max_checkpoint_size: str = Field(
+        default="50 mb", description="With storage: store, size of a whole checkpoint."
+    )
+    incremental: bool = Field(default=True, description="Upload only files no retained checkpoint has.")
+    data_inline_threshold: Size = Field(
+        default=20 * 1024, description="Files up to this size (bytes, or 20 kb) are kept in the manifest."
+    )
+    unaligned: bool = Field(default=False, description="Streaming runs: barriers overtake data.")
+    aligned_checkpoint_timeout: Duration = Field(
+        default=0.0, description="Streaming runs, with unaligned: time of alignment before barriers overtake."
+    )
+    checkpoints_after_tasks_finish: bool = Field(
+        default=True, description="Streaming runs: checkpoints after a bounded source has ended."
+    )
+    pause_sources_until_first_checkpoint: bool = Field(
+        default=False, description="Streaming runs: sources write nothing before the first checkpoint."
+    )
+    local_backup: bool = Field(default=False, description="Keep a local copy of the latest checkpoint.")
+    cleaner_parallel_mode: bool = Field(
+        default=True, description="Delete the files of a checkpoint in several threads."
+    )
+    history_size: int = Field(default=10, description="Checkpoints shown in a run's history.")
+    snapshot_retries: int = Field(
+        default=2, description="How often an op is retried on transient errors of checkpoint storage."
+    )
+    snapshot_retry_delay: float = Field(
+        default=1.0, description="Seconds before the first such retry; doubles."
+    )
+
+    _instance: Any = PrivateAttr(default=None)
+    _attempts: dict[tuple[str, str], Any] = PrivateAttr(default_factory=dict)
+    _store: Any = PrivateAttr(default=None)
+
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __init__(self, **settings: Any) -> None:
+            """Take settings by our names or Flink's. Raises InvalidRequest for what is unknown or impossible."""
+            refuse_unknown(settings, type(self).model_fields, of=type(self).__name__)
+            CheckpointConfig.layered(_checkpointing(_without_environment(settings)))
+            super().__init__(**NamedSettings.of(settings).values)
+
+    @contextmanager
+    def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[CheckpointCoordinatorResource]:
+        """Close what the run opened and did not close itself (failure, termination)."""
+        self._instance = context.instance
+        try:
+            yield self
+        finally:
+            for attempt in self._attempts.values():
+                attempt.close_after_failure()
+            self._attempts.clear()
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+    def use_instance(self, instance: dg.DagsterInstance) -> None:
+        """Take default locations from ``instance``, outside a run (sensors)."""
+        before = self._instance and self.resolved_store_url
+        self._instance = instance
+        if self._store is not None and self.resolved_store_url != before:
+            self._store.close()
+            self._store = None
+
+    # --- locations ---------------------------------------------------------------------------------------------
+
+    @property
+    def base(self) -> Path:
+        """Folder the other locations default into."""
+        if self.base_dir:
+            return Path(self.base_dir).absolute()
+        instance = self._instance or dg.DagsterInstance.get()
+        return Path(instance.storage_directory()) / "dagster_ckpt"
+
+    @property
+    def resolved_store_url(self) -> str:
+        """The coordinator store's URL."""
+        return self.store_url or f"sqlite:///{self.base / 'coordinator.db'}"
+
+    @property
+    def resolved_checkpoint_dir(self) -> str:
+        """URI of checkpoint storage."""
+        return self.checkpoint_dir or str(self.base / "checkpoints")
+
+    @property
+    def _storage_kind(self) -> StorageKind:
+        return CheckpointConfig.of(checkpoint_storage=self.checkpoint_storage).checkpoint_storage
+
+    @property
+    def resolved_savepoint_dir(self) -> str:
+        """URI under which savepoints are written when a request names none; empty: each must name one.
+
+        Where checkpoints are in the store nobody has chosen a folder yet: a local one would be lost with the machine.
+        """
+        if not self.savepoint_dir and not self.base_dir and self._storage_kind is StorageKind.STORE:
+            return ""
+        return self.savepoint_dir or str(self.base / "savepoints")
+
+    @property
+    def resolved_work_dir(self) -> Path:
+        """Folder for running queries."""
+        return Path(self.work_dir).absolute() if self.work_dir else self.base / "work"
+
+    def resolved_table_dir(self, pipeline: CheckpointedPipeline) -> Path:
+        """Folder of a pipeline's tables."""
+        chosen = pipeline.table_dir or self.table_dir
+        return Path(chosen).absolute() if chosen else self.base / "tables" / pipeline.name
+
+    # --- components --------------------------------------------------------------------------------------------
+
+    def checkpoint_config(
+        self, pipeline: CheckpointedPipeline, run: Mapping[str, Any] | None = None
+    ) -> CheckpointConfig:
+        """The run's settings over the pipeline's over this resource's. Raises InvalidRequest for impossible values."""
+        if any(our_name(name) == "checkpoint_storage" for name in run or {}):
+            raise InvalidRequest(
+                "`checkpoint_storage` says where a pipeline's checkpoints live, also for the runs after this one: give "
+                "it to the pipeline or the coordinator resource, not in run config"
+            )
+        return CheckpointConfig.layered(
+            _checkpointing({name: getattr(self, name) for name in type(self).model_fields}),
+            {"savepoint_dir": self.resolved_savepoint_dir},
+            pipeline.checkpointing,
+            run or {},
+        )
+
+    def check_settings(self, pipeline: CheckpointedPipeline) -> None:
+        """Raise InvalidRequest for settings that cannot be, as far as they are known before a run."""
+        known = _without_environment({name: getattr(self, name) for name in type(self).model_fields})
+        CheckpointConfig.layered(_checkpointing(known), pipeline.checkpointing)
+
+    def store(self) -> SqlCoordinatorStore:
+        """The coordinator store, migrated to the newest schema."""
+        if self._store is None:
+            from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
+
+            store = SqlCoordinatorStore(self.resolved_store_url)
+            store.migrate()
+            self._store = store
+        return self._store  # type: ignore[no-any-return]
+
+    def open_storage(self, uri: str) -> CheckpointStorage:
+        """Checkpoint storage at a URI: with this resource's options, or in its store (``store://…``)."""
+        if is_in_store(uri):
+            return self.store().checkpoint_storage(uri)
+        from dagster_ckpt.adapters.fsspec_storage import open_storage
+
+        return open_storage(uri, **self.storage_options)
+
+    def storage(self, pipeline: CheckpointedPipeline | None = None) -> CheckpointStorage:
+        """A pipeline's own checkpoint storage; None: of pipelines that choose none themselves."""
+        chosen = (
+            self._storage_kind if pipeline is None else self.checkpoint_config(pipeline).checkpoint_storage
+        )
+        if is_in_store(self.checkpoint_dir):
+            raise InvalidRequest(
+                f"checkpoint_dir is a folder or a bucket, not {self.checkpoint_dir!r}: set checkpoint_storage to store"
+            )
+        in_store = chosen is StorageKind.STORE
+        return self.open_storage(CHECKPOINTS_IN_STORE if in_store else self.resolved_checkpoint_dir)
+
+    def deployment(self, pipeline: CheckpointedPipeline | None = None) -> Deployment:
+        """Deployment of this resource, as ``find_snapshot``, ``preview_restore`` and their like take it.
+
+        ``pipeline``: the one whose storage is cleaned or examined, where it chooses its own.
+        """
+        from dagster_ckpt.operations.deployment import Deployment
+
+        return Deployment(
+            store=self.store(),
+            storage=self.storage(pipeline),
+            open_storage=self.open_storage,
+            savepoint_dir=self.resolved_savepoint_dir,
+        )
+
+    def remember(self, key: tuple[str, str], attempt: Any) -> None:
+        """Keep an attempt, to close it when the run ends."""
+        self._attempts[key] = attempt
+
+    def remembered(self, key: tuple[str, str]) -> Any:
+        """The attempt this run has opened in this process, or None."""
+        return self._attempts.get(key)
+
+
+def coordinator_of(context: Any) -> CheckpointCoordinatorResource:
+    """Return the coordinator resource of a running op or check."""
+    resource: CheckpointCoordinatorResource = getattr(context.resources, COORDINATOR_KEY)
+    return resource
+
+
+_FROM_ENV = (dg.EnvVar, type(dg.EnvVar.int("")))
+"""Values that are known in a run only."""
+
+
+def _without_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if not isinstance(value, _FROM_ENV)}
+
+
+def _checkpointing(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the resource's settings that say how checkpoints are taken."""
+    chosen = {
+        name: value for name, value in settings.items() if our_name(name) in CheckpointConfig.model_fields
+    }
+    if chosen.get("interval") == 0:
+        chosen["interval"] = None
+    return chosen

@@ -1,0 +1,160 @@
+"""The failure alarm: people are told once when checkpoints fail or grow old, and once when that is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.supervision.alarms import (
+    Alarm,
+    AlarmFacts,
+    AlarmKind,
+    AlarmPolicy,
+    AlarmState,
+    OpenEpisodes,
+    judge_alarms,
+)
+from dagster_ckpt.dagster.alarm_facts import alarm_facts
+from dagster_ckpt.dagster.asset import AGE_CHECK, checkpoints_asset_key, succeeded_evaluation
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator, Cursor, read_cursor, run_link
+from dagster_ckpt.errors import Unavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmMessage:
+    """Message for a ``notify`` hook."""
+
+    pipeline: str
+    alarm: Alarm
+    run_link: str
+    """Address of the run whose checkpoint failed last; empty where there is none. Relative without ``ui_base_url``."""
+    checks_link: str
+    """Address of the checkpoints asset's checks."""
+
+    @property
+    def text(self) -> str:
+        """The message in one line, for a chat or a mail's subject."""
+        return f"{self.pipeline}: {self.alarm.sentence}"
+
+
+class AlarmCursor(Cursor):
+    """Cursor of the alarm sensor: kind of alarm → newest completed checkpoint when the episode started."""
+
+    failures: int | None = None
+    age: int | None = None
+
+
+def build_failure_alarm(
+    pipeline: CheckpointedPipeline,
+    *,
+    coordinator: CheckpointCoordinatorResource,
+    policy: AlarmPolicy,
+    notify: Callable[[AlarmMessage], Any] | None = None,
+    minimum_interval_seconds: int = 30,
+) -> dg.SensorDefinition:
+    """Return the sensor that tells people; it reports to the checkpoints asset and calls ``notify``.
+
+    A hook that raises is called again in the next tick: people are told at least once. A cursor that was reset tells
+    them again of what is still wrong.
+    """
+
+    standing = BoundCoordinator(coordinator)
+
+    @dg.sensor(
+        name=f"{pipeline.name}_failure_alarm",
+        description=f"Tells people, once per episode, when checkpoints of `{pipeline.name}` fail or grow old.",
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def failure_alarm(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        resource = standing.of(context)
+        cursor = read_cursor(context.cursor, AlarmCursor)
+        try:
+            facts = alarm_facts(resource.store(), pipeline.name, now=time.time())
+        except Unavailable as error:
+            return dg.SkipReason(f"nothing is known of the checkpoints: {error}")
+        if facts is None:
+            return dg.SkipReason("the pipeline has not run yet")
+        decision = judge_alarms(policy, facts, OpenEpisodes(failures=cursor.failures, age=cursor.age))
+        for alarm in decision.announce:
+            context.log.warning(alarm.sentence)
+            if notify is not None:
+                notify(_message(pipeline.name, alarm, resource.ui_base_url))
+        return _result(pipeline.name, decision.announce, decision.open, facts, resource.ui_base_url)
+
+    return failure_alarm
+
+
+def _message(pipeline: PipelineId, alarm: Alarm, ui_base_url: str) -> AlarmMessage:
+    base = ui_base_url.rstrip("/")
+    return AlarmMessage(
+        pipeline=pipeline,
+        alarm=alarm,
+        run_link=run_link(alarm.run_id, base) if alarm.run_id else "",
+        checks_link=f"{base}/assets/{pipeline}/checkpoints?view=checks",
+    )
+
+
+def _result(
+    pipeline: PipelineId,
+    announced: tuple[Alarm, ...],
+    told: OpenEpisodes,
+    facts: AlarmFacts,
+    ui_base_url: str,
+) -> dg.SensorResult:
+    events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
+    for alarm in announced:
+        message = _message(pipeline, alarm, ui_base_url)
+        events.append(_observation(pipeline, message))
+        events.append(_evaluation(pipeline, alarm))
+    standing = [kind for kind, open_ in (("failures", told.failures), ("age", told.age)) if open_ is not None]
+    quiet = (
+        f"people know ({', '.join(standing)})"
+        if standing
+        else f"{facts.streak.count} failed since the last success"
+    )
+    return dg.SensorResult(
+        asset_events=events,
+        skip_reason=None if events else dg.SkipReason(quiet),
+        cursor=AlarmCursor(failures=told.failures, age=told.age).model_dump_json(),
+    )
+
+
+def _observation(pipeline: PipelineId, message: AlarmMessage) -> dg.AssetObservation:
+    alarm = message.alarm
+    metadata: dict[str, Any] = {
+        "alarm": f"{alarm.kind.value} {alarm.state.value}",
+        "consecutive_failures": alarm.failures,
+        "reason": alarm.reason or "-",
+        "message": alarm.message or "-",
+        "stage": ", ".join(alarm.stages) or "-",
+    }
+    if alarm.age is not None:
+        metadata["age_s"] = round(alarm.age, 1)
+    if alarm.run_id:
+        metadata["run"] = dg.MetadataValue.dagster_run(alarm.run_id)
+    return dg.AssetObservation(checkpoints_asset_key(pipeline), description=alarm.sentence, metadata=metadata)
+
+
+def _evaluation(pipeline: PipelineId, alarm: Alarm) -> dg.AssetCheckEvaluation:
+    passed = alarm.state is AlarmState.CLEARED
+    metadata: dict[str, str | int | float] = {
+        "consecutive_failures": alarm.failures,
+        "message": alarm.sentence,
+    }
+    if alarm.kind is AlarmKind.FAILURES:
+        return succeeded_evaluation(pipeline, passed=passed, metadata=metadata)
+    return dg.AssetCheckEvaluation(
+        asset_key=checkpoints_asset_key(pipeline),
+        check_name=AGE_CHECK,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={**metadata, "age_s": round(alarm.age or 0.0, 1)},
+    )

@@ -1,0 +1,172 @@
+"""Starts a pipeline again after its run failed: from the latest checkpoint, with a delay, and not for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.supervision.liveness import OwnerState
+from dagster_ckpt.core.supervision.restarts import (
+    LastRun,
+    LastRunFacts,
+    NoRestart,
+    RestartLater,
+    RestartPolicy,
+    decide_restart,
+)
+from dagster_ckpt.dagster.jobs.epoch import RestoreConfig, without_restore_options
+from dagster_ckpt.dagster.lease import state_of_run
+from dagster_ckpt.dagster.names import (
+    PIPELINE_TAG,
+    RESTART_OF_TAG,
+    RESTARTS_TAG,
+    RESTORE_OP,
+    STREAM_OP,
+    epoch_job_name,
+    streaming_job_name,
+)
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.sensors.ticks import (
+    BoundCoordinator,
+    Cursor,
+    newest_run,
+    read_cursor,
+)
+from dagster_ckpt.errors import Unavailable
+from dagster_ckpt.runtime.record_store import RecordStore
+
+_LAST = {
+    OwnerState.UNKNOWN: LastRun.NONE,
+    OwnerState.ALIVE: LastRun.GOING_ON,
+    OwnerState.SUCCEEDED: LastRun.ENDED_WELL,
+    OwnerState.CANCELED: LastRun.ENDED_WELL,
+    OwnerState.FAILED: LastRun.FAILED,
+    OwnerState.FAILED_AND_RETRIED: LastRun.FAILED_AND_RETRIED,
+}
+
+
+class RestartCursor(Cursor):
+    """The failed run that was answered last; where it is lost, the run key keeps Dagster from launching twice."""
+
+    answered: str = ""
+
+
+def build_restart_sensor(
+    pipeline: CheckpointedPipeline,
+    *,
+    coordinator: CheckpointCoordinatorResource,
+    policy: RestartPolicy,
+    job_name: str = "",
+    instead_of: Sequence[str] = (),
+    minimum_interval_seconds: int = 10,
+) -> dg.SensorDefinition:
+    """Return the sensor that restarts ``pipeline`` after its newest run failed.
+
+    The new run has the failed one's config, but restores ``latest``, so it goes on where that one's last completed
+    checkpoint is. After ``max_restarts`` in a row without a completed checkpoint it leaves the pipeline to people.
+    Runs that Dagster itself retries (run retries) are left to Dagster.
+
+    Args:
+        pipeline: what is restarted.
+        coordinator: the resource its runs use.
+        policy: how often and how soon.
+        job_name: the job whose runs are watched and launched; default: the pipeline's epoch job.
+        instead_of: jobs whose failed runs are answered with ``job_name`` as well; the restore job is one.
+        minimum_interval_seconds: Dagster evaluates no sensor more often than every 5 s.
+    """
+    job = job_name or epoch_job_name(pipeline.name)
+    runner = _Runner(
+        pipeline=pipeline,
+        standing=BoundCoordinator(coordinator),
+        policy=policy,
+        op=STREAM_OP if job == streaming_job_name(pipeline.name) else RESTORE_OP,
+        answered=frozenset((job, *instead_of)),
+    )
+
+    @dg.sensor(
+        name=f"{job}_restart",
+        description=f"Starts `{job}` again from the pipeline's latest checkpoint after a run failed.",
+        job_name=job,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+    )
+    def restart(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        return runner.tick(context)
+
+    return restart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runner:
+    pipeline: CheckpointedPipeline
+    standing: BoundCoordinator
+    policy: RestartPolicy
+    op: str
+    """The op that restores."""
+    answered: frozenset[str]
+
+    def tick(self, context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        found = newest_run(context.instance, self.pipeline)
+        if found is None:
+            return dg.SkipReason("the pipeline has not run yet")
+        run = found.dagster_run
+        if run.job_name not in self.answered:
+            return dg.SkipReason(f"the newest run is one of {run.job_name}: not this sensor's")
+        if read_cursor(context.cursor, RestartCursor).answered == run.run_id:
+            return dg.SkipReason(f"run {run.run_id} was restarted; the new run is about to appear")
+        try:
+            record = RecordStore(self.standing.of(context).store()).record(self.pipeline.name)
+        except Unavailable as error:
+            return dg.SkipReason(f"the next tick tries again: {error}")
+        facts = _facts(found, record)
+        decision = decide_restart(self.policy, facts, now=time.time())
+        if isinstance(decision, NoRestart | RestartLater):
+            return dg.SkipReason(decision.why)
+        claimed = record is not None and record.owner == run.run_id
+        request = dg.RunRequest(
+            run_key=f"restart-{run.run_id}",
+            run_config=restart_config(run.run_config, op=self.op, claimed=claimed),
+            tags={
+                RESTARTS_TAG: str(decision.number),
+                PIPELINE_TAG: self.pipeline.name,
+                RESTART_OF_TAG: run.run_id,
+            },
+        )
+        after = RestartCursor(answered=run.run_id)
+        return dg.SensorResult(run_requests=[request], cursor=after.model_dump_json())
+
+
+def restart_config(run_config: Mapping[str, Any], *, op: str, claimed: bool) -> dict[str, Any]:
+    """Return the failed run's config with ``restore_from: latest`` at ``op``, if it had taken over (``claimed``).
+
+    One that failed before that has restored nothing: what it was to start from still stands. The other restore
+    options go with what they belong to: after a fork has begun, ``latest`` is its own.
+    """
+    config = dict(run_config)
+    if not claimed:
+        return config
+    ops = dict(config.get("ops", {}))
+    kept = {k: v for k, v in ops.get(op, {}).get("config", {}).items() if k not in RestoreConfig.model_fields}
+    if "checkpointing" in kept:
+        kept["checkpointing"] = without_restore_options(kept["checkpointing"])
+    ops[op] = {"config": {**kept, "restore_from": "latest"}}
+    return {**config, "ops": ops}
+
+
+def _facts(found: dg.RunRecord, record: CoordinatorRecord | None) -> LastRunFacts:
+    run = found.dagster_run
+    tag = run.tags.get(RESTARTS_TAG, "0")
+    completed = record is not None and any(c.run_id == run.run_id for c in record.completed)
+    return LastRunFacts(
+        state=_LAST[state_of_run(run)],
+        run_id=run.run_id,
+        ended_at=found.end_time or found.update_timestamp.timestamp(),
+        restarts=int(tag) if tag.isdigit() else 0,
+        completed_a_checkpoint=completed,
+    )

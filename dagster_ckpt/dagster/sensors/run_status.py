@@ -1,0 +1,59 @@
+"""Run-status mirror: what Dagster says of a run reaches the coordinator, seconds after the run has ended.
+
+A run that ends in order tells the coordinator itself, and while it is RUNNING its own timer triggers checkpoints (a
+sensor could do neither: Dagster evaluates one every five seconds at best, and it skips all that was before its first
+tick). This is for the others: killed, crashed, canceled before they could clean up.
+
+Annotations are evaluated: Dagster finds the resource a run-status sensor needs by them.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.sensors.safety_net import Resolution, Supervisor
+from dagster_ckpt.errors import Unavailable
+
+_ENDS = {"failed": dg.DagsterRunStatus.FAILURE, "canceled": dg.DagsterRunStatus.CANCELED}
+
+_WAS = {"failed": "failed", "canceled": "was canceled"}
+
+
+def build_run_status_sensors(
+    pipeline: CheckpointedPipeline, *, jobs: Sequence[dg.JobDefinition]
+) -> list[dg.RunStatusSensorDefinition]:
+    """Return one sensor per way a run can end without a word; ``jobs`` are those whose run owns the pipeline."""
+    return [_sensor(pipeline, name, status, jobs) for name, status in _ENDS.items()]
+
+
+def _sensor(
+    pipeline: CheckpointedPipeline,
+    name: str,
+    status: dg.DagsterRunStatus,
+    jobs: Sequence[dg.JobDefinition],
+) -> dg.RunStatusSensorDefinition:
+    @dg.run_status_sensor(
+        name=f"{pipeline.name}_run_{name}",
+        description=f"Settles the attempt of a run of `{pipeline.name}` that {_WAS[name]} without saying so itself.",
+        run_status=status,
+        monitored_jobs=list(jobs),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def mirror(
+        context: dg.RunStatusSensorContext, checkpoint_coordinator: CheckpointCoordinatorResource
+    ) -> dg.SkipReason | None:
+        care = Supervisor(
+            pipeline=pipeline, resource=checkpoint_coordinator, instance=context.instance, location=None
+        )
+        try:
+            seen = care.observe()
+            told = Resolution("the pipeline has not run yet") if seen is None else care.resolve(seen)
+        except Unavailable as error:
+            return dg.SkipReason(f"left to the safety net: {error}")
+        for event in told.events:
+            context.instance.report_runless_asset_event(event)
+        return None if told.events else dg.SkipReason(told.summary)
+
+    return mirror

@@ -1,0 +1,267 @@
+"""The safety net: does what a run does for its pipeline, for runs that died before they could."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.coordinator.events import CheckpointFailed, CoordinatorEvent
+from dagster_ckpt.core.coordinator.state import Now, Setup
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.supervision.liveness import (
+    EndAttempt,
+    ExpirePending,
+    NoAction,
+    OwnerState,
+    judge_attempt,
+)
+from dagster_ckpt.core.supervision.partitions import MirrorPlan, plan_mirror
+from dagster_ckpt.dagster.asset import (
+    checkpoints_asset_key,
+    checkpoints_partitions,
+    completed_event,
+    failed_events,
+    partition_key,
+    restore_link,
+)
+from dagster_ckpt.dagster.lease import owner_state
+from dagster_ckpt.dagster.names import RESTORE_OP, STREAM_OP, epoch_job_name, streaming_job_name
+from dagster_ckpt.dagster.sensors.ticks import (
+    BoundCoordinator,
+    Cursor,
+    code_location,
+    read_cursor,
+)
+from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
+from dagster_ckpt.runtime.dead_attempt import Settled, end_attempt, expire_overdue
+from dagster_ckpt.runtime.record_store import LoadedRecord, Overtaken, RecordStore
+from dagster_ckpt.spark.snapshot.stored import read_metadata
+
+if TYPE_CHECKING:
+    from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+
+AssetEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
+MOST_PER_TICK = 50
+"""So many checkpoints are reported in one tick; the rest follow in the next."""
+
+
+class SafetyNetCursor(Cursor):
+    """Of what events have been compared with the record; reset, everything retained is compared."""
+
+    compared: frozenset[str] = frozenset()
+    """Keys of retained checkpoints and savepoints; not the highest id: an import registers an id it took long ago."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """Observation of a tick."""
+
+    loaded: LoadedRecord
+    owner: OwnerState
+    partitions: frozenset[str]
+
+    @property
+    def record(self) -> CoordinatorRecord:
+        """The pipeline's record."""
+        return self.loaded.record
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Resolution of an attempt."""
+
+    summary: str
+    """One sentence."""
+    events: tuple[AssetEvent, ...] = ()
+    changed: bool = False
+    """The record is another one now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervisor:
+    """Settles a pipeline's dead attempt and mirrors its record; used by every sensor that finds something amiss."""
+
+    pipeline: CheckpointedPipeline
+    resource: CheckpointCoordinatorResource
+    instance: dg.DagsterInstance
+    location: str | None
+    """Code location, for links."""
+    now: Callable[[], float] = time.time
+
+    def observe(self) -> Observation | None:
+        """Return what there is; None for a pipeline that has not run yet."""
+        # Partitions first: one that a run adds in between must not look left over.
+        partitions = self.instance.get_dynamic_partitions(
+            checkpoints_partitions(self.pipeline.name).name or ""
+        )
+        loaded = self._records.load(self.pipeline.name)
+        if loaded is None:
+            return None
+        return Observation(
+            loaded=loaded,
+            owner=owner_state(self.instance, loaded.record.owner),
+            partitions=frozenset(partitions),
+        )
+
+    def resolve(self, seen: Observation) -> Resolution:
+        """End or expire what is to be; return a sentence for people and the events to report."""
+        judgment = judge_attempt(seen.record, seen.owner, now=self.now())
+        match judgment:
+            case NoAction():
+                return Resolution(judgment.why)
+            case EndAttempt():
+                outcome = end_attempt(
+                    self._setup, self._records, seen.loaded, judgment.status, now=self._moment()
+                )
+            case ExpirePending():
+                outcome = expire_overdue(self._setup, self._records, seen.loaded, now=self._moment())
+            case _:
+                assert_never(judgment)
+        if isinstance(outcome, Overtaken):
+            return Resolution("someone else changed the record meanwhile: nothing was done")
+        events = tuple(_asset_events(self.pipeline.name, outcome))
+        return Resolution(f"{judgment.why}; settled", events, changed=True)
+
+    def plan(self, seen: Observation) -> MirrorPlan:
+        """Return what brings the partitions in step with the record."""
+        is_alive = seen.owner is OwnerState.ALIVE
+        return plan_mirror(seen.record, seen.partitions, owner_is_alive=is_alive, now=self.now())
+
+    def missing_events(self, entries: Sequence[CompletedRecord]) -> tuple[dg.AssetMaterialization, ...]:
+        """Return the materializations of completed checkpoints that were never reported."""
+        keys = [entry.known.key for entry in entries]
+        if not keys:
+            return ()
+        wanted = dg.AssetRecordsFilter(checkpoints_asset_key(self.pipeline.name), asset_partitions=keys)
+        found = self.instance.fetch_materializations(wanted, limit=4 * len(keys)).records
+        reported = {record.partition_key for record in found}
+        return tuple(self._event(entry) for entry in entries if entry.known.key not in reported)
+
+    def _event(self, entry: CompletedRecord) -> dg.AssetMaterialization:
+        storage = self.resource.open_storage(entry.location.base_uri)
+        key = entry.known.key
+        try:
+            metadata = read_metadata(storage, entry.location.folder)
+        except (NotFound, Corrupt) as error:
+            return dg.AssetMaterialization(
+                checkpoints_asset_key(self.pipeline.name),
+                partition=key,
+                description=f"{key} completed, but it cannot be read: {error}",
+                metadata={"restorable": "broken", "location": dg.MetadataValue.path(entry.location.uri)},
+            )
+        assert partition_key(metadata) == key
+        link = self._link(key, metadata.run_id)
+        return completed_event(self.pipeline.name, metadata, uri=entry.location.uri, link=link)
+
+    def _link(self, key: str, run_id: str) -> str | None:
+        """Return the link that goes on as the run did that took the checkpoint: as a stream, or epoch by epoch."""
+        if self.location is None:
+            return None
+        name = self.pipeline.name
+        run = self.instance.get_run_by_id(run_id) if run_id else None
+        streamed = run is not None and run.job_name == streaming_job_name(name)
+        return restore_link(
+            job_name=streaming_job_name(name) if streamed else epoch_job_name(name),
+            location=self.location,
+            restore_op=STREAM_OP if streamed else RESTORE_OP,
+            restore_from=key,
+            ui_base_url=self.resource.ui_base_url,
+        )
+
+    @property
+    def _records(self) -> RecordStore:
+        return RecordStore(self.resource.store())
+
+    @property
+    def _setup(self) -> Setup:
+        return Setup(
+            graph=self.pipeline.graph,
+            config=self.resource.checkpoint_config(self.pipeline),
+            storage_uri=self.resource.resolved_checkpoint_dir,
+        )
+
+    def _moment(self) -> Now:
+        return Now(self.now(), time.monotonic())
+
+
+def _asset_events(pipeline: PipelineId, settled: Settled) -> Iterable[AssetEvent]:
+    event: CoordinatorEvent
+    for event in settled.events:
+        if isinstance(event, CheckpointFailed):
+            yield from failed_events(pipeline, event)
+
+
+def build_safety_net_sensor(
+    pipeline: CheckpointedPipeline,
+    *,
+    coordinator: CheckpointCoordinatorResource,
+    minimum_interval_seconds: int = 30,
+) -> dg.SensorDefinition:
+    """Return the sensor that settles what dead runs left, and keeps the checkpoints asset in step with the record.
+
+    It acts on what it finds, so its cursor may be reset at any time. Cost of a tick: one read of the record, one of
+    the partitions, whatever the length of the history.
+    """
+
+    standing = BoundCoordinator(coordinator)
+
+    @dg.sensor(
+        name=f"{pipeline.name}_safety_net",
+        description=(
+            "Ends the attempt of a run that died, expires checkpoints nobody expired, and keeps the partitions of the "
+            f"checkpoints asset of `{pipeline.name}` in step with the coordinator's record."
+        ),
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def safety_net(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        care = Supervisor(
+            pipeline=pipeline,
+            resource=standing.of(context),
+            instance=context.instance,
+            location=code_location(context),
+        )
+        try:
+            return _tick(care, read_cursor(context.cursor, SafetyNetCursor))
+        except Unavailable as error:
+            return dg.SkipReason(f"nothing was done, the next tick tries again: {error}")
+
+    return safety_net
+
+
+def _tick(care: Supervisor, cursor: SafetyNetCursor) -> dg.SensorResult | dg.SkipReason:
+    seen = care.observe()
+    if seen is None:
+        return dg.SkipReason("the pipeline has not run yet")
+    told = care.resolve(seen)
+    plan = care.plan((care.observe() or seen) if told.changed else seen)
+    done = (cursor.compared & {e.known.key for e in plan.settled}) - {e.known.key for e in plan.add}
+    todo = [e for e in plan.settled if e.known.key not in done][:MOST_PER_TICK]
+    missing = care.missing_events(todo)
+    compared = done | {e.known.key for e in todo}
+    requests = _requests(care.pipeline.name, [e.known.key for e in todo if e in plan.add], plan.remove)
+    is_idle = not (requests or told.events or missing)
+    return dg.SensorResult(
+        asset_events=[*told.events, *missing],
+        dynamic_partitions_requests=requests or None,
+        skip_reason=dg.SkipReason(told.summary) if is_idle else None,
+        cursor=SafetyNetCursor(compared=compared).model_dump_json(),
+    )
+
+
+def _requests(
+    pipeline: PipelineId, add: Sequence[str], remove: Sequence[str]
+) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
+    definition = checkpoints_partitions(pipeline)
+    requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+    if add:
+        requests.append(definition.build_add_request(list(add)))
+    if remove:
+        requests.append(definition.build_delete_request(list(remove)))
+    return requests

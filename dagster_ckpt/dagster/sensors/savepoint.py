@@ -1,0 +1,99 @@
+"""Savepoints on demand, by a condition of yours: before an upgrade, after so many checkpoints, on a file's arrival."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.label import Labeled
+from dagster_ckpt.dagster.lease import Alive, owner_of
+from dagster_ckpt.dagster.names import SAVEPOINT_OP, savepoint_job_name
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
+from dagster_ckpt.errors import Unavailable
+from dagster_ckpt.runtime.record_store import RecordStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointWanted(Labeled):
+    """Answer of a condition when a savepoint is to be taken."""
+
+    request_key: str
+    """Names the occasion: one savepoint is taken per key, however often the condition says so."""
+    name: str = ""
+    note: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    target: str = ""
+
+
+Condition = Callable[[dg.SensorEvaluationContext, CoordinatorRecord], SavepointWanted | None]
+
+
+def build_savepoint_sensor(
+    pipeline: CheckpointedPipeline,
+    when: Condition,
+    *,
+    coordinator: CheckpointCoordinatorResource,
+    name: str = "",
+    minimum_interval_seconds: int = 30,
+) -> dg.SensorDefinition:
+    """Return the sensor that launches the pipeline's savepoint job when ``when`` says so.
+
+    Args:
+        pipeline: whose savepoint.
+        when: called each tick with the tick's context and the pipeline's record; ``after_checkpoints`` is one.
+        coordinator: the resource its runs use.
+        name: for a second sensor of the same pipeline.
+        minimum_interval_seconds: Dagster evaluates no sensor more often than every 5 s.
+    """
+
+    standing = BoundCoordinator(coordinator)
+
+    @dg.sensor(
+        name=name or f"{pipeline.name}_savepoint_sensor",
+        job_name=savepoint_job_name(pipeline.name),
+        description=f"Takes a savepoint of `{pipeline.name}`, running as a stream or at rest, when a condition holds.",
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+    )
+    def take_savepoint(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        try:
+            record = RecordStore(standing.of(context).store()).record(pipeline.name)
+        except Unavailable as error:
+            return dg.SkipReason(f"the next tick tries again: {error}")
+        if record is None:
+            return dg.SkipReason("the pipeline has not run yet: there is nothing to take a savepoint of")
+        wanted = when(context, record)
+        if wanted is None:
+            return dg.SkipReason("the condition does not hold")
+        owner = owner_of(record, context.instance, now=time.time())
+        if isinstance(owner, Alive) and not owner.has_lease:
+            return dg.SkipReason(f"wanted ({wanted.request_key}); waiting for the end of run {owner.run_id}")
+        config = {**wanted.label.fields(), "target": wanted.target}
+        return dg.RunRequest(
+            run_key=f"{take_savepoint_name}-{wanted.request_key}",
+            run_config={"ops": {SAVEPOINT_OP: {"config": config}}},
+        )
+
+    take_savepoint_name = take_savepoint.name
+    return take_savepoint
+
+
+def after_checkpoints(count: int) -> Condition:
+    """Return the condition: ``count`` checkpoint numbers have been used since the newest savepoint."""
+
+    def condition(_context: dg.SensorEvaluationContext, record: CoordinatorRecord) -> SavepointWanted | None:
+        newest = max((c.checkpoint_id for c in record.completed), default=0)
+        since = max((s.checkpoint_id for s in record.savepoints), default=0)
+        if newest - since < count:
+            return None
+        return SavepointWanted(
+            request_key=f"after-{newest}", note=f"{newest - since} checkpoints since the last savepoint"
+        )
+
+    return condition

@@ -1,0 +1,34 @@
+"""A pipeline's checkpoint statistics, from the store alone: counts, summary and history, whoever ran and ended."""
+
+from __future__ import annotations
+
+from dagster_ckpt.core.checkpoint.statistics import SUMMARY_WINDOW, StatisticsSnapshot, snapshot_of
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.runtime.record_store import RecordStore
+
+__all__ = ["StatisticsSnapshot", "checkpoint_statistics"]
+
+
+def checkpoint_statistics(
+    deployment: Deployment,
+    pipeline: PipelineId,
+    *,
+    window: int = SUMMARY_WINDOW,
+    history_size: int = CheckpointConfig().history_size,
+) -> StatisticsSnapshot:
+    """Return what Flink's checkpoint page shows: counts, a summary of the last ``window`` checkpoints, the newest rows.
+
+    Rows that a newer version wrote and this one cannot read are left out. Raises NotFound, Corrupt, Unavailable.
+    """
+    record = load_record(deployment.store, pipeline)
+    rows = RecordStore(deployment.store).statistics(pipeline, limit=window)
+    return snapshot_of(
+        rows.values(),
+        counts=record.counts,
+        history_size=history_size,
+        restored_id=record.restored_id,
+        restored_at=record.restored_at,
+    )

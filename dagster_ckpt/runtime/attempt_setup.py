@@ -1,0 +1,110 @@
+"""Everything an attempt is opened with: the pipeline, its settings, and what the coordinator talks to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.coordinator.events import CoordinatorEvent
+from dagster_ckpt.core.coordinator.state import AckDurability, Now, Setup
+from dagster_ckpt.core.graph import PipelineGraph
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
+from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore, TaskGateway
+from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
+from dagster_ckpt.runtime.driver.hooks import MasterHook, OperatorCoordinator
+from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.shared_files import ReadHandles, no_manifest
+
+Listener = Callable[[CoordinatorEvent], None]
+
+
+def directory_state(path: str) -> DirectoryState:
+    """Return what is found of a working directory on this machine's file system."""
+    return DirectoryState.INTACT if path and Path(path).is_dir() else DirectoryState.MISSING
+
+
+class Ownership(StrEnum):
+    """Treatment of an owner that holds the newest epoch already."""
+
+    ATTACH = "attach"
+    """Take part in it: another process of the same run."""
+    NEW_ATTEMPT = "new_attempt"
+    """Claim the next epoch: what is left of the last one, of whichever run, is fenced."""
+    RESTART = "restart"
+    """Claim the next epoch only while the owner holds the newest one: a fenced run must not fence its successor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSetup:
+    """What ``CheckpointCoordinator.open`` needs."""
+
+    graph: PipelineGraph
+    config: CheckpointConfig
+    store: CoordinatorStore
+    storage: CheckpointStorage
+    open_storage: Callable[[str], CheckpointStorage]
+    gateway: TaskGateway
+    clock: Clock
+    owner: str
+    """The Dagster run."""
+    root: str = ""
+    """First run of a chain of retries: what an earlier try completed beats the restore point. Empty: the owner."""
+    ownership: Ownership = Ownership.ATTACH
+    restore: RestoreOptions = RestoreOptions()
+    purpose: RestorePurpose = RestorePurpose.IN_PLACE
+    listeners: Sequence[Listener] = ()
+    hooks: Mapping[str, MasterHook] = field(default_factory=dict)
+    """As ``distinct_hooks`` returns them."""
+    coordinators: Mapping[StageUid, OperatorCoordinator] = field(default_factory=dict)
+    """As ``distinct_coordinators`` returns them."""
+    read_manifest: ReadHandles = no_manifest
+    """Names a stage's files; without it, shared files this process did not see are never deleted."""
+    directory_state: Callable[[str], DirectoryState] = directory_state
+    epochs_below: Callable[[], int] = int
+    """Returns the newest epoch that tables know: asked where the store has no record, because it may have been lost."""
+    acks: AckDurability = AckDurability.PER_STAGE
+    background: Background = field(default_factory=ThreadBackground)
+    random: Random = field(default_factory=Random)
+    library_version: str = ""
+    _storages: dict[str, CheckpointStorage] = field(default_factory=dict, repr=False)
+
+    @property
+    def records(self) -> RecordStore:
+        """The coordinator's records."""
+        return RecordStore(self.store)
+
+    @property
+    def decisions(self) -> Setup:
+        """What decisions must know of all this."""
+        return Setup(
+            graph=self.graph,
+            config=self.config,
+            storage_uri=self.storage.base_uri,
+            hooks=frozenset(self.hooks),
+            coordinators=frozenset(self.coordinators),
+            library_version=self.library_version,
+            acks=self.acks,
+        )
+
+    def storage_at(self, uri: str) -> CheckpointStorage:
+        """Return the storage at a base URI; the pipeline's own where it is that."""
+        if same_place(uri, self.storage.base_uri):
+            return self.storage
+        if uri not in self._storages:
+            self._storages[uri] = self.open_storage(uri)
+        return self._storages[uri]
+
+    def now(self) -> Now:
+        """The moment, by both clocks."""
+        return Now(self.clock.now(), self.clock.monotonic())
+
+    def is_try_of(self, record: CoordinatorRecord) -> bool:
+        """Tell whether the record's owner and this one are tries of the same run."""
+        return self.owner == record.owner or record.root == (self.root or self.owner)

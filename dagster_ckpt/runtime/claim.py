@@ -1,0 +1,192 @@
+"""Claim of an epoch: attach to the one the run holds, or choose what to start from and take the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.checkpoint.record import (
+    CompletedRecord,
+    CoordinatorRecord,
+)
+from dagster_ckpt.core.checkpoint.tasks import TaskTable
+from dagster_ckpt.core.config import ClaimMode
+from dagster_ckpt.core.coordinator.completion import abort_all
+from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now, reconciled
+from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore, RestoreDecision
+from dagster_ckpt.core.restore.facts import Origin
+from dagster_ckpt.core.restore.from_snapshot import line_after
+from dagster_ckpt.errors import Fenced
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
+from dagster_ckpt.runtime.history import history_row
+from dagster_ckpt.runtime.record_store import NO_RECORD, LoadedRecord, RecordChange
+from dagster_ckpt.runtime.restore_facts import decide_restore, gather_facts
+
+SEEDED_ROWS = 200
+"""So many rows of the history are taken up, so that their status can still be changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """An attempt that owns its epoch."""
+
+    state: CoordinatorState
+    version: int = NO_RECORD
+    """Of the record as stored now."""
+    restored: RestoreDecision
+    """Attached to an epoch whose stages are restored: its working directory is adopted."""
+    claimed: Decision | None
+    """What claiming led to: effects to perform."""
+
+
+def open_attempt(setup: AttemptSetup, check: Callable[[RestoreDecision], None]) -> Opened:
+    """Attach to the epoch the owner holds, else claim the next one, unless ``check`` raises.
+
+    Raises InvalidRequest, NotFound, Corrupt, Unavailable, OutcomeUnknown: nothing was changed or, for the last, the
+    claim may have happened, which the next claim finds out.
+    """
+
+    def open_on(loaded: LoadedRecord | None) -> RecordChange[Opened]:
+        record = _first_record(setup) if loaded is None else loaded.record
+        owns = record.owner == setup.owner and record.epoch > 0
+        if owns and setup.ownership is Ownership.ATTACH:
+            state, restored = _attached(setup, record, setup.now()), _restored_before(setup, record)
+            return RecordChange(answer=Opened(state=state, restored=restored, claimed=None), record=None)
+        if setup.ownership is Ownership.RESTART and not owns:
+            raise Fenced(
+                f"run {setup.owner!r} of pipeline {record.pipeline!r} was fenced: run {record.owner!r} owns it with "
+                f"epoch {record.epoch}. This run must stop"
+            )
+        decision, restored = _claim(setup, record, setup.now())
+        check(restored)
+        return RecordChange(
+            answer=Opened(state=decision.state, restored=restored, claimed=decision),
+            record=decision.state.record,
+            history=[history_row(setup.graph.pipeline, record.epoch, s) for s in decision.history],
+        )
+
+    opened, version = setup.records.transact(setup.graph.pipeline, open_on)
+    return replace(opened, version=version)
+
+
+def _first_record(setup: AttemptSetup) -> CoordinatorRecord:
+    """Return an empty record whose ids begin above every checkpoint found in the storage.
+
+    There are some when the database was lost or moved: their files are never written over, and the tables, which
+    remember the attempts of before, do not take the new one for an old one.
+    """
+    pipeline = setup.graph.pipeline
+    layout = paths.CheckpointPaths(pipeline)
+    found = (layout.number_of(o.key) for o in setup.storage.list(pipeline))
+    highest = max((number for number in found if number is not None), default=0)
+    return CoordinatorRecord(pipeline=pipeline, next_id=highest + 1, epoch=setup.epochs_below())
+
+
+def _attached(setup: AttemptSetup, record: CoordinatorRecord, now: Now) -> CoordinatorState:
+    epoch = CoordinatorEpoch(record.epoch)
+    state = CoordinatorState(
+        setup=setup.decisions,
+        record=record.model_copy(update={"last_completed_at": None}),
+        tasks=TaskTable.of(setup.graph, epoch),
+        statistics=setup.records.statistics(setup.graph.pipeline, limit=SEEDED_ROWS),
+        is_started=False,
+    )
+    return reconciled(state, record, now)
+
+
+def _restored_before(setup: AttemptSetup, record: CoordinatorRecord) -> RestoreDecision:
+    """Return what the attempt was restored from; until it was, another process may do it over."""
+    facts = gather_facts(setup, record)
+    if record.status_epoch != record.epoch:
+        return decide_restore(setup, facts)
+    return Adopt(
+        working_directory=record.working_directory,
+        from_epoch=CoordinatorEpoch(record.epoch),
+        reason="another process of this run has restored it",
+        next_checkpoint_id=facts.next_checkpoint_id,
+        force_full=record.force_full,
+    )
+
+
+# --- claim --------------------------------------------------------------------------------------------------
+
+
+def _claim(setup: AttemptSetup, record: CoordinatorRecord, now: Now) -> tuple[Decision, RestoreDecision]:
+    """Choose what to start from, take the next epoch, abort what the previous attempt left pending."""
+    facts = gather_facts(setup, record)
+    restored = decide_restore(setup, facts)
+    before = reconciled(
+        CoordinatorState(
+            setup=setup.decisions,
+            record=record,
+            tasks=TaskTable.of(setup.graph, CoordinatorEpoch(record.epoch)),
+            statistics=(
+                setup.records.statistics(setup.graph.pipeline, limit=SEEDED_ROWS) if record.epoch else {}
+            ),
+        ),
+        record,
+        now,
+    )
+    reason = CheckpointFailureReason.JOB_FAILOVER_REGION
+    why = f"Run {setup.owner!r} took over the pipeline before the checkpoint was complete."
+    decision = abort_all(before, reason, why, now)
+    state = decision.state
+    epoch = CoordinatorEpoch(record.epoch + 1)
+    claimed = state.record.model_copy(
+        update={
+            "epoch": epoch,
+            "owner": setup.owner,
+            "root": setup.root or setup.owner,
+            "owner_since": record.owner_since if setup.is_try_of(record) else epoch,
+            "next_id": restored.next_checkpoint_id,
+            "last_completed_at": None,
+            "job_failure": "",
+            "lease_until": None,
+            "mailbox": (),
+            "cleanup": tuple(c.model_copy(update={"writers": ()}) for c in state.record.cleanup),
+            "line": line_after(restored, setup.restore, facts, epoch),
+            **_restored_changes(state.record, restored, epoch, now),
+        }
+    )
+    state = replace(state, record=claimed, tasks=TaskTable.of(setup.graph, epoch), last_completion=None)
+    return replace(decision, state=state), restored
+
+
+def _restored_changes(
+    record: CoordinatorRecord, restored: RestoreDecision, epoch: CoordinatorEpoch, now: Now
+) -> dict[str, object]:
+    match restored:
+        case Fresh():
+            return {"force_full": False, "latest_completed": None}
+        case Adopt():
+            return {"force_full": restored.force_full}
+        case Restore():
+            pass
+    number = restored.metadata.checkpoint_id
+    counts = record.counts.model_copy(update={"restored": record.counts.restored + 1})
+    changes: dict[str, object] = {
+        "force_full": restored.force_full,
+        "latest_completed": number,
+        "restored_id": number,
+        "restored_at": now.wall,
+        "counts": counts,
+    }
+    if restored.origin is Origin.STORE:
+        return changes
+    if restored.claim_mode is not ClaimMode.CLAIM:
+        changes["highest_not_claimed"] = max(record.highest_not_claimed or 0, number)
+    others = tuple(c for c in record.completed if c.checkpoint_id != number)
+    entry = CompletedRecord.of(
+        restored.metadata,
+        restored.location,
+        restored.properties,
+        epoch=epoch,
+        taken_as=restored.metadata.kind,
+    )
+    changes["completed"] = tuple(sorted((*others, entry), key=lambda c: c.checkpoint_id))
+    if restored.claim_mode is ClaimMode.CLAIM:
+        changes["savepoints"] = tuple(s for s in record.savepoints if s.checkpoint_id != number)
+    return changes

@@ -1,0 +1,283 @@
+"""Performs effects: everything the coordinator does outside its own state. Each may be done twice without harm."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import assert_never
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.coordinator import effects as e
+from dagster_ckpt.core.coordinator import inputs as i
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.location import SnapshotLocation
+from dagster_ckpt.core.messages import CommitPermit, NotifyComplete
+from dagster_ckpt.core.metadata_text import encode_metadata
+from dagster_ckpt.core.model import CheckpointMetadata, ObjectRef
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.storage import AlreadyExists
+from dagster_ckpt.errors import (
+    Corrupt,
+    Declined,
+    Fenced,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup
+from dagster_ckpt.runtime.checkpoint_log import log_event
+from dagster_ckpt.runtime.driver.hooks import HearsEnds, ResultPending, serialized
+from dagster_ckpt.runtime.engine import Engine
+from dagster_ckpt.runtime.shared_files import write_subtask_handles
+from dagster_ckpt.runtime.stored import read_metadata
+
+log = logging.getLogger("dagster_ckpt.coordinator")
+
+SAVEPOINT_TRIES = 10
+_SUFFIX = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class EffectRunner:
+    """Performs effects; ``perform`` answers with the inputs that follow."""
+
+    def __init__(
+        self,
+        setup: AttemptSetup,
+        *,
+        permit: Callable[[CheckpointId], CommitPermit],
+        check_owner: Callable[[], None],
+        discard: Callable[[str, Sequence[str]], None],
+    ) -> None:
+        self._setup = setup
+        self._pipeline = setup.graph.pipeline
+        self._permit = permit
+        self._check_owner = check_owner
+        self._discard = discard
+
+    def perform(self, effect: e.Effect) -> Iterator[i.Input]:
+        """Do one effect; yield what it led to. Raises Fenced only."""
+        match effect:
+            case e.MakeLocation():
+                yield from self._guarded(effect.checkpoint_id, lambda: self._make_location(effect))
+            case e.AskCoordinators():
+                yield from self._guarded(effect.checkpoint_id, lambda: self._ask(effect))
+            case e.CallHooks():
+                yield from self._guarded(effect.checkpoint_id, lambda: self._call_hooks(effect))
+            case e.SendTrigger(message):
+                yield from self._guarded(message.checkpoint_id, lambda: self._trigger(effect))
+            case e.WriteMetadata():
+                yield self._write_metadata(effect)
+            case _:
+                self._announce(effect)
+
+    def _announce(
+        self,
+        effect: e.SendComplete
+        | e.SendAborted
+        | e.CompleteCoordinators
+        | e.AbortCoordinators
+        | e.CompleteHooks
+        | e.AbortHooks
+        | e.DiscardFiles
+        | e.Tell,
+    ) -> None:
+        """Do what nobody waits for: a failure is logged."""
+        match effect:
+            case e.SendComplete():
+                self._quietly("notify complete", lambda: self._notify_complete(effect))
+            case e.SendAborted(message):
+                self._quietly("notify aborted", lambda: self._setup.gateway.notify_aborted(message))
+            case e.CompleteCoordinators(number):
+                for one in self._setup.coordinators.values():
+                    self._quietly("coordinator", partial(one.checkpoint_complete, number))
+            case e.AbortCoordinators(number):
+                for one in self._setup.coordinators.values():
+                    self._quietly("coordinator", partial(one.checkpoint_aborted, number))
+            case e.CompleteHooks() | e.AbortHooks():
+                self._tell_hooks(effect)
+            case e.DiscardFiles(base_uri, keys):
+                self._discard(base_uri, keys)
+            case e.Tell(event):
+                log_event(self._pipeline, event)
+                for listener in self._setup.listeners:
+                    self._quietly("listener", partial(listener, event))
+            case _:
+                assert_never(effect)
+
+    def _tell_hooks(self, effect: e.CompleteHooks | e.AbortHooks) -> None:
+        for hook in self._setup.hooks.values():
+            if not isinstance(hook, HearsEnds):
+                continue
+            if isinstance(effect, e.AbortHooks):
+                self._quietly("hook", partial(hook.aborted, effect.checkpoint_id))
+                continue
+            self._quietly("hook", partial(hook.complete, effect.checkpoint_id))
+            if effect.subsumed is not None:
+                self._quietly("hook", partial(hook.subsumed, effect.subsumed))
+
+    def _quietly(self, what: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Fenced:
+            raise
+        except Exception as error:  # the receiver's failure is its own; the decision stands
+            log.warning("pipeline %s: %s failed: %s", self._pipeline, what, error, exc_info=True)
+
+    # --- trigger --------------------------------------------------------------------------------------------
+
+    def _guarded(self, number: CheckpointId, step: Callable[[], Sequence[i.Input]]) -> Sequence[i.Input]:
+        """Do a step of the trigger; its failure breaks the checkpoint."""
+        try:
+            return step()
+        except Fenced:
+            raise
+        except (
+            Exception
+        ) as error:  # whatever a hook, a storage or the gateway raises fails this checkpoint only
+            return [i.CheckpointBroken(number, trigger_failure(error), _sentence(error))]
+
+    def _make_location(self, effect: e.MakeLocation) -> list[i.Input]:
+        if effect.target:
+            location = self._free_savepoint(effect.target)
+        else:
+            folder = paths.CheckpointPaths(self._pipeline).checkpoint(effect.checkpoint_id)
+            location = SnapshotLocation(base_uri=self._setup.storage.base_uri, folder=folder)
+            if any(True for _ in self._setup.storage.list(folder)):
+                raise OSError(f"{location.uri} already holds files of another attempt")
+        return [i.LocationMade(effect.checkpoint_id, location)]
+
+    def _free_savepoint(self, target: str) -> SnapshotLocation:
+        storage = self._setup.storage_at(target)
+        for _ in range(SAVEPOINT_TRIES):
+            suffix = "".join(self._setup.random.choice(_SUFFIX) for _ in range(6))
+            folder = paths.CheckpointPaths(self._pipeline).savepoint(suffix)
+            if not any(True for _ in storage.list(folder)):
+                return SnapshotLocation(base_uri=storage.base_uri, folder=folder)
+        raise OSError(f"no free savepoint folder was found below {target} in {SAVEPOINT_TRIES} tries")
+
+    def _ask(self, effect: e.AskCoordinators) -> list[i.Input]:
+        for uid in effect.uids:
+            self._setup.coordinators[uid].checkpoint(effect.checkpoint_id)
+        return []
+
+    def _call_hooks(self, effect: e.CallHooks) -> list[i.Input]:
+        acked: list[i.Input] = []
+        for name, hook in self._setup.hooks.items():
+            result = hook.trigger(effect.checkpoint_id, effect.timestamp)
+            if isinstance(result, ResultPending):
+                continue
+            acked.append(i.HookAcked(effect.checkpoint_id, name, serialized(hook, result)))
+        return [*acked, i.HooksCalled(effect.checkpoint_id)]
+
+    def _trigger(self, effect: e.SendTrigger) -> list[i.Input]:
+        self._setup.gateway.trigger(effect.message)
+        return [i.TasksTriggered(effect.message.checkpoint_id)]
+
+    # --- completion -----------------------------------------------------------------------------------------
+
+    def _write_metadata(self, effect: e.WriteMetadata) -> i.Input:
+        """Write the lists of stages acknowledged per subtask, then ``_metadata``; both write-once."""
+        number = CheckpointId(effect.metadata.checkpoint_id)
+        try:
+            self._check_owner()
+            storage = self._setup.storage_at(effect.location.base_uri)
+            metadata = self._with_lists(storage, effect)
+            return self._create_metadata(storage, effect.location.folder, metadata)
+        except Fenced:
+            raise
+        except Exception as error:  # storage or listing failed: the checkpoint fails, the pipeline goes on
+            reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+            return i.CheckpointBroken(
+                number, reason, f"The metadata could not be written: {_sentence(error)}"
+            )
+
+    def _with_lists(self, storage: CheckpointStorage, effect: e.WriteMetadata) -> CheckpointMetadata:
+        if not effect.subtask_handles:
+            return effect.metadata
+        refs: dict[str, ObjectRef] = {}
+        for uid, handles in effect.subtask_handles.items():
+            made = write_subtask_handles(storage, effect.location.folder, uid, handles)
+            if effect.metadata.kind.is_savepoint:
+                made = made.model_copy(update={"key": made.key.removeprefix(f"{effect.location.folder}/")})
+            refs[uid] = made
+        stages = tuple(
+            s.model_copy(update={"subtask_handles": refs[s.uid]}) if s.uid in refs else s
+            for s in effect.metadata.stages
+        )
+        return effect.metadata.model_copy(update={"stages": stages})
+
+    def _create_metadata(
+        self, storage: CheckpointStorage, folder: str, metadata: CheckpointMetadata
+    ) -> i.Input:
+        key = paths.metadata(folder)
+        content = encode_metadata(metadata)
+        try:
+            made = storage.create(key, content)
+        except OutcomeUnknown:
+            made = AlreadyExists(key)  # read back below: it is there, or it is not
+        if not isinstance(made, AlreadyExists):
+            return i.MetadataWritten(metadata, made.size)
+        try:
+            found = read_metadata(storage, folder)
+        except NotFound as error:
+            raise OSError(f"{key} was not written") from error
+        if found.model_copy(update={"completed_at": metadata.completed_at}) != metadata:
+            raise Corrupt(f"{storage.base_uri}/{key} is another checkpoint's metadata: it is not overwritten")
+        return i.MetadataWritten(found, len(content))
+
+    def _notify_complete(self, effect: e.SendComplete) -> None:
+        self._setup.gateway.notify_complete(
+            NotifyComplete(
+                checkpoint_id=effect.checkpoint_id,
+                timestamp=effect.timestamp,
+                permit=self._permit(effect.checkpoint_id),
+                subsumed=effect.subsumed,
+                attempts=effect.attempts,
+            )
+        )
+
+
+def trigger_failure(error: BaseException) -> CheckpointFailureReason:
+    """Return the reason for a failed step of the trigger.
+
+    An I/O error anywhere in the chain counts as one; else the reason that a ``Declined`` in it brings is kept.
+    """
+    chain = [*_causes(error)]
+    if any(isinstance(cause, OSError) for cause in chain):
+        return CheckpointFailureReason.IO_EXCEPTION
+    given = (cause.reason for cause in chain if isinstance(cause, Declined))
+    known = (reason for reason in given if isinstance(reason, CheckpointFailureReason))
+    return next(known, CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+_PROOF = object()
+
+
+def make_permit(engine: Engine, checkpoint_id: CheckpointId) -> CommitPermit:
+    """Return the permit to publish what belongs to a completed checkpoint.
+
+    The record is read again first. Raises Fenced when a newer attempt owns the pipeline, InvalidRequest when the
+    checkpoint is not complete.
+    """
+    with suppress(Unavailable):  # the record this process stored or loaded last still proves the completion
+        engine.refresh()
+    record = engine.stored
+    is_complete = record.completed_of(checkpoint_id) is not None or checkpoint_id == record.latest_completed
+    if not is_complete:
+        raise InvalidRequest(f"checkpoint {checkpoint_id} is not complete: nothing of it may be published")
+    return CommitPermit(engine.pipeline, engine.state.epoch, checkpoint_id, _PROOF)

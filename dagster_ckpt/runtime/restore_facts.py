@@ -1,0 +1,99 @@
+"""Facts a restore is decided on, gathered from store, storage and disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
+from dagster_ckpt.core.location import local_path
+from dagster_ckpt.core.restore.choice import choose_restore_point
+from dagster_ckpt.core.restore.decision import Adopt, Fresh, RestoreDecision
+from dagster_ckpt.core.restore.facts import (
+    AttemptEnd,
+    PreviousAttempt,
+    RestoreFacts,
+)
+from dagster_ckpt.core.restore.from_snapshot import purpose_for, restore_of
+from dagster_ckpt.core.restore.point import ByUri, parse_restore_point
+from dagster_ckpt.errors import Corrupt, NotFound
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup
+from dagster_ckpt.runtime.stored import read_metadata
+
+
+def facts_of(record: CoordinatorRecord) -> RestoreFacts:
+    """Return the record's snapshots as the facts a restore is decided on (working directories left out)."""
+    return RestoreFacts(
+        pipeline=PipelineId(record.pipeline),
+        checkpoints=[entry.known for entry in record.completed],
+        savepoints=[entry.known for entry in record.savepoints],
+        line=record.line,
+        next_checkpoint_id=CheckpointId(record.next_id),
+    )
+
+
+def gather_facts(setup: AttemptSetup, record: CoordinatorRecord) -> RestoreFacts:
+    """Return the durable facts an attempt's restore is decided on."""
+    previous = None
+    if record.working_directory:
+        previous = PreviousAttempt(
+            epoch=CoordinatorEpoch(record.status_epoch),
+            working_directory=record.working_directory,
+            ended=AttemptEnd.CLEAN if record.clean else AttemptEnd.UNCLEAN,
+            directory=setup.directory_state(record.working_directory),
+            shape=record.shape,
+        )
+    return replace(
+        facts_of(record),
+        previous=previous,
+        tries_since=CoordinatorEpoch(record.owner_since) if setup.is_try_of(record) else None,
+        has_driver_state=bool(setup.hooks or setup.coordinators),
+    )
+
+
+def absolute(restore_from: str, open_storage: Callable[[str], CheckpointStorage]) -> str:
+    """Return a restore point that means the same wherever it is read: a local path as an absolute URI.
+
+    Raises InvalidRequest for text that names nothing.
+    """
+    point = parse_restore_point(restore_from)
+    return absolute_uri(point.uri, open_storage) if isinstance(point, ByUri) else restore_from
+
+
+def absolute_uri(uri: str, open_storage: Callable[[str], CheckpointStorage]) -> str:
+    """Return the URI, a local path as an absolute one: relative to the working directory of this process."""
+    return uri if local_path(uri) is None else open_storage(uri).base_uri
+
+
+def decide_restore(setup: AttemptSetup, facts: RestoreFacts) -> RestoreDecision:
+    """Choose what the attempt starts from, a snapshot's metadata checked. Raises NotFound, Corrupt, InvalidRequest."""
+    restore_from = absolute(setup.restore.restore_from, setup.storage_at)
+    options = setup.restore.model_copy(update={"restore_from": restore_from})
+    choice = choose_restore_point(options, facts, setup.graph)
+    if isinstance(choice, (Fresh, Adopt)):
+        return choice
+    try:
+        metadata = read_metadata(setup.storage_at(choice.location.base_uri), choice.location.folder)
+    except NotFound as error:
+        if choice.known is None:
+            # As it was named: a storage may spell its base in another way.
+            raise NotFound(
+                f"{choice.location.uri} is no checkpoint or savepoint: it has no {paths.METADATA_FILE} file "
+                "(it was never completed, has been disposed of, or the path is wrong)"
+            ) from error
+        raise Corrupt(
+            f"{choice.known.key} is recorded at {choice.location.uri}, but its metadata is gone: "
+            "restore from another snapshot with restore_from"
+        ) from error
+    return restore_of(
+        choice,
+        metadata,
+        options=options,
+        facts=facts,
+        graph=setup.graph,
+        config=setup.config,
+        purpose=purpose_for(setup.purpose, choice, metadata, facts),
+    )

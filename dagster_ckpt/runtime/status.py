@@ -1,0 +1,196 @@
+"""Status of the coordinator; nothing here changes anything."""
+
+from __future__ import annotations
+
+from dagster_ckpt.core.checkpoint.plan import CheckpointPlan
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.statistics import SUMMARY_WINDOW, StatisticsSnapshot
+from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopOutcome
+from dagster_ckpt.core.checkpoint.tasks import StageStatus, bits
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.coordinator.state import CoordinatorState
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, PipelineId, StageUid
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.outcomes import (
+    CheckpointOutcome,
+    Completed,
+    Failed,
+    Pending,
+    Queued,
+    Rejected,
+    Triggered,
+    TriggerOutcome,
+)
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.errors import NotFound
+from dagster_ckpt.runtime.effects import make_permit
+from dagster_ckpt.runtime.location import CheckpointLocation
+from dagster_ckpt.runtime.loop import EventLoop
+
+
+class CoordinatorView:
+    """The questions of ``CheckpointCoordinator``."""
+
+    def __init__(self, workings: EventLoop) -> None:
+        self._workings = workings
+        self._engine = workings.engine
+
+    # --- the attempt ----------------------------------------------------------------------------------------
+
+    @property
+    def pipeline(self) -> PipelineId:
+        """The pipeline."""
+        return self._engine.pipeline
+
+    @property
+    def epoch(self) -> CoordinatorEpoch:
+        """Epoch of this attempt."""
+        return self._engine.state.epoch
+
+    @property
+    def config(self) -> CheckpointConfig:
+        """Settings."""
+        return self._engine.state.config
+
+    @property
+    def record(self) -> CoordinatorRecord:
+        """The durable record as this process knows it."""
+        return self._engine.state.record
+
+    @property
+    def working_directory(self) -> str:
+        """The directory this attempt's stages were restored in; empty until ``started``."""
+        record = self._engine.state.record
+        return record.working_directory if record.status_epoch == record.epoch else ""
+
+    @property
+    def failure(self) -> str:
+        """Why the run must fail; empty: it need not."""
+        return self._engine.state.record.job_failure
+
+    @property
+    def stop_outcome(self) -> StopOutcome | None:
+        """Outcome of the stop-with-savepoint; None while there is none or it is in progress."""
+        stop = self._engine.state.stop
+        return None if stop is None else stop.outcome
+
+    @property
+    def is_stopping(self) -> bool:
+        """True while a stop-with-savepoint is in progress: its savepoint, or the end of its stages, is waited for."""
+        stop = self._engine.state.stop
+        return stop is not None and stop.outcome is None
+
+    # --- checkpoints ----------------------------------------------------------------------------------------
+
+    def outcome_of_request(self, request_id: str) -> TriggerOutcome:
+        """Return what became of a client's request id. Raises NotFound for one never heard of."""
+        self._engine.refresh()
+        state = self._engine.state
+        for queued in state.queue.waiting:
+            if queued.request.request_id == request_id:
+                return Queued(queued.request, queued.number)
+        for operation in state.record.operations:
+            if operation.request_id == request_id:
+                if operation.checkpoint_id is not None:
+                    return Triggered(CheckpointId(operation.checkpoint_id))
+                return Rejected(CheckpointFailureReason[operation.rejected], operation.message)
+        raise NotFound(f"no request with id {request_id!r} is known for pipeline {self.pipeline!r}")
+
+    def attempt_of(self, uid: StageUid, subtask: int = 0) -> ExecutionAttempt:
+        """Return the identity with which a stage acknowledges."""
+        return self._engine.state.tasks.attempt(uid, subtask)
+
+    def is_pending(self, checkpoint_id: CheckpointId) -> bool:
+        """True while the checkpoint is pending; asks the store where this process does not know it."""
+        return self._known_pending(checkpoint_id).record.pending_of(checkpoint_id) is not None
+
+    def awaits_hooks(self, checkpoint_id: CheckpointId) -> bool:
+        """True while a pending checkpoint waits for the state of a hook."""
+        pending = self._known_pending(checkpoint_id).record.pending_of(checkpoint_id)
+        return pending is not None and bool(pending.hooks_owed)
+
+    def location_of(self, checkpoint_id: CheckpointId) -> CheckpointLocation:
+        """Return where a pending or completed checkpoint's files go, and whose files it may name again.
+
+        Raises NotFound for one that is over without completing, or not known.
+        """
+        return self._workings.location_of(self._known_pending(checkpoint_id), checkpoint_id)
+
+    def status_of(self, checkpoint_id: CheckpointId) -> CheckpointOutcome:
+        """Return what became of a checkpoint. Raises NotFound for one not known."""
+        self._workings.refresh()
+        state = self._engine.state
+        pending = state.record.pending_of(checkpoint_id)
+        progress = state.progress.get(checkpoint_id)
+        if pending is not None and progress is not None:
+            return Pending(progress.outstanding(pending))
+        entry = state.record.completed_of(checkpoint_id)
+        if entry is not None:
+            return Completed(self._workings.metadata_of(entry), entry.location)
+        failed = self._failed(checkpoint_id)
+        if failed is None:
+            raise NotFound(f"pipeline {self.pipeline!r} knows no checkpoint {checkpoint_id}, or no longer")
+        return failed
+
+    @property
+    def queued_requests(self) -> int:
+        """Requests that wait for their turn."""
+        return len(self._engine.state.queue.waiting)
+
+    @property
+    def triggering(self) -> CheckpointId | None:
+        """The checkpoint whose trigger is in flight; None: the next request may be triggered."""
+        return self._engine.state.triggering
+
+    @property
+    def is_scheduling(self) -> bool:
+        """True while the periodic scheduler is on."""
+        return self._engine.state.scheduler.is_on
+
+    @property
+    def next_periodic(self) -> float | None:
+        """Monotonic time of the next periodic checkpoint; None while the scheduler is off or parked."""
+        return self._engine.state.scheduler.next_at
+
+    def outstanding(self, checkpoint_id: CheckpointId) -> dict[str, list[int]]:
+        """Return the subtasks of a pending checkpoint that have not acknowledged, by stage; none: empty."""
+        progress = self._engine.state.progress.get(checkpoint_id)
+        stages = () if progress is None else progress.stages.values()
+        return {s.uid: list(bits(s.waiting & ~s.acked)) for s in stages if s.waiting & ~s.acked}
+
+    def plan_of(self, checkpoint_id: CheckpointId) -> CheckpointPlan:
+        """Return whom a pending checkpoint triggers and waits for. Raises NotFound."""
+        progress = self._engine.state.progress.get(checkpoint_id)
+        if progress is None:
+            raise NotFound(f"checkpoint {checkpoint_id} is not pending")
+        return progress.plan
+
+    def deadline_of(self, checkpoint_id: CheckpointId) -> float:
+        """Return the monotonic time at which a pending checkpoint expires. Raises NotFound."""
+        progress = self._engine.state.progress.get(checkpoint_id)
+        if progress is None:
+            raise NotFound(f"checkpoint {checkpoint_id} is not pending")
+        return progress.deadline
+
+    def status_of_task(self, uid: StageUid, subtask: int = 0) -> StageStatus:
+        """Return the status of a task as last reported; RUNNING where it never was."""
+        return self._engine.state.tasks.stage(uid).status_of(subtask)
+
+    def permit_for(self, checkpoint_id: CheckpointId) -> CommitPermit:
+        """Return the permit to publish what a completed checkpoint holds. Raises Fenced, InvalidRequest."""
+        return make_permit(self._engine, checkpoint_id)
+
+    def statistics(self, *, window: int = SUMMARY_WINDOW) -> StatisticsSnapshot:
+        """Return the numbers, the last ``window`` checkpoints of the stored history included."""
+        return self._workings.statistics(window)
+
+    def _failed(self, checkpoint_id: CheckpointId) -> Failed | None:
+        failed = self._engine.state.record.failed
+        found = next((f for f in failed if f.checkpoint_id == checkpoint_id), None)
+        return None if found is None else Failed(CheckpointFailureReason[found.reason], found.message)
+
+    def _known_pending(self, checkpoint_id: CheckpointId) -> CoordinatorState:
+        """Return the state, having asked the store where this process does not know the checkpoint."""
+        if checkpoint_id not in self._engine.state.progress:
+            self._workings.refresh()
+        return self._engine.state

@@ -1,0 +1,12 @@
+"""Beginning of an attempt, in both kinds of run.
+
+| file | what it owns |
+|---|---|
+| ``attempt`` | an attempt: its coordinator, its tables, its working directory |
+| ``gateway`` | how the coordinator reaches stages, as far as both kinds of run do the same |
+| ``restore`` | the working directory an attempt starts from |
+| ``stage_query`` | a stage as a running query |
+| ``hooks`` | the pipeline's hooks, made for one attempt |
+| ``table_clean_up`` | removal of table files nothing restorable needs |
+| ``source_batch`` | what a source is told when it decides where barriers fall |
+"""

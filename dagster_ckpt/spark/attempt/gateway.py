@@ -1,0 +1,44 @@
+"""Gateway of an attempt: how the coordinator reaches its stages, as far as both kinds of run do the same."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.snapshot.local_copy import drop_local_copies_before, drop_local_copy
+from dagster_ckpt.spark.stage_report import Reporter
+from dagster_ckpt.spark.table.tables import PipelineTables
+
+
+@dataclass
+class StageGateway:
+    """Publishes tables and drops local copies; subclasses reach the stages themselves."""
+
+    tables: PipelineTables
+    reporter: Reporter
+    attempt: AttemptDirectory | None = None
+    """Set once the working directory is restored."""
+    publishing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while tables are published."""
+
+    def trigger(self, message: TriggerStages) -> None:
+        """Ask the stages to start a checkpoint."""
+        raise NotImplementedError
+
+    def notify_complete(self, message: NotifyComplete) -> None:
+        """Publish what the checkpoint contains in every two-phase table; only its local copies are kept."""
+        if self.attempt is None:
+            return
+        with self.publishing:
+            self.tables.publish(self.attempt, message.checkpoint_id, message.permit, self.reporter)
+        for uid in self.tables.pipeline.stages:
+            drop_local_copies_before(self.attempt.local_copies(uid), message.checkpoint_id)
+
+    def notify_aborted(self, message: NotifyAborted) -> None:
+        """Keep no local copy of it; what was prepared is published by the next checkpoint that completes."""
+        if self.attempt is None:
+            return
+        for uid in self.tables.pipeline.stages:
+            drop_local_copy(self.attempt.local_copies(uid), message.checkpoint_id)

@@ -1,0 +1,178 @@
+"""Prepares the working directory an attempt starts from: adopted, built from a snapshot, or empty.
+
+Everything is verified before anything is started; what cannot be restored leaves the earlier state untouched.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.model import FileEntry
+from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore
+from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
+from dagster_ckpt.core.restore.matching import StageMatch
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.restore import restore_logs
+from dagster_ckpt.spark.channel.retention import sweep_staging
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
+from dagster_ckpt.spark.snapshot.local_copy import LocalCopy, find_local_copy
+from dagster_ckpt.spark.snapshot.pins import sweep_pins
+from dagster_ckpt.spark.snapshot.rescale import has_other_partition_count, rescale_stage, saved_partitions
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.stage_report import Reporter
+from dagster_ckpt.spark.table.roll_back import LaterRows
+from dagster_ckpt.spark.table.tables import PipelineTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+
+def state_of_directory(pipeline: CheckpointedPipeline, path: str) -> DirectoryState:
+    """Return whether an attempt's directory holds everything its stages would go on from."""
+    directory = AttemptDirectory(Path(path))
+    if not path or not directory.root.is_dir():
+        return DirectoryState.MISSING
+    for uid in pipeline.stages:
+        stage = directory.stage(uid)
+        try:
+            last = ChannelLog(stage.log).last_batch()
+        except CheckpointError:
+            return DirectoryState.DAMAGED
+        if last is not None and latest_committed_batch(stage.query) is None:
+            return DirectoryState.DAMAGED
+    return _state_of_partitions(pipeline, directory)
+
+
+def _state_of_partitions(pipeline: CheckpointedPipeline, directory: AttemptDirectory) -> DirectoryState:
+    """Spark would go on with the old number without a word, so a changed one has to be restored."""
+    try:
+        for uid, stage in pipeline.stages.items():
+            wanted = stage.partitions
+            if wanted is not None and has_other_partition_count(directory.stage(uid).query, wanted):
+                return DirectoryState.OTHER_PARTITIONS
+    except CheckpointError:
+        return DirectoryState.DAMAGED
+    return DirectoryState.INTACT
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRestorer:
+    """Carries out the coordinator's restore decision."""
+
+    pipeline: CheckpointedPipeline
+    coordinator: CheckpointCoordinator
+    work_dir: Path
+    open_storage: Callable[[str], CheckpointStorage]
+    tables: PipelineTables
+    reporter: Reporter
+    options: RestoreOptions
+    session: Callable[[], SparkSession]
+    """Asked for only where state has to be spread over another number of partitions."""
+
+    def restore(self) -> AttemptDirectory:
+        """Prepare every stage's directory and its table, and tell the coordinator that the attempt runs.
+
+        Raises Corrupt (naming the file), InvalidRequest, Unavailable; then no directory of this attempt is left.
+        """
+        decision = self.coordinator.restored
+        match decision:
+            case Adopt():
+                directory = AttemptDirectory(Path(decision.working_directory))
+                self._adopt(directory)
+            case Restore():
+                directory = self._own()
+                self._build(directory, decision)
+            case Fresh():
+                directory = self._own()
+                self._begin(directory)
+            case _:
+                assert_never(decision)
+        self.reporter.info(f"attempt {self.coordinator.epoch} of {self.pipeline.name}: {decision.reason}")
+        self.coordinator.started(str(directory.root))
+        for removed in directory.remove_older_siblings():
+            self.reporter.info(f"removed the working directory of an earlier attempt: {removed.name}")
+        return directory
+
+    def _own(self) -> AttemptDirectory:
+        directory = AttemptDirectory.of(self.work_dir, self.pipeline.name, self.coordinator.epoch)
+        shutil.rmtree(directory.root, ignore_errors=True)  # a try of this very attempt that failed half-way
+        return directory
+
+    # --- the three beginnings ----------------------------------------------------------------------------------
+
+    def _adopt(self, directory: AttemptDirectory) -> None:
+        for uid in self.pipeline.stages:
+            stage = directory.stage(uid)
+            sweep_pins(stage.root)
+            sweep_staging(ChannelLog(stage.log))
+        self.tables.adopt()
+
+    def _begin(self, directory: AttemptDirectory) -> None:
+        for uid in self.pipeline.stages:
+            ChannelLog.create(directory.stage(uid).log)
+        if self.options.roll_back_tables:
+            self.tables.empty(directory, self.reporter)
+
+    def _build(self, directory: AttemptDirectory, decision: Restore) -> None:
+        source = StoredSnapshot(
+            storage=self.open_storage(decision.location.base_uri),
+            folder=decision.location.folder,
+            metadata=decision.metadata,
+        )
+        fork = decision.purpose is RestorePurpose.FORK
+        restored: dict[StageUid, list[FileEntry]] = {}
+        try:
+            for match in decision.stages.matches:
+                restored[match.uid] = build_stage_directory(
+                    source,
+                    match.snapshot,
+                    target_dir=directory.stage(match.uid).root,
+                    new_query_id=str(uuid.uuid4()) if fork else None,
+                    local_copy=self._local_copy(directory, match, decision),
+                )
+            restore_logs(directory, decision)
+            for match in decision.stages.matches:
+                self._rescale(directory, match)
+            for uid in decision.stages.new:
+                ChannelLog.create(directory.stage(uid).log)
+            later = LaterRows.SET_ASIDE if self.options.roll_back_tables else LaterRows.KEEP
+            self.tables.restore(directory, decision, later, self.reporter)
+        except BaseException:
+            shutil.rmtree(directory.root, ignore_errors=True)
+            raise
+
+    def _rescale(self, directory: AttemptDirectory, match: StageMatch) -> None:
+        """Spread a stage's state over the partitions its author asks for now; its log gets the batch that took."""
+        wanted = self.pipeline.stages[match.uid].partitions
+        saved = saved_partitions(match.snapshot.state_formats)
+        if wanted is None or saved is None or wanted == saved:
+            return
+        stage = directory.stage(match.uid)
+        done = rescale_stage(self.session(), stage_dir=stage.root, partitions=wanted)
+        ChannelLog(stage.log).append_data(done.batch_id, ())
+        self.reporter.info(
+            f"spread the state of stage {match.uid} ({done.rows:,} rows) over {wanted} partitions instead of {saved}"
+        )
+
+    def _local_copy(
+        self, directory: AttemptDirectory, match: StageMatch, decision: Restore
+    ) -> LocalCopy | None:
+        if not self.coordinator.config.local_backup or decision.purpose is RestorePurpose.FORK:
+            return None
+        return find_local_copy(
+            directory.local_copies(match.uid), CheckpointId(decision.metadata.checkpoint_id)
+        )

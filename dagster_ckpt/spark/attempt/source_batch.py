@@ -1,0 +1,47 @@
+"""Reads what a source is told about a micro-batch when it decides whether a barrier may follow it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from dagster_ckpt.authoring.stages import SourceBatch
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.errors import Corrupt, Declined, NotFound
+from dagster_ckpt.spark.snapshot.capture import read_offsets
+
+
+def read_source_batch(query_dir: Path, batch_id: BatchId) -> SourceBatch:
+    """Read what Spark noted of a batch. Raises Corrupt when the note is gone or damaged."""
+    try:
+        texts = read_offsets(query_dir, batch_id)
+        before = read_offsets(query_dir, BatchId(batch_id - 1)) if batch_id > 0 else {}
+        offsets = {name: json.loads(text) for name, text in texts.items()}
+        read = tuple(
+            path
+            for name, text in texts.items()
+            for entry in range(_log_offset(before.get(name, "")) + 1, _log_offset(text) + 1)
+            for path in _files_of(query_dir / "sources" / name, entry)
+        )
+    except (NotFound, Declined, ValueError, OSError) as error:
+        raise Corrupt(
+            f"batch {batch_id} of {query_dir} cannot be read to find a place for a barrier: {error}"
+        ) from error
+    return SourceBatch(batch_id=batch_id, offsets=offsets, files=read)
+
+
+def _log_offset(text: str) -> int:
+    value = json.loads(text) if text else {}
+    return int(value.get("logOffset", -1)) if isinstance(value, dict) else -1
+
+
+def _files_of(folder: Path, entry: int) -> Iterator[str]:
+    """Yield the files of one entry of a file source's log; every tenth is a compaction of all before it."""
+    single, compacted = folder / str(entry), folder / f"{entry}.compact"
+    path = single if single.exists() else compacted
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        record = json.loads(line)
+        if record.get("batchId") == entry:
+            yield unquote(urlsplit(record["path"]).path)

@@ -1,0 +1,183 @@
+"""Turns a stage into a running query: its inputs read channel logs, its batches go to its log or its table.
+
+The same in both kinds of run; only the trigger and who releases barriers differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRole
+from dagster_ckpt.core.ids import BatchId, StageUid
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.channel.sink import ChannelSink
+from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_setting_partitions = threading.RLock()
+
+BatchWriter = Callable[["DataFrame", int], None]
+TableWriterFactory = Callable[["StageDefinition", StageDirectory, "DataFrame"], BatchWriter]
+
+
+def _unguarded(write: BatchWriter) -> BatchWriter:
+    return write
+
+
+def _free_name(spark: SparkSession, wanted: str) -> str:
+    """Return ``wanted``, numbered where a query that is still active in the session has that name.
+
+    It is of an attempt that is over: it can commit nothing any more, and a dead run's may never be stopped.
+    """
+    taken = {query.name for query in spark.streams.active}
+    names = (f"{wanted}.{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([wanted], names) if name not in taken)
+
+
+@contextmanager
+def _partitions(spark: SparkSession, wanted: int | None) -> Iterator[None]:
+    """Let the query that is started inside have so many state partitions, and only that one.
+
+    A query takes the session's settings when it starts, and stages share the session.
+    """
+    with _setting_partitions:
+        before = spark.conf.get(_PARTITIONS)
+        if wanted is not None:
+            spark.conf.set(_PARTITIONS, str(wanted))
+        try:
+            yield
+        finally:
+            spark.conf.set(_PARTITIONS, before)
+
+
+@dataclass(frozen=True, slots=True)
+class StageArguments:
+    """Arguments of a stage function from Dagster, beside its inputs."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    resources: Any = None
+    hooks: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageQuery:
+    """One stage of one attempt, ready to be started."""
+
+    pipeline: CheckpointedPipeline
+    uid: StageUid
+    attempt: AttemptDirectory
+    table_writer: TableWriterFactory
+    arguments: StageArguments = StageArguments()
+    guard: Callable[[BatchWriter], BatchWriter] = _unguarded
+    """Wrapped around what takes the batches: a streaming run holds and stops queries there."""
+
+    @property
+    def stage(self) -> StageDefinition:
+        """The stage as its author declared it."""
+        return self.pipeline.stages[self.uid]
+
+    @property
+    def directory(self) -> StageDirectory:
+        """The stage's working directory."""
+        return self.attempt.stage(self.uid)
+
+    @property
+    def log(self) -> ChannelLog:
+        """The stage's channel log; a sink's has no rows, but its batches and barriers."""
+        return ChannelLog(self.directory.log)
+
+    @property
+    def release(self) -> Release:
+        """Release of the stage: the barriers that readers of its inputs may pass."""
+        return Release(self.directory.root)
+
+    def input_logs(self) -> dict[StageUid, ChannelLog]:
+        """Return the channel logs the stage reads."""
+        return {uid: ChannelLog(self.attempt.stage(uid).log) for uid in self.pipeline.upstream[self.uid]}
+
+    def start(
+        self, spark: SparkSession, *, available_now: Literal[True] | None = None, interval: str = "0 seconds"
+    ) -> StreamingQuery:
+        """Start the query: until its input is exhausted (``available_now``) or until it is stopped.
+
+        Raises InvalidRequest when the function does not return a streaming DataFrame or its rows cannot be carried.
+        """
+        with _partitions(spark, self.stage.partitions):
+            return self._start(spark, available_now=available_now, interval=interval)
+
+    def _start(
+        self, spark: SparkSession, *, available_now: Literal[True] | None, interval: str
+    ) -> StreamingQuery:
+        stage = self.stage
+        frame = self._output(spark)
+        writer = (
+            frame.writeStream.queryName(_free_name(spark, f"{self.pipeline.name}.{self.uid}"))
+            .outputMode(stage.output_mode)
+            .option("checkpointLocation", str(self.directory.query))
+            .foreachBatch(self.guard(self._batch_writer(frame)))
+        )
+        trigger = (
+            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=interval)
+        )
+        return trigger.start()
+
+    def _output(self, spark: SparkSession) -> DataFrame:
+        stage = self.stage
+        given: dict[str, Any] = {
+            name: self._input(spark, upstream)
+            for name, upstream in zip(stage.inputs, self.pipeline.upstream[self.uid], strict=True)
+        }
+        if stage.takes_spark:
+            given["spark"] = spark
+        if stage.takes_context:
+            given["context"] = StageContext(
+                spark=spark,
+                uid=self.uid,
+                config=self.arguments.config,
+                resources=self.arguments.resources,
+                hooks=self.arguments.hooks,
+            )
+        frame = stage.fn(**given)
+        if not getattr(frame, "isStreaming", False):
+            raise InvalidRequest(
+                f"stage {self.uid!r} returned {type(frame).__name__}, not a streaming DataFrame: "
+                "use spark.readStream in a source, and only streaming operators on inputs"
+            )
+        return frame
+
+    def _input(self, spark: SparkSession, upstream: StageUid) -> DataFrame:
+        from dagster_ckpt.spark.channel.source import (
+            read_channel,  # the only module that needs pyspark to load
+        )
+
+        return read_channel(
+            spark,
+            str(self.attempt.stage(upstream).log),
+            channel=upstream,
+            release_file=str(self.release.path),
+            max_entries=self.stage.max_entries_per_trigger or None,
+        )
+
+    def _batch_writer(self, frame: DataFrame) -> BatchWriter:
+        if self.stage.role is not StageRole.SINK:
+            return ChannelSink(self.log, frame.schema)
+        log, write = self.log, self.table_writer(self.stage, self.directory, frame)
+
+        def write_and_note(batch: DataFrame, batch_id: int) -> None:
+            write(batch, batch_id)
+            log.append_data(BatchId(batch_id), ())  # so that a barrier in a sink's log knows its last batch
+
+        return write_and_note

@@ -1,0 +1,179 @@
+"""The in-flight data of an unaligned checkpoint: log entries between a stage's cut and the barriers of its inputs.
+
+They are stored with the stage that has not read them, below ``in_flight/<upstream>/`` of its working directory::
+
+    in_flight/<upstream>/<20-digit position>.json     the entries, as the log has them
+    in_flight/<upstream>/data/…                       the files that data entries name
+
+A restore puts them back at the beginning of the upstream stage's log, where they were.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
+from dagster_ckpt.core.model import FileKind
+from dagster_ckpt.errors import Corrupt, Declined
+from dagster_ckpt.spark.channel.entries import DataEntry, Entry, decode
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.positions import channel_positions, with_positions
+from dagster_ckpt.spark.directories import IN_FLIGHT, StageDirectory
+from dagster_ckpt.spark.files import link_or_copy, replace_whole
+from dagster_ckpt.spark.snapshot.state_files import PlannedFile
+
+
+class InFlight(StrEnum):
+    """Treatment of in-flight data by a restore."""
+
+    REPLAY = "replay"
+    """Stages read it first, as if nothing had happened."""
+    DROP = "drop"
+    """Its rows are left out; positions stay valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Entries of one input's log from ``start`` up to the barrier at ``stop``."""
+
+    upstream: StageUid
+    log: ChannelLog
+    start: LogPosition
+    stop: LogPosition
+
+
+def spans_in_flight(
+    positions: Mapping[StageUid, LogPosition],
+    barriers: Mapping[StageUid, LogPosition],
+    logs: Mapping[StageUid, ChannelLog],
+) -> list[Span]:
+    """Return the inputs with rows between where a stage has read them to and their barriers.
+
+    Entries without rows are left out wherever none with rows lie before them: a restore fills their places. Raises
+    Declined where a barrier was passed: that is no cut.
+    """
+    spans = []
+    for uid, at in positions.items():
+        stop = barriers[uid]
+        if at > stop:
+            raise Declined(f"{uid} was read to {at}, its barrier lies at {stop}: not a cut")
+        first = _first_rows(logs[uid], at, stop)
+        if first is not None:
+            spans.append(Span(upstream=uid, log=logs[uid], start=first, stop=stop))
+    return spans
+
+
+def _first_rows(log: ChannelLog, start: LogPosition, stop: LogPosition) -> LogPosition | None:
+    return next(
+        (at for at, entry in log.entries(start, stop) if isinstance(entry, DataEntry) and entry.files), None
+    )
+
+
+def plan_in_flight(spans: Iterable[Span]) -> tuple[PlannedFile, ...]:
+    """List the files that hold these entries. Raises Declined when one is not there (any more)."""
+    return tuple(file for span in spans for file in _files_of(span))
+
+
+def _files_of(span: Span) -> Iterable[PlannedFile]:
+    folder = f"{IN_FLIGHT}/{span.upstream}"
+    count = 0
+    for position, entry in span.log.entries(span.start, span.stop):
+        count += 1
+        name = f"{position:020d}.json"
+        yield _planned(f"{folder}/{name}", span.log.directory / name)
+        if isinstance(entry, DataEntry):
+            for file in entry.files:
+                yield _planned(f"{folder}/{file.name}", span.log.directory / file.name)
+    if count != span.stop - span.start:
+        raise Declined(
+            f"the log of {span.upstream} has {count} of the {span.stop - span.start} entries in flight"
+        )
+
+
+def _planned(path: str, source: Path) -> PlannedFile:
+    try:
+        size = source.stat().st_size
+    except FileNotFoundError as error:
+        raise Declined(f"{source} was removed before it could be stored as in-flight data") from error
+    return PlannedFile(path=path, size=size, kind=FileKind.CHANNEL, source=str(source))
+
+
+# --- restore --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogBeginning:
+    """Beginning of a restored log, before the restored barrier."""
+
+    base: LogPosition
+    entries: tuple[Entry, ...] = ()
+
+
+def put_back(
+    upstream: StageUid,
+    *,
+    log_dir: Path,
+    barrier_at: LogPosition,
+    readers: Iterable[Path],
+    in_flight: InFlight = InFlight.REPLAY,
+) -> LogBeginning:
+    """Move what the readers (working directories) hold of ``upstream`` into its new log folder.
+
+    Several readers may hold different parts of the same entries. Raises Corrupt when entries are missing.
+    """
+    found: dict[LogPosition, Entry] = {}
+    for reader in readers:
+        folder = StageDirectory(reader).in_flight / upstream
+        for path in sorted(folder.glob("*.json")):
+            position = LogPosition(int(path.stem))
+            entry = decode(path.read_bytes(), str(path))
+            found[position] = _brought(entry, folder, log_dir, in_flight)
+    base = min(found, default=barrier_at)
+    if sorted(found) != list(range(base, barrier_at)):
+        raise Corrupt(
+            f"the in-flight data of {upstream} has a gap between entry {base} and its barrier at {barrier_at}: "
+            "restore from another checkpoint, or leave it out with without_channel_state_of"
+        )
+    return LogBeginning(base, tuple(found[position] for position in sorted(found)))
+
+
+def _brought(entry: Entry, folder: Path, log_dir: Path, in_flight: InFlight) -> Entry:
+    if not isinstance(entry, DataEntry) or not entry.files:
+        return entry
+    if in_flight is InFlight.DROP:
+        return replace(entry, files=())
+    for file in entry.files:
+        link_or_copy(folder / file.name, log_dir / file.name)
+    return entry
+
+
+def forget_in_flight(reader: Path) -> None:
+    """Remove what was put back from a reader's working directory."""
+    shutil.rmtree(StageDirectory(reader).in_flight, ignore_errors=True)
+
+
+def move_offsets(query_dir: Path, batch: BatchId, positions: dict[StageUid, LogPosition]) -> bool:
+    """Let a restored query go on from these positions; True when that changed its offsets.
+
+    An at-least-once reader has run past the barriers of its cut: what the restored stages write behind them again
+    must be read again.
+    """
+    path = query_dir / "offsets" / str(batch)
+    lines = path.read_text(encoding="utf-8").split("\n")
+    names = {str(uid): uid for uid in positions}
+    current = channel_positions({str(n): _offset(line) for n, line in enumerate(lines[2:])}, names)
+    wanted = {uid: positions[uid] for uid, at in current.items() if at != positions[uid]}
+    if not wanted:
+        return False
+    # Replaced, never edited: the file may be a hard link to the one in checkpoint storage.
+    moved = [*lines[:2], *with_positions(lines[2:], names, wanted)]
+    replace_whole(path, "\n".join(moved).encode())
+    return True
+
+
+def _offset(line: str) -> str:
+    return line if line.startswith("{") else line.partition(":")[2]

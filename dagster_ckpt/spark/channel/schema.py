@@ -1,0 +1,87 @@
+"""The schema of a channel's rows, and Parquet batches brought into exactly the Arrow form Spark expects of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_NULLABILITY = ("nullable", "containsNull", "valueContainsNull")
+_NOT_FOR_OTHERS = ("spark.watermarkDelayMs",)
+"""Column metadata that means something within one query only: a consumer states its own watermark."""
+
+
+def channel_schema_json(schema: StructType) -> str:
+    """Return the schema of a stage's output as its consumers see it: every column nullable, no watermark."""
+    document = _opened(schema.jsonValue())
+    for column in document["fields"]:
+        column["metadata"] = {
+            key: value for key, value in column.get("metadata", {}).items() if key not in _NOT_FOR_OTHERS
+        }
+    return json.dumps(document, separators=(",", ":"))
+
+
+def parsed_schema(schema_json: str) -> StructType:
+    """Return the Spark type of a ``schema.json``."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(schema_json))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return what Spark's Arrow exchange expects; raises InvalidRequest for a type it cannot carry."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    carried: pa.Schema
+    try:
+        carried = to_arrow_schema(schema, timezone="UTC")
+    except PySparkException as error:
+        raise InvalidRequest(
+            f"a channel cannot carry these columns: {error}. Cast them in the stage that writes them"
+        ) from error
+    return carried
+
+
+def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Return ``batch`` with exactly the columns and types of ``target``, matched by name.
+
+    A column that an older entry does not have is null in it. Raises Corrupt when values do not fit the type.
+    """
+    import pyarrow as pa
+
+    if batch.schema.equals(target):
+        return batch
+    try:
+        columns = [_column(batch, field) for field in target]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Corrupt(
+            f"rows of a channel do not fit its schema: {error}. The stage that writes it changed a column's "
+            "type: "
+            "restore from a checkpoint instead of continuing in its working directory"
+        ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field[Any]) -> Any:
+    import pyarrow as pa
+
+    index = batch.schema.get_field_index(field.name)
+    if index < 0:
+        return pa.nulls(batch.num_rows, field.type)
+    return batch.column(index).cast(field.type)
+
+
+def _opened(type_json: Any) -> Any:
+    """Return the JSON of a Spark type with everything in it nullable, as Spark's own file sources see it."""
+    if isinstance(type_json, list):
+        return [_opened(part) for part in type_json]
+    if not isinstance(type_json, dict):
+        return type_json
+    opened = {key: value if key == "metadata" else _opened(value) for key, value in type_json.items()}
+    return {key: True if key in _NULLABILITY else value for key, value in opened.items()}

@@ -1,0 +1,81 @@
+"""Writing a stage's micro-batches to its channel log, in every output mode.
+
+One mechanism, ``foreachBatch``: Spark writes the batch with its own Parquet writer into a fresh folder, then
+the driver appends one data entry. The entry is the commit; it is written once per batch id, so a replayed batch
+is recognized before any work is done. Why not a Python streaming sink: docs/decisions/0006-channel-log.md.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.spark.channel.entries import AlreadyAppended, AppendResult
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.schema import arrow_schema, channel_schema_json, parsed_schema
+from dagster_ckpt.spark.files import batch_folder_name, parquet_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+_PLAIN_PARQUET = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.variant.writeShredding.enabled": "false",
+}
+"""Forms that every Parquet reader understands."""
+
+
+class ChannelSink:
+    """The function to hand to ``DataStreamWriter.foreachBatch`` of a stage that has a channel log.
+
+    Raises InvalidRequest at once when the stage produces a column that a channel cannot carry.
+    """
+
+    def __init__(self, log: ChannelLog, schema: StructType) -> None:
+        schema_json = channel_schema_json(schema)
+        arrow_schema(parsed_schema(schema_json))
+        log.write_schema(schema_json)
+        self._log = log
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Stage and append one micro-batch; the second try of a batch that is in the log appends nothing."""
+        self.append(frame, BatchId(batch_id))
+
+    def append(self, frame: DataFrame, batch_id: BatchId) -> AppendResult:
+        """Stage and append one micro-batch, and tell whether the log had it already."""
+        there = self._log.find_batch(batch_id)
+        if there is not None:
+            run_only(frame)
+            return there
+        folder = self._log.data_folder / batch_folder_name(batch_id)
+        write_staged(frame, folder)
+        files = parquet_files(self._log.directory, folder)
+        result = self._log.append_data(batch_id, files)
+        if not files or isinstance(result, AlreadyAppended):
+            shutil.rmtree(folder, ignore_errors=True)
+        return result
+
+
+def run_only(frame: DataFrame) -> None:
+    """Run a replayed micro-batch without keeping its rows: its state has to be computed all the same.
+
+    Spark commits the state that this run of the batch wrote; without one the next batch would find none.
+    """
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def write_staged(frame: DataFrame, folder: Path) -> None:
+    """Write a micro-batch's rows below a new folder as plain Parquet."""
+    # foreachBatch hands out a session of the query's own: these settings reach no other query.
+    for name, value in _PLAIN_PARQUET.items():
+        frame.sparkSession.conf.set(name, value)
+    (
+        frame.write.mode("error")
+        .option("mapreduce.fileoutputcommitter.algorithm.version", "2")
+        .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        .parquet(str(folder))
+    )

@@ -1,0 +1,224 @@
+"""``dagster_ckpt_channel``: a channel log as a Spark streaming source that never crosses an unreleased barrier.
+
+The reader object lives in a Python process of its own, one per query and source; it learns everything through
+files: the log, and the stage's ``released`` file. Its offset is one log position, ``{"pos": p}``: entries
+below ``p`` are read. Data files are read by the executors' Python workers as Arrow batches.
+
+Options: ``path`` (the log's folder), ``channel`` (a name that its offsets carry, because Spark numbers the
+sources of a query in the order of its plan and not of its inputs), ``release`` (the reading stage's
+``released`` file; without it no barrier ever holds), ``max_entries`` and ``max_rows`` per micro-batch,
+``parallelism`` (input partitions per batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader as StreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from dagster_ckpt.core.ids import LogPosition
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.channel.cursor import HoldNothing, Limit, next_end
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.channel.schema import arrow_schema, conformed, parsed_schema
+from dagster_ckpt.spark.files import DataFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT = "dagster_ckpt_channel"
+_ROWS_PER_ARROW_BATCH = 65_536
+_DEFAULT_PARALLELISM = 2
+
+
+def read_channel(
+    spark: SparkSession,
+    log_dir: str,
+    *,
+    channel: str | None = None,
+    release_file: str | None = None,
+    max_entries: int | None = None,
+    max_rows: int | None = None,
+    parallelism: int | None = None,
+) -> DataFrame:
+    """Return the rows of a channel log as a streaming DataFrame, held at barriers that ``release_file``
+    withholds.
+
+    The log's schema must be written. ``parallelism`` is the number of input partitions, by default the
+    session's.
+    """
+    spark.dataSource.register(ChannelDataSource)
+    options = {
+        "path": str(log_dir),
+        "channel": channel,
+        "release": release_file and str(release_file),
+        "max_entries": max_entries,
+        "max_rows": max_rows,
+        "parallelism": parallelism or _session_parallelism(spark),
+    }
+    reader = spark.readStream.format(FORMAT)
+    for name, value in options.items():
+        if value is not None:
+            reader = reader.option(name, str(value))
+    return reader.load()
+
+
+class ChannelDataSource(DataSource):  # type: ignore[misc]
+    """Registered as ``dagster_ckpt_channel``; see the module's docstring for its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``spark.readStream.format``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the schema that the stage wrote beside the log. Raises NotFound before it has."""
+        return parsed_schema(ChannelLog(_required_path(self.options)).read_schema())
+
+    def streamReader(self, schema: StructType) -> ChannelReader:  # noqa: N802
+        """Return the reader of this channel."""
+        return ChannelReader(self.options, schema)
+
+
+@dataclass(frozen=True)
+class DataFiles(InputPartition):  # type: ignore[misc]
+    """Some of a micro-batch's files, read by one task."""
+
+    paths: tuple[str, ...]
+
+
+class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Plans micro-batches over a channel log (in the planner process), reads their files (in workers)."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._directory = _required_path(options)
+        self._release_file = options.get("release")
+        self._name = options.get("channel")
+        self._limit = Limit(entries=_positive(options, "max_entries"), rows=_positive(options, "max_rows"))
+        self._parallelism = _positive(options, "parallelism") or _DEFAULT_PARALLELISM
+        self._schema = schema
+        self._target: LogPosition | None = None
+        self._log: ChannelLog | None = None
+
+    @property
+    def _channel(self) -> ChannelLog:
+        # Made on first use: the reader is sent to the workers by value, the log's lock cannot be.
+        if self._log is None:
+            self._log = ChannelLog(self._directory)
+        return self._log
+
+    # --- planning -------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, int | str]:  # noqa: N802
+        """Return where a query without a checkpoint begins: the first entry kept."""
+        return self._offset(self._channel.start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the options set; ``latestOffset`` applies both of them."""
+        if self._limit.rows is not None:
+            return ReadMaxRows(self._limit.rows)
+        return ReadAllAvailable() if self._limit.entries is None else ReadMaxFiles(self._limit.entries)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends, or ``start`` itself when it stands on a held barrier or at the
+        end.
+        """
+        released = Release.at(self._release_file).read() if self._release_file else HoldNothing()
+        position = LogPosition(start["pos"])
+        if self._target is not None and position >= self._target:
+            return start
+        end = next_end(
+            position,
+            self._channel.entries(position, self._target),
+            released=released,
+            limit=Limit() if isinstance(limit, ReadAllAvailable) else self._limit,
+            onto_barrier=self._target is not None,
+        )
+        return start if end == position else self._offset(end)
+
+    def reportLatestOffset(self) -> dict[str, int | str]:  # noqa: N802
+        """Return the log's end, for Spark's metrics."""
+        return self._offset(self._channel.end)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the query at what is in the log now."""
+        self._target = self._channel.end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Spread the files of a batch over at most ``parallelism`` tasks of about equal bytes."""
+        data = self._channel.files_between(LogPosition(start["pos"]), LogPosition(end["pos"]))
+        shares = balanced([file for entry in data for file in entry.files], self._parallelism)
+        return [DataFiles(tuple(f"{self._directory}/{file.name}" for file in share)) for share in shares]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: what may be forgotten is decided by the log's owner, over all its consumers."""
+
+    def stop(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+    def _offset(self, position: LogPosition) -> dict[str, int | str]:
+        return {"pos": position} if self._name is None else {"channel": self._name, "pos": position}
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some files as Arrow batches of exactly the channel's schema."""
+        import pyarrow.parquet as pq
+
+        if not isinstance(partition, DataFiles):
+            raise InvalidRequest(f"not a partition of a channel: {partition!r}")
+        target = arrow_schema(self._schema)
+        for path in partition.paths:
+            with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+                for batch in file.iter_batches(batch_size=_ROWS_PER_ARROW_BATCH):
+                    yield conformed(batch, target)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_log": None}
+
+
+def balanced(files: Sequence[DataFile], shares: int) -> list[list[DataFile]]:
+    """Deal ``files`` into at most ``shares`` non-empty lists of about equal bytes, largest files first."""
+    piles: list[list[DataFile]] = [[] for _ in range(min(shares, len(files)))]
+    weights = [0] * len(piles)
+    for file in sorted(files, key=lambda file: file.bytes, reverse=True):
+        lightest = weights.index(min(weights))
+        piles[lightest].append(file)
+        weights[lightest] += file.bytes
+    return piles
+
+
+def _session_parallelism(spark: SparkSession) -> int | None:
+    setting = spark.conf.get("spark.sql.shuffle.partitions", None)
+    return int(setting) if setting else None
+
+
+def _required_path(options: Mapping[str, str]) -> str:
+    path = options.get("path")
+    if not path:
+        raise InvalidRequest(
+            f"format {FORMAT!r} needs the option 'path': the folder of a stage's channel log"
+        )
+    return path
+
+
+def _positive(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise InvalidRequest(f"option {name!r} of a channel must be a whole number from 1, got {text!r}")
+    return int(text)

@@ -1,0 +1,362 @@
+"""An epoch run: every stage drains what is there, in graph order, and the barrier follows the data down the graph.
+
+The stages of one run may execute in several processes, each op in its own: what has been done is read from marks
+in the working directory (``RunProgress``), never from memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.authoring.stages import StageRole
+from dagster_ckpt.core.checkpoint.failures import FailureDecision
+from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
+from dagster_ckpt.core.outcomes import Failed, Rejected, Triggered
+from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.errors import Corrupt, Fenced
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
+from dagster_ckpt.spark.channel.entries import BarrierEntry
+from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_flight
+from dagster_ckpt.spark.channel.log import Outdated
+from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
+from dagster_ckpt.spark.directories import AttemptDirectory, RunProgress
+from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_start
+from dagster_ckpt.spark.snapshot.capture import read_offsets
+from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
+from dagster_ckpt.spark.stage_report import Reporter, StageReport
+from dagster_ckpt.spark.table.tables import PipelineTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+_CHECKPOINT = "checkpoint"
+_NO_CHECKPOINT = "none: "
+LOOK_AT_HOOKS_EVERY = 0.02
+
+
+class EpochWork(StrEnum):
+    """Work of a run before it takes its checkpoint."""
+
+    DRAIN = "drain"
+    """Work off what has arrived."""
+    NONE = "none"
+    """Nothing: the checkpoint holds the idle pipeline (a savepoint of an idle pipeline)."""
+
+
+class RetryStage(Exception):
+    """The failure manager decided: run this op again after a pause (a storage error that may pass)."""
+
+
+class FailRun(Exception):
+    """The failure manager decided: more checkpoints failed than are tolerated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """Result of draining a query."""
+
+    batches: int = 0
+    rows: int = 0
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRun:
+    """Runs the stages of one attempt, once each, and takes the run's checkpoint on the way."""
+
+    pipeline: CheckpointedPipeline
+    coordinator: CheckpointCoordinator
+    attempt: AttemptDirectory
+    run_id: str
+    session: Callable[[], SparkSession]
+    tables: PipelineTables
+    reporter: Reporter
+    request: CheckpointRequest = CheckpointRequest()
+    """What the run's checkpoint shall be; its ``request_id`` is set by the run."""
+    work: EpochWork = EpochWork.DRAIN
+    hooks: Mapping[str, Any] = field(default_factory=dict)
+    """What stages find in ``context.hooks``."""
+
+    @property
+    def progress(self) -> RunProgress:
+        """Progress of this run, in whichever process."""
+        return self.attempt.progress(self.run_id)
+
+    def run_stage(
+        self,
+        uid: StageUid,
+        arguments: StageArguments = StageArguments(),
+        *,
+        retries_left: int = 0,
+    ) -> StageReport | None:
+        """Drain one stage, pass the barrier on, take its part of the checkpoint; None when that was done before.
+
+        Stages it depends on that have not run in this attempt (a re-execution from a failed step) run first.
+
+        Raises:
+            RetryStage, FailRun: as the failure manager decided.
+            Fenced: a newer attempt owns the pipeline.
+        """
+        for ancestor in self.pipeline.ancestors(uid):
+            if self.progress.read(ancestor) is None:
+                self.reporter.info(f"{ancestor} has not run in this run: it runs now, before {uid}")
+                self._run_one(ancestor, StageArguments(), retries_left)
+        if self.progress.read(uid) is not None:
+            return None
+        return self._run_one(uid, arguments, retries_left)
+
+    def run_missing(self) -> None:
+        """Run every stage that this run has not run."""
+        for stage in self.pipeline.graph.topological:
+            self.run_stage(stage.uid)
+
+    @property
+    def checkpoint(self) -> CheckpointId | None:
+        """The run's checkpoint; None before it was triggered, or when it could not be."""
+        recorded = self.progress.read(_CHECKPOINT)
+        return CheckpointId(int(recorded)) if recorded and recorded.isdigit() else None
+
+    def forget_consumed_entries(self, completed: CheckpointId) -> None:
+        """Drop channel log entries below the checkpoint before ``completed``: every consumer stands behind them.
+
+        The entries of the last epoch stay, so that a query that is started again may look at its last batch.
+        """
+        for uid in self.pipeline.stages:
+            query = StageQuery(
+                pipeline=self.pipeline, uid=uid, attempt=self.attempt, table_writer=self.tables.writer
+            )
+            log = query.log
+            earlier = [
+                at
+                for at, entry in log.entries(log.start)
+                if isinstance(entry, BarrierEntry) and entry.checkpoint_id < completed
+            ]
+            if earlier:
+                log.truncate_before(earlier[-1])
+
+    # --- one stage ---------------------------------------------------------------------------------------------
+
+    def _run_one(self, uid: StageUid, arguments: StageArguments, retries_left: int) -> StageReport:
+        """Run one stage; whatever breaks in an attempt that was overtaken is told as that."""
+        self.coordinator.poll()
+        try:
+            return self._work_and_report(uid, arguments, retries_left)
+        except (RetryStage, FailRun, Fenced):
+            raise
+        except Exception:
+            self.coordinator.poll()  # raises Fenced where a newer attempt has taken the directory away
+            raise
+
+    def _work_and_report(self, uid: StageUid, arguments: StageArguments, retries_left: int) -> StageReport:
+        query = StageQuery(
+            pipeline=self.pipeline,
+            uid=uid,
+            attempt=self.attempt,
+            table_writer=self.tables.writer,
+            arguments=replace(arguments, hooks=self.hooks),
+        )
+        if query.stage.role is StageRole.SOURCE:
+            drained = self._drain(query, self.checkpoint)
+            checkpoint, why = self._trigger()
+        else:
+            checkpoint, why = self._trigger()
+            drained = self._drain(query, checkpoint)
+        if checkpoint is None:
+            report = StageReport(
+                uid=uid,
+                checkpoint_id=None,
+                batch_id=query.log.last_batch(),
+                batches=drained.batches,
+                rows=drained.rows,
+                drain_ms=drained.ms,
+                outcome=why,
+            )
+        else:
+            report = self._checkpoint_stage(query, checkpoint, drained, retries_left)
+        self.reporter.info(report.line())
+        self.progress.mark(uid)
+        return report
+
+    def _drain(self, query: StageQuery, checkpoint: CheckpointId | None) -> Drained:
+        """Work off the input, unless an earlier try of this op did and has put the barrier behind it."""
+        if self.work is EpochWork.NONE:
+            return Drained()
+        if checkpoint is not None and query.log.find_barrier(checkpoint) is not None:
+            return Drained()
+        self._release_earlier_barriers(query, checkpoint)
+        began = time.perf_counter()
+        ran = self._work_off(query)
+        ms = (time.perf_counter() - began) * 1e3
+        return Drained(batches=sum(map(_batches, ran)), rows=sum(map(_rows, ran)), ms=ms)
+
+    def _work_off(self, query: StageQuery) -> list[StreamingQuery]:
+        """Run the query to its end and return it, after those whose reader was slow to start."""
+        ran: list[StreamingQuery] = []
+        while True:
+            running = query.start(self.session(), available_now=True)
+            ran.append(running)
+            try:
+                running.awaitTermination()
+                return ran
+            except Exception as error:
+                if not is_retryable_start(error) or len(ran) >= MAX_START_ATTEMPTS:
+                    raise
+            finally:
+                running.stop()
+            self.reporter.warn(f"the reader of stage {query.uid} was slow to start: started again")
+
+    def _release_earlier_barriers(self, query: StageQuery, checkpoint: CheckpointId | None) -> None:
+        """Let the readers pass the barriers of earlier epochs, completed or not; the run's own holds them."""
+        if checkpoint is not None:
+            if checkpoint > 1:
+                query.release.through(CheckpointId(checkpoint - 1))
+            return
+        for log in query.input_logs().values():
+            barriers = [e.checkpoint_id for _, e in log.entries(log.start) if isinstance(e, BarrierEntry)]
+            if barriers:
+                query.release.through(max(barriers))
+
+    # --- its part of the checkpoint ----------------------------------------------------------------------------
+
+    def _trigger(self) -> tuple[CheckpointId | None, str]:
+        """Return the run's checkpoint, triggering it on first use; None and why when it cannot be taken."""
+        recorded = self.progress.read(_CHECKPOINT)
+        if recorded is None:
+            outcome = self.coordinator.trigger(replace(self.request, request_id=f"run-{self.run_id}"))
+            match outcome:
+                case Triggered():
+                    recorded = self._after_hooks(outcome.id)
+                case Rejected():
+                    recorded = self._no_checkpoint(f"{outcome.reason.name}: {outcome.message}")
+                case _:
+                    recorded = self.progress.mark(
+                        _CHECKPOINT, _NO_CHECKPOINT + "another checkpoint is pending"
+                    )
+        if recorded.startswith(_NO_CHECKPOINT):
+            return None, recorded.removeprefix(_NO_CHECKPOINT)
+        return CheckpointId(int(recorded)), ""
+
+    def _no_checkpoint(self, why: str) -> str:
+        self.reporter.warn(f"no checkpoint in this run, the pipeline goes on: {why}")
+        return self.progress.mark(_CHECKPOINT, _NO_CHECKPOINT + why)
+
+    def _after_hooks(self, checkpoint: CheckpointId) -> str:
+        """Mark the checkpoint once every hook has given its state: their process may end with this op."""
+        while self.coordinator.awaits_hooks(checkpoint):
+            time.sleep(LOOK_AT_HOOKS_EVERY)
+            self.coordinator.poll()
+        outcome = self.coordinator.status_of(checkpoint) if self.hooks else None
+        if isinstance(outcome, Failed):
+            return self._no_checkpoint(f"{outcome.reason.name}: {outcome.message}")
+        return self.progress.mark(_CHECKPOINT, str(checkpoint))
+
+    def _checkpoint_stage(
+        self, query: StageQuery, checkpoint: CheckpointId, drained: Drained, retries_left: int
+    ) -> StageReport:
+        position, barrier = self._pass_barrier(query, checkpoint)
+        outcome = self._snapshot(query, position, barrier, retries_left)
+        report = StageReport(
+            uid=query.uid,
+            checkpoint_id=checkpoint,
+            batch_id=barrier.batch_id,
+            batches=drained.batches,
+            rows=drained.rows,
+            drain_ms=drained.ms,
+            subtasks=outcome.subtasks,
+            metrics=outcome.metrics,
+            outcome=outcome.text,
+        )
+        match outcome.decision:
+            case FailureDecision.RETRY_OP:
+                raise RetryStage(outcome.text)
+            case FailureDecision.FAIL_RUN:
+                raise FailRun(outcome.text)
+            case FailureDecision.GO_ON:
+                self.reporter.warn(
+                    f"checkpoint {checkpoint} failed at stage {query.uid}, the pipeline goes on: {outcome.text}"
+                )
+            case None:
+                pass
+        return report
+
+    def _pass_barrier(self, query: StageQuery, checkpoint: CheckpointId) -> tuple[LogPosition, BarrierEntry]:
+        result = query.log.append_barrier(checkpoint, timestamp=time.time())
+        if isinstance(result, Outdated):
+            raise Corrupt(
+                f"the channel log of stage {query.uid} is ahead: it holds checkpoint {result.newest}, this run takes "
+                f"{checkpoint}. Start the run with restore_from: latest"
+            )
+        position = result.position
+        entry = query.log.read(position) if position is not None else None
+        if position is None or not isinstance(entry, BarrierEntry):
+            raise Corrupt(
+                f"the channel log of stage {query.uid} has lost the barrier of checkpoint {checkpoint}"
+            )
+        return position, entry
+
+    def _snapshot(
+        self, query: StageQuery, position: LogPosition, barrier: BarrierEntry, retries_left: int
+    ) -> SnapshotOutcome:
+        checkpoint = barrier.checkpoint_id
+        if not self.coordinator.is_pending(checkpoint):
+            self.coordinator.confirm_aborted(checkpoint, query.uid)
+            return SnapshotOutcome(decision=None, text="no longer wanted (the checkpoint is over)")
+        self.coordinator.rearm_timeout(checkpoint)
+        cut = self._cut(query, position, barrier)
+        snapshotter = StageSnapshotter(
+            uid=query.uid,
+            directory=query.directory,
+            coordinator=self.coordinator,
+            local_copies=self.attempt.local_copies(query.uid),
+        )
+        return snapshotter.take(cut, retries_left=retries_left)
+
+    def _cut(self, query: StageQuery, position: LogPosition, barrier: BarrierEntry) -> Cut:
+        batch = barrier.batch_id
+        sink = self.tables.cut(query.stage, query.directory, batch)
+        logs = query.input_logs()
+        barriers = {
+            uid: found
+            for uid, log in logs.items()
+            if (found := log.find_barrier(barrier.checkpoint_id)) is not None
+        }
+        spans = self._unread(query, batch, barriers)
+        unread = plan_in_flight(spans)
+        return Cut(
+            checkpoint_id=barrier.checkpoint_id,
+            batch_id=batch,
+            input_positions=barriers,
+            output_position=position,
+            table=sink.snapshot,
+            extra_files=(*sink.files, *unread),
+            recording=frozenset(span.upstream for span in spans),
+            persisted_in_flight=sum(file.size for file in unread),
+        )
+
+    def _unread(
+        self, query: StageQuery, batch: BatchId | None, barriers: Mapping[StageUid, LogPosition]
+    ) -> list[Span]:
+        """Return what lies unread before the barriers: a stream that was stopped rests with rows on their way."""
+        logs = {uid: log for uid, log in query.input_logs().items() if uid in barriers}
+        read = {uid: log.start for uid, log in logs.items()}
+        if batch is not None:
+            names = names_of_inputs(self.pipeline, query.uid)
+            found = channel_positions(read_offsets(query.directory.query, batch), names)
+            read = {uid: found[uid] for uid in logs if uid in found}
+        return spans_in_flight(read, barriers, logs)
+
+
+def _rows(query: StreamingQuery) -> int:
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def _batches(query: StreamingQuery) -> int:
+    return len({progress["batchId"] for progress in query.recentProgress})

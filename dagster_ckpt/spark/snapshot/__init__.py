@@ -1,0 +1,17 @@
+"""A stage's part of a snapshot: captured while its query runs, uploaded, read again, restored.
+
+| file | what it owns |
+|---|---|
+| ``take`` | the whole of it, for one stage |
+| ``capture`` | which files a restart at batch N needs |
+| ``checkpoint_files`` | the formats of Spark's checkpoint files |
+| ``state_files`` | the same for ``state/`` |
+| ``pins`` | keeps captured files alive while they are uploaded |
+| ``upload`` | new files only, checksums recorded, manifest last |
+| ``manifest`` | a stage's file list as stored |
+| ``manifest_handles`` | the same as the shared-state registry wants it |
+| ``stored`` | a stored snapshot, opened for reading: the only way to its files |
+| ``restore`` | a stage's working directory from a snapshot |
+| ``local_copy`` | a local copy of the latest checkpoint |
+| ``rescale`` | another number of state partitions |
+"""

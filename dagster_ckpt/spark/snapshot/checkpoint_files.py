@@ -1,0 +1,162 @@
+"""Reads the files Spark keeps in a query's checkpoint directory, one at a time; knows their formats, decides nothing.
+
+Spark writes each of them once (temporary name, then rename) and never edits it, so what was read once about a
+file of a given size and time stays true: ``lru_cache`` keeps the captures of a long run cheap.
+Formats: Spark 4.1 to 4.3, org.apache.spark.sql.execution.streaming (OffsetSeqLog, CommitLog,
+RocksDBFileManager, StateStoreChangelogWriter).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "CommitRecord",
+    "OffsetRecord",
+    "Unreadable",
+    "lineage_of",
+    "read_commit",
+    "read_offset",
+    "read_query_id",
+    "referenced_files",
+]
+
+
+class Unreadable(Exception):
+    """A file of Spark's checkpoint is there but does not have the format it should; the text names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRecord:
+    """``offsets/<N>``: what batch N reads, and the settings it runs with."""
+
+    version: str
+    watermark_ms: int | None
+    conf: dict[str, str] = field(default_factory=dict)
+    offsets: dict[str, str] = field(default_factory=dict)
+    """End offset by source name or index, as JSON text; sources without one are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRecord:
+    """``commits/<N>``: batch N is done."""
+
+    version: str
+    watermark_ms: int | None
+    partitions: dict[str, int] = field(default_factory=dict)
+    """State partitions by operator; empty under state checkpoint format 1."""
+    unique_ids: frozenset[str] = frozenset()
+    """Ids in the names of the state files this batch wrote; empty under state checkpoint format 1."""
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")
+
+
+def _json_line(path: Path, lines: list[str], index: int) -> dict[str, Any]:
+    try:
+        value = json.loads(lines[index]) if len(lines) > index and lines[index] else {}
+    except ValueError as error:
+        raise Unreadable(f"{path} is damaged: line {index + 1} is not JSON") from error
+    if not isinstance(value, dict):
+        raise Unreadable(f"{path} is damaged: line {index + 1} is not a JSON object")
+    return value
+
+
+def _versioned(path: Path, known: tuple[str, ...]) -> list[str]:
+    lines = _lines(path)
+    if lines[0] not in known:
+        raise Unreadable(f"{path} has format {lines[0][:20]!r}; this library knows {', '.join(known)}")
+    return lines
+
+
+def read_query_id(path: Path) -> str:
+    """Return the query id in ``metadata``. Raises FileNotFoundError, Unreadable."""
+    identifier = _json_line(path, _lines(path), 0).get("id")
+    if not isinstance(identifier, str):
+        raise Unreadable(f"{path} is damaged: it names no query id")
+    return identifier
+
+
+def read_offset(path: Path) -> OffsetRecord:
+    """Read one entry of the offset log, version 1 (by position) or 2 (by name)."""
+    lines = _versioned(path, ("v1", "v2"))
+    header = _json_line(path, lines, 1)
+    if lines[0] == "v1":
+        offsets = {str(i): text for i, text in enumerate(lines[2:])}
+    else:
+        offsets = dict(line.split(":", 1) for line in lines[2:] if ":" in line)
+    return OffsetRecord(
+        version=lines[0],
+        watermark_ms=header.get("batchWatermarkMs"),
+        conf=header.get("conf") or {},
+        offsets={name: text for name, text in offsets.items() if text not in ("", "-")},
+    )
+
+
+def read_commit(path: Path) -> CommitRecord:
+    """Read one entry of the commit log, version 1 or 2."""
+    seen = path.stat()
+    return _read_commit(path, seen.st_mtime_ns, seen.st_ino)
+
+
+@lru_cache(maxsize=1024)
+def _read_commit(path: Path, _modified: int, _inode: int) -> CommitRecord:
+    lines = _versioned(path, ("v1", "v2"))
+    header = _json_line(path, lines, 1)
+    ids: dict[str, list[list[str]]] = header.get("stateUniqueIds") or {}
+    return CommitRecord(
+        version=lines[0],
+        watermark_ms=header.get("nextBatchWatermarkMs"),
+        partitions={operator: len(parts) for operator, parts in ids.items()},
+        unique_ids=frozenset(uid for parts in ids.values() for stores in parts for uid in stores),
+    )
+
+
+@lru_cache(maxsize=16384)
+def referenced_files(path: Path, _modified: int, _size: int) -> tuple[tuple[str, int], ...]:
+    """Return (path beside the archive, size) of the immutable files of a RocksDB snapshot ``.zip``."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read("metadata").decode().split("\n", 1)[1]
+        content = json.loads(text)
+    except (zipfile.BadZipFile, KeyError, IndexError, ValueError) as error:
+        raise Unreadable(f"{path} is damaged: it is not a RocksDB snapshot archive") from error
+    tables = [(f"SSTs/{f['dfsSstFileName']}", int(f["sizeBytes"])) for f in content.get("sstFiles") or ()]
+    logs = [(f"logs/{f['dfsLogFileName']}", int(f["sizeBytes"])) for f in content.get("logFiles") or ()]
+    return tuple(tables + logs)
+
+
+def lineage_of(path: Path) -> dict[int, str]:
+    """Return version -> unique id of the changelogs that a format 2 ``.changelog`` builds on.
+
+    The first record of the file is ``v3``/``v4`` and a JSON list, as Java's writeUTF spells them, in lz4
+    blocks. Raises Unreadable for another compression codec.
+    """
+    raw = path.read_bytes()
+    content = b""
+    at = 0
+    while raw[at : at + 8] == b"LZ4Block" and len(content) < 2 * 65536:
+        packed, unpacked = struct.unpack_from("<ii", raw, at + 9)
+        block = raw[at + 21 : at + 21 + packed]
+        content += block if raw[at + 8] & 0xF0 == 0x10 else _unpack_lz4(block, unpacked)
+        at += 21 + packed
+    try:
+        (skipped,) = struct.unpack_from(">H", content, 0)
+        (length,) = struct.unpack_from(">H", content, 2 + skipped)
+        items = json.loads(content[4 + skipped : 4 + skipped + length])
+        return {int(item["version"]): str(item["checkpointUniqueId"]) for item in items}
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise Unreadable(f"{path} names no lineage that this library can read") from error
+
+
+def _unpack_lz4(block: bytes, size: int) -> bytes:
+    import pyarrow as pa
+
+    return bytes(pa.Codec("lz4_raw").decompress(block, size))

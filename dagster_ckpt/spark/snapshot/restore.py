@@ -1,0 +1,91 @@
+"""Builds a stage's working directory from a stored snapshot; every file is verified before any is visible.
+
+The directory grows under ``<target>.inprogress`` and is renamed last, so a killed restore leaves nothing
+that looks complete. Files come from a local recovery copy where it has them intact, else from storage, which
+hard-links on one file system.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from dagster_ckpt.core.model import FileEntry, StageSnapshot
+from dagster_ckpt.core.paths import checked_relative
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.files import run_in_parallel
+from dagster_ckpt.spark.snapshot.local_copy import LocalCopy
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+
+__all__ = ["build_stage_directory"]
+
+QUERY_METADATA = "query/metadata"
+
+
+def build_stage_directory(
+    source: StoredSnapshot,
+    snapshot: StageSnapshot,
+    *,
+    target_dir: Path,
+    new_query_id: str | None = None,
+    local_copy: LocalCopy | None = None,
+    parallelism: int = 8,
+) -> list[FileEntry]:
+    """Create the stage's working directory ``target_dir`` as it stood at the cut; returns the snapshot's
+    entries.
+
+    ``new_query_id`` is for a fork: two running queries must not share an id (Spark stops one of them
+    silently). None keeps the id, for a restore in place. A query that had never started gets an empty
+    directory. Raises InvalidRequest when the directory exists, Corrupt naming a missing or damaged file, and
+    Unavailable; nothing is visible then.
+    """
+    if target_dir.exists():
+        raise InvalidRequest(f"{target_dir} exists already: restore into a directory that does not")
+    entries = source.entries(snapshot)
+    building = target_dir.with_name(f"{target_dir.name}.inprogress")
+    shutil.rmtree(building, ignore_errors=True)
+    try:
+        _make_folders(building, entries)
+        run_in_parallel(
+            lambda entry: _bring(entry, building / entry.path, source, snapshot, local_copy),
+            sorted(entries, key=lambda e: -e.size),
+            parallelism=parallelism,
+        )
+        if new_query_id is not None and any(e.path == QUERY_METADATA for e in entries):
+            _give_query_id(building, new_query_id)
+        building.rename(target_dir)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return entries
+
+
+def _make_folders(root: Path, entries: Sequence[FileEntry]) -> None:
+    try:
+        folders = {checked_relative(e.path).rpartition("/")[0] for e in entries}
+    except InvalidRequest as error:
+        raise Corrupt(f"the manifest is damaged: {error}; restore from another checkpoint") from error
+    for folder in folders | {""}:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+
+
+def _give_query_id(root: Path, query_id: str) -> None:
+    # Replaced, never edited: the file may be a hard link to the one in checkpoint storage.
+    path = root / QUERY_METADATA
+    path.unlink()
+    path.write_text(json.dumps({"id": query_id}, separators=(",", ":")))
+
+
+def _bring(
+    entry: FileEntry,
+    target: Path,
+    source: StoredSnapshot,
+    snapshot: StageSnapshot,
+    local_copy: LocalCopy | None,
+) -> None:
+    """Put one verified file at ``target``, from the local copy where that has it."""
+    is_stored = entry.inline is None and entry.key is not None
+    if local_copy is None or not is_stored or not local_copy.bring(entry, target):
+        source.fetch(snapshot, entry, target)

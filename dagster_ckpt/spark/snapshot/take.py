@@ -1,0 +1,248 @@
+"""One stage's part of a checkpoint: pin the cut, upload what is new, acknowledge; or let the failure manager decide."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagster_ckpt.core.checkpoint.failures import FailureDecision
+from dagster_ckpt.core.ids import BatchId, CheckpointId, ExecutionAttempt, LogPosition, StageUid
+from dagster_ckpt.core.messages import StageAcknowledgement
+from dagster_ckpt.core.model import FileEntry, SnapshotMetrics, StageSnapshot, TableSnapshot
+from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
+from dagster_ckpt.errors import CheckpointError, Corrupt, Declined, Fenced, Unavailable
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.runtime.location import CheckpointLocation
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.snapshot.capture import CapturePlan, plan_beginning, plan_capture
+from dagster_ckpt.spark.snapshot.local_copy import drop_local_copy, keep_local_copy
+from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_already
+from dagster_ckpt.spark.snapshot.state_files import PlannedFile
+from dagster_ckpt.spark.snapshot.stored import read_manifest
+from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage
+
+log = logging.getLogger("dagster_ckpt.stage")
+
+REPLANS = 3
+"""How often a capture is planned again when a file vanished before it was pinned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Cut of a stage for one checkpoint."""
+
+    checkpoint_id: CheckpointId
+    batch_id: BatchId | None
+    input_positions: Mapping[StageUid, LogPosition]
+    output_position: LogPosition | None
+    alignment_ms: float = 0.0
+    start_delay_ms: float = 0.0
+    table: TableSnapshot | None = None
+    extra_files: tuple[PlannedFile, ...] = ()
+    """Committables of a two-phase sink, in-flight data of an unaligned checkpoint."""
+    recording: frozenset[StageUid] = frozenset()
+    """Inputs whose data up to their barrier belongs to the checkpoint."""
+    persisted_in_flight: int = 0
+    """Bytes of in-flight data among ``extra_files``."""
+
+    @property
+    def unaligned(self) -> bool:
+        """True where in-flight data belongs to the checkpoint."""
+        return bool(self.recording)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOutcome:
+    """Outcome of a stage's part of a checkpoint."""
+
+    decision: FailureDecision | None
+    """None: acknowledged, or no longer wanted; else what the failure manager decided."""
+    text: str
+    metrics: SnapshotMetrics = SnapshotMetrics()
+    subtasks: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSnapshotter:
+    """Takes the parts of one stage for one attempt."""
+
+    uid: StageUid
+    directory: StageDirectory
+    coordinator: CheckpointCoordinator
+    local_copies: Path | None = None
+    """Where a copy of what is uploaded is kept on this machine (``local_backup``); None: nowhere."""
+    threads: int = 4
+
+    @property
+    def attempt(self) -> ExecutionAttempt:
+        """The identity the stage acknowledges with."""
+        return self.coordinator.attempt_of(self.uid)
+
+    def take(self, cut: Cut, *, retries_left: int = 0) -> SnapshotOutcome:
+        """Capture, upload and acknowledge ``cut``. Raises Fenced; every other failure is decided, not raised."""
+        try:
+            snapshot, upload = self._upload(cut)
+        except Fenced:
+            raise
+        except Declined as error:
+            return self._decline(cut, CheckpointFailureReason.CHECKPOINT_DECLINED, error, retries_left)
+        except Exception as error:  # every cause of a failed snapshot is the failure manager's to judge
+            return self._decline(cut, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, error, retries_left)
+        finally:
+            release_pins(self.directory.root, cut.checkpoint_id)
+        result = self.coordinator.acknowledge_stage(
+            StageAcknowledgement(
+                checkpoint_id=cut.checkpoint_id,
+                attempt=self.attempt,
+                snapshot=snapshot,
+                handles=upload.handles,
+            )
+        )
+        if (
+            result in (AcknowledgeResult.UNKNOWN, AcknowledgeResult.DISCARDED)
+            and self.local_copies is not None
+        ):
+            drop_local_copy(self.local_copies, cut.checkpoint_id)
+        text = "acknowledged" if result is AcknowledgeResult.SUCCESS else f"no longer wanted ({result.value})"
+        return SnapshotOutcome(
+            decision=None, text=text, metrics=snapshot.metrics, subtasks=snapshot.parallelism
+        )
+
+    def _upload(self, cut: Cut) -> tuple[StageSnapshot, StageUpload]:
+        location = self.coordinator.location_of(cut.checkpoint_id)
+        previous = self._previous(location)
+        began = time.perf_counter()
+        plan, files = self._pin(cut, previous)
+        sync_ms = (time.perf_counter() - began) * 1e3
+        line = "%s: finished synchronous part of checkpoint %d. Alignment duration: %.0f ms, snapshot duration: %.1f ms"
+        log.debug(line, self.uid, cut.checkpoint_id, cut.alignment_ms, sync_ms)
+        self._refuse_too_large(location, files)
+        upload = upload_stage(
+            files=files,
+            stage_dir=self.directory.root,
+            storage=location.storage,
+            pipeline=self.coordinator.pipeline,
+            uid=self.uid,
+            checkpoint_id=cut.checkpoint_id,
+            folder=location.folder,
+            mode=_mode(location),
+            previous=previous,
+            inline_threshold=self.coordinator.config.data_inline_threshold,
+            parallelism=self.threads,
+            canceled=lambda: not self.coordinator.is_pending(cut.checkpoint_id),
+        )
+        async_ms = (time.perf_counter() - began) * 1e3 - sync_ms
+        line = "%s: finished asynchronous part of checkpoint %d. Asynchronous duration: %.0f ms"
+        log.debug(line, self.uid, cut.checkpoint_id, async_ms)
+        if not location.kind.is_savepoint or location.kind.is_synchronous:
+            self._keep_local_copy(cut, files)
+        return self._snapshot(cut, plan, upload, sync_ms), upload
+
+    def _refuse_too_large(self, location: CheckpointLocation, files: Sequence[PlannedFile]) -> None:
+        """Raise Declined, before anything is uploaded, for state that the coordinator store is not to hold."""
+        limits = self.coordinator.config.store_limits
+        if limits is None or location.kind.is_savepoint:
+            return
+        pending = self.coordinator.record.pending_of(location.checkpoint_id)
+        parts = pending.stages if pending is not None else ()
+        others = sum(p.snapshot.metrics.bytes_full for p in parts if p.snapshot and p.uid != self.uid)
+        refusal = limits.refusal([file.size for file in files], others=others)
+        if refusal:
+            raise Declined(f"stage {self.uid!r}: {refusal}")
+
+    def _keep_local_copy(self, cut: Cut, files: Sequence[PlannedFile]) -> None:
+        """Keep what was uploaded on this machine as well; failing to costs a faster restore, nothing else.
+
+        Not for a plain savepoint: no stage hears that one is complete, so nothing would ever prune its copy.
+        """
+        if self.local_copies is not None and self.coordinator.config.local_backup:
+            with suppress(OSError):
+                keep_local_copy(
+                    files,
+                    stage_dir=self.directory.root,
+                    directory=self.local_copies,
+                    checkpoint_id=cut.checkpoint_id,
+                )
+
+    def _previous(self, location: CheckpointLocation) -> Sequence[FileEntry]:
+        found = location.previous.get(self.uid)
+        if found is None:
+            return ()
+        try:
+            return read_manifest(location.storage, found)
+        except Corrupt as error:
+            log.warning("stage %s uploads all its files again: %s", self.uid, error)
+            return ()
+
+    def _pin(self, cut: Cut, previous: Sequence[FileEntry]) -> tuple[CapturePlan, tuple[PlannedFile, ...]]:
+        uploaded = uploaded_already(previous)
+        for remaining in reversed(range(REPLANS)):
+            plan = self._plan(cut)
+            try:
+                files = pin_files(
+                    (*plan.files, *cut.extra_files),
+                    stage_dir=self.directory.root,
+                    checkpoint_id=cut.checkpoint_id,
+                    uploaded=uploaded,
+                )
+            except Declined:
+                if not remaining:
+                    raise
+                continue
+            return plan, files
+        raise AssertionError("unreachable: the last try raises")
+
+    def _plan(self, cut: Cut) -> CapturePlan:
+        if cut.batch_id is None:
+            return plan_beginning(self.directory.query)
+        return plan_capture(self.directory.query, cut.batch_id)
+
+    def _snapshot(self, cut: Cut, plan: CapturePlan, upload: StageUpload, sync_ms: float) -> StageSnapshot:
+        metrics = upload.metrics.model_copy(
+            update={
+                "sync_ms": sync_ms,
+                "alignment_ms": cut.alignment_ms,
+                "start_delay_ms": cut.start_delay_ms,
+                "unaligned": cut.unaligned,
+                "persisted_in_flight": cut.persisted_in_flight,
+            }
+        )
+        return StageSnapshot(
+            uid=self.uid,
+            parallelism=plan.subtasks,
+            manifest=upload.manifest,
+            batch_id=cut.batch_id,
+            query_id=plan.query_id,
+            offsets=plan.offsets,
+            watermark_ms=plan.watermark_ms,
+            input_positions={str(uid): int(at) for uid, at in cut.input_positions.items()},
+            output_position=cut.output_position,
+            state_formats=plan.state_formats,
+            table=cut.table,
+            stateless=all(file.operator is None for file in plan.files),
+            metrics=metrics,
+        )
+
+    def _decline(
+        self, cut: Cut, reason: CheckpointFailureReason, error: Exception, retries_left: int
+    ) -> SnapshotOutcome:
+        message = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
+        decision = self.coordinator.decline(
+            cut.checkpoint_id,
+            self.attempt,
+            reason,
+            message,
+            transient=isinstance(error, Unavailable),
+            retries_left=retries_left,
+        )
+        return SnapshotOutcome(decision=decision, text=message)
+
+
+def _mode(location: CheckpointLocation) -> UploadMode:
+    if location.kind.is_savepoint:
+        return UploadMode.SELF_CONTAINED
+    return UploadMode.INCREMENTAL if location.previous else UploadMode.FULL

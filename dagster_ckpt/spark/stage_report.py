@@ -1,0 +1,72 @@
+"""Reports of the stage runner to its host; Dagster's side turns them into log lines and events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
+from dagster_ckpt.core.model import SnapshotMetrics
+from dagster_ckpt.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
+    from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReport:
+    """Report of one stage in an epoch run."""
+
+    uid: StageUid
+    checkpoint_id: CheckpointId | None
+    """None: the checkpoint could not be triggered, and the stage only processed its input."""
+    batch_id: BatchId | None
+    """Last committed micro-batch in the cut."""
+    batches: int
+    """Micro-batches this run added."""
+    rows: int
+    """Rows read by them."""
+    drain_ms: float
+    subtasks: int = 1
+    metrics: SnapshotMetrics = SnapshotMetrics()
+    outcome: str = "acknowledged"
+    """``acknowledged``, or why the stage took no part."""
+
+    def line(self) -> str:
+        """Return the one line of the event log that speaks of this stage."""
+        read = f"{_counted(self.rows, 'row')} in {_counted(self.batches, 'batch')}"
+        work = f"{self.uid}: {read} ({self.drain_ms / 1000:.1f} s)"
+        if self.checkpoint_id is None:
+            return f"{work}; no checkpoint: {self.outcome}"
+        cut = "no batch yet" if self.batch_id is None else f"batch {self.batch_id}"
+        m = self.metrics
+        return (
+            f"{work}; checkpoint {self.checkpoint_id} {self.outcome} at {cut}: {_counted(self.subtasks, 'subtask')}, "
+            f"{m.bytes_new:,} bytes new of {m.bytes_full:,}, sync {m.sync_ms:.1f} ms, async {m.async_ms:.1f} ms"
+        )
+
+
+def _counted(number: int, what: str) -> str:
+    plural = "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{'' if number == 1 else plural}"
+
+
+def recent_checkpoints(coordinator: CheckpointCoordinator) -> tuple[CheckpointStatistics, ...]:
+    """Return the latest ``history_size`` checkpoints, newest first; none while the store cannot be asked."""
+    try:
+        return coordinator.statistics(window=coordinator.config.history_size).history
+    except CheckpointError:
+        return ()
+
+
+class Reporter(Protocol):
+    """Reporter: receives the runner's reports."""
+
+    def info(self, message: str) -> None:
+        """Say something an operator may want to read."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Say something an operator should read."""
+        ...

@@ -1,0 +1,64 @@
+"""Tells the coordinator which sources have a backlog, so that ``interval_during_backlog`` counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.spark.attempt.source_batch import read_source_batch
+
+if TYPE_CHECKING:
+    from dagster_ckpt.core.ids import StageUid
+    from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+    from dagster_ckpt.spark.streaming.running_stage import RunningStage
+
+LOOK_EVERY = 1.0
+
+
+class BacklogReporter:
+    """Looks at the sources now and then; a backlog is reported when it begins and when it ends."""
+
+    def __init__(self, coordinator: CheckpointCoordinator) -> None:
+        self._coordinator = coordinator
+        self._is_wanted = coordinator.config.interval_during_backlog is not None
+        self._looked_at = 0.0
+        self._reported: frozenset[StageUid] = frozenset()
+
+    def look(self, stages: Iterable[RunningStage]) -> None:
+        """Look if it is time. Raises what a source's ``is_backlog`` raises."""
+        now = time.monotonic()
+        if not self._is_wanted or now - self._looked_at < LOOK_EVERY:
+            return
+        self._looked_at = now
+        found = frozenset(stage.uid for stage in stages if not stage.worker.inputs and has_backlog(stage))
+        if found != self._reported:
+            self._coordinator.report_backlog(found)
+            self._reported = found
+
+
+def has_backlog(stage: RunningStage) -> bool:
+    """True where the source says so of its newest batch; where it says nothing, as Spark reports."""
+    if stage.is_ended or stage.is_over:
+        return False
+    declared = stage.stage_query.stage.is_backlog
+    if declared is None:
+        return is_behind(stage.last_progress())
+    batch = stage.worker.batches.current.batch
+    if batch is None:
+        return False
+    try:
+        seen = read_source_batch(stage.stage_query.directory.query, batch)
+    except Corrupt:
+        return False  # Spark has removed its note meanwhile: the next look sees a newer one
+    return bool(declared(seen))
+
+
+def is_behind(progress: dict[str, Any]) -> bool:
+    """True where a batch ended before the latest offset that its source knew of: a limit per batch held it back.
+
+    Sources that report no latest offset (files) are never behind.
+    """
+    sources = progress.get("sources", ())
+    return any(s.get("latestOffset") not in (None, s.get("endOffset")) for s in sources)

@@ -1,0 +1,151 @@
+"""Upsert tables: staged rows merged into the buckets they belong to, the latest row of each key wins.
+
+A bucket is one file. Publishing writes a new version of every bucket it touches beside the table, then lets
+the bucket's published name show it in one step; so a reader finds every key exactly once at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.files import (
+    TEMPORARY_PREFIX,
+    flush_to_disk,
+    replace_by_link,
+)
+from dagster_ckpt.spark.table.records import BUCKET_COLUMN, TableFile, TablePaths, Upsert
+
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_ORDER_COLUMN = "__dagster_ckpt_order"
+
+
+def touched_buckets(root: Path, files: Iterable[TableFile]) -> list[int]:
+    """Return the buckets that staged files hold rows of. Raises Corrupt when a staged file is gone."""
+    found: set[int] = set()
+    for file in files:
+        values = pc.unique(_read(root / file.staged, [BUCKET_COLUMN])[BUCKET_COLUMN]).to_pylist()
+        found.update(value for value in values if value is not None)
+    return sorted(found)
+
+
+def write_versions(
+    root: Path,
+    mode: Upsert,
+    *,
+    files: Sequence[TableFile],
+    bases: Mapping[int, Path],
+    targets: Mapping[int, Path],
+) -> None:
+    """Write each target bucket that is not there yet: its base with the staged rows merged in, whole and
+    durably.
+    """
+    missing = {bucket: path for bucket, path in targets.items() if not path.exists()}
+    if not missing:
+        return
+    staged = _concatenated([_read(root / file.staged) for file in files])
+    for bucket, target in missing.items():
+        rows = staged.filter(pc.equal(staged[BUCKET_COLUMN], pa.scalar(bucket))).drop_columns([BUCKET_COLUMN])
+        base = bases.get(bucket)
+        merged = merge_rows(rows if base is None else _concatenated([_read(base), rows]), mode.keys)
+        _write_whole(merged.replace_schema_metadata(_spark_schema(staged)), target)
+
+
+def merge_into_published(paths: TablePaths, mode: Upsert, files: Sequence[TableFile]) -> None:
+    """Merge staged rows straight into the published buckets (at-least-once: no version is kept)."""
+    touched = touched_buckets(paths.root, files)
+    scratch = paths.meta / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    targets = {bucket: scratch / f"{bucket}.parquet" for bucket in touched}
+    bases = {bucket: paths.bucket(bucket) for bucket in touched if paths.bucket(bucket).exists()}
+    write_versions(paths.root, mode, files=files, bases=bases, targets=targets)
+    for bucket, path in targets.items():
+        path.replace(paths.bucket(bucket))
+    if scratch.exists():
+        scratch.rmdir()
+
+
+def located_versions(paths: TablePaths, buckets: Mapping[int, int]) -> dict[int, Path]:
+    """Return the file of each bucket's version. Raises Corrupt, naming it, when one is gone."""
+    versions = {bucket: paths.version(number, bucket) for bucket, number in buckets.items()}
+    for path in versions.values():
+        if not path.exists():
+            raise Corrupt(f"{path} is gone: the table cannot show this version; choose a later checkpoint")
+    return versions
+
+
+def show_versions(paths: TablePaths, versions: Mapping[int, Path]) -> None:
+    """Let the published table show exactly these versions, bucket by bucket."""
+    for bucket, path in versions.items():
+        published = paths.bucket(bucket)
+        if not (published.exists() and published.samefile(path)):
+            replace_by_link(path, published)
+    wanted = {paths.bucket(bucket) for bucket in versions}
+    for published in paths.root.glob("part-bucket-*.parquet"):
+        if published not in wanted:
+            published.unlink()
+    flush_to_disk(paths.root)
+
+
+def merge_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the last row of each key, in the order in which these rows came."""
+    numbered = rows.append_column(_ORDER_COLUMN, pa.array(range(rows.num_rows), pa.int64()))
+    try:
+        latest = numbered.group_by(list(keys)).aggregate([(_ORDER_COLUMN, "max")])
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+        raise InvalidRequest(
+            f"the columns {list(keys)} cannot be a table's key: {error}. Use plain columns (numbers, text, "
+            "dates)"
+        ) from error
+    order: Any = latest[f"{_ORDER_COLUMN}_max"].combine_chunks().sort()
+    return rows.take(order)
+
+
+def _spark_schema(staged: pa.Table) -> dict[bytes, bytes] | None:
+    """Return Spark's own note of the rows' types, from which Spark reads a file back, less our bucket column."""
+    note = (staged.schema.metadata or {}).get(_SPARK_SCHEMA)
+    if note is None:
+        return None
+    schema = json.loads(note)
+    schema["fields"] = [column for column in schema["fields"] if column["name"] != BUCKET_COLUMN]
+    return {_SPARK_SCHEMA: json.dumps(schema).encode()}
+
+
+def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+    try:
+        together = pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InvalidRequest(
+            f"the new rows do not fit the table's columns: {error}. Keep column types, or write to a new "
+            "table"
+        ) from error
+    # A column that a stage gained and lost again has no value in some rows, whatever Spark knew of its nulls.
+    return together.cast(
+        pa.schema([f.with_nullable(True) for f in together.schema], together.schema.metadata)
+    )
+
+
+def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
+    try:
+        return pq.read_table(path, columns=columns, partitioning=None, coerce_int96_timestamp_unit="us")
+    except FileNotFoundError as error:
+        raise Corrupt(
+            f"{path} is gone: its rows cannot be published; restore an earlier checkpoint"
+        ) from error
+    except pa.ArrowInvalid as error:
+        raise Corrupt(f"{path} is damaged: {error}; restore an earlier checkpoint") from error
+
+
+def _write_whole(rows: pa.Table, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    pq.write_table(rows, temporary)
+    flush_to_disk(temporary)
+    temporary.replace(target)

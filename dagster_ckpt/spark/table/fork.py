@@ -1,0 +1,123 @@
+"""The table of a fork: it begins with exactly the rows of a cut of another table, which is only read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.files import classified, link_or_copy
+from dagster_ckpt.spark.table.buckets import located_versions, touched_buckets, write_versions
+from dagster_ckpt.spark.table.log import Table, refuse_fenced
+from dagster_ckpt.spark.table.publish import begin_and_finish, locate_hidden
+from dagster_ckpt.spark.table.records import (
+    SEED,
+    Append,
+    PreparedBatch,
+    PublishRecord,
+    TableFile,
+    TableState,
+    Upsert,
+)
+from dagster_ckpt.spark.table.roll_back import unique_files
+from dagster_ckpt.spark.table.sink import read_committables
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """Beginning of a fork's table."""
+
+    files: int
+
+    def __str__(self) -> str:
+        return f"{self.files} files"
+
+
+def seed_fork(
+    source: Table,
+    *,
+    snapshot: TableSnapshot,
+    checkpoint_id: CheckpointId,
+    stage_dir: Path,
+    target: Table,
+    epoch: CoordinatorEpoch,
+) -> Seeded:
+    """Give ``target``, just created, exactly the rows that ``source`` had at the cut of ``checkpoint_id``.
+
+    ``stage_dir`` is the fork's restored stage with the committables. Files are hard-linked where that is
+    possible. Repeating a call finishes it, or changes nothing. Raises InvalidRequest when the target has
+    other rows already or is of another mode, Corrupt when rows of the cut are gone.
+    """
+    if target.mode != source.mode:
+        raise InvalidRequest(
+            f"table {target.uri} is made as {target.mode!r} and cannot begin with rows of {source.mode!r}"
+        )
+    batches = read_committables(stage_dir, snapshot.prepared)
+    with target.locked() as state, classified(f"seeding table {target.uri}"):
+        refuse_fenced(target, state, epoch)
+        origin = f"{source.uri} at checkpoint {checkpoint_id}"
+        begun = target.record(SEED) if state.head == SEED else None
+        if begun is not None and begun.origin == origin:  # the fork's run failed before its first checkpoint
+            target.write_state(state.model_copy(update={"epoch": epoch}))
+            return Seeded(len(begun.files) + len(begun.buckets))
+        if state.head is not None:
+            raise InvalidRequest(f"table {target.uri} has rows already: give the fork an empty folder")
+        seed = _seed_record(source, target, snapshot, batches, epoch=epoch)
+        if not seed.files and not seed.buckets:
+            target.write_state(TableState(epoch=epoch, published_through=seed.through_batch))
+            return Seeded(0)
+        begin_and_finish(target, state, seed.model_copy(update={"origin": origin}))
+    return Seeded(len(seed.files) + len(seed.buckets))
+
+
+def _seed_record(
+    source: Table,
+    target: Table,
+    snapshot: TableSnapshot,
+    batches: Sequence[PreparedBatch],
+    *,
+    epoch: CoordinatorEpoch,
+) -> PublishRecord:
+    """Put the files of the cut into the target's folder and return the publish that shows them."""
+    lineage = source.lineage(snapshot.head)
+    before = lineage[0] if lineage else None
+    prepared = [file for batch in batches for file in batch.files]
+    files: tuple[TableFile, ...] = ()
+    buckets: dict[int, int] = {}
+    match source.mode:
+        case Append():
+            files = unique_files([*(file for record in lineage for file in record.files), *prepared])
+            _link_files(source, target, files)
+        case Upsert() as mode:
+            buckets = _merge_into(target, source, mode, before.buckets if before else {}, prepared)
+        case _:
+            assert_never(source.mode)
+    through = max((batch.batch_id for batch in batches), default=before.through_batch if before else None)
+    return PublishRecord(
+        checkpoint_id=SEED, parent=None, through_batch=through, epoch=epoch, files=files, buckets=buckets
+    )
+
+
+def _link_files(source: Table, target: Table, files: Sequence[TableFile]) -> None:
+    hidden = locate_hidden(source, files)
+    for file in files:
+        link_or_copy(
+            hidden.get(file.name, source.paths.published(file.name)), target.paths.published(file.name)
+        )
+
+
+def _merge_into(
+    target: Table, source: Table, mode: Upsert, before: dict[int, int], prepared: Sequence[TableFile]
+) -> dict[int, int]:
+    versions = located_versions(source.paths, before)
+    touched = touched_buckets(source.paths.root, prepared)
+    seeds = {bucket: target.paths.version(SEED, bucket) for bucket in {*before, *touched}}
+    for bucket in set(before) - set(touched):
+        link_or_copy(versions[bucket], seeds[bucket])
+    merged = {bucket: seeds[bucket] for bucket in touched}
+    write_versions(source.paths.root, mode, files=prepared, bases=versions, targets=merged)
+    return dict.fromkeys(seeds, SEED)

@@ -1,0 +1,374 @@
+"""``CoordinatorHarness``: a whole checkpoint coordinator in memory, for scenarios in a handful of lines.
+
+The coordinator is the real one, over a memory store, a memory storage, a clock that stands still, deletions that run
+when the test lets them, and tasks that the test plays::
+
+    h = CoordinatorHarness(stages={"source": 1, "sink": 1}, edges=[("source", "sink")])
+    first = h.checkpoint()                    # triggered, not acknowledged
+    h.acknowledge(first, "source")
+    h.acknowledge(first, "sink")
+    assert h.completed == [first]
+
+Tasks run from the start (``running=False`` leaves that to the test). When a checkpoint is aborted, tasks confirm
+that they stopped writing at once, as real stages do; ``confirm_aborts = False`` keeps them silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, Unpack, overload
+
+from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.coordinator.state import AckDurability
+from dagster_ckpt.core.graph import StageSpec
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.restore.facts import DirectoryState
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.runtime.driver.hooks import MasterHook, distinct_coordinators, distinct_hooks
+from dagster_ckpt.testing.coordinator.events import DriverEvents
+from dagster_ckpt.testing.coordinator.faults import Faults
+from dagster_ckpt.testing.coordinator.participants import (
+    Answering,
+    RecordingHook,
+    RecordingOperatorCoordinator,
+)
+from dagster_ckpt.testing.coordinator.played import PlayedAttempt
+from dagster_ckpt.testing.coordinator.readings import Readings
+from dagster_ckpt.testing.coordinator.requests import Requests
+from dagster_ckpt.testing.coordinator.settings import AttemptOptions, Settings
+from dagster_ckpt.testing.coordinator.tasks import Tasks
+from dagster_ckpt.testing.coordinator.world import World
+from dagster_ckpt.testing.graph import EdgeLike, build_graph, number_of, one_of
+
+__all__ = ["Answering", "CoordinatorHarness", "RecordingHook", "RecordingOperatorCoordinator"]
+
+
+T = TypeVar("T")
+
+
+class Part(Generic[T]):
+    """A name of one of the harness's parts as a name of the harness.
+
+    ``pending = Part(lambda h: h.read.pending)``: what type checkers know of the part holds for the name as well.
+    """
+
+    def __init__(self, find: Callable[[CoordinatorHarness], T]) -> None:
+        self._find = find
+
+    @overload
+    def __get__(self, harness: None, owner: Any = None) -> Part[T]: ...
+
+    @overload
+    def __get__(self, harness: CoordinatorHarness, owner: Any = None) -> T: ...
+
+    def __get__(self, harness: CoordinatorHarness | None, owner: Any = None) -> Part[T] | T:
+        return self if harness is None else self._find(harness)
+
+
+class CoordinatorHarness:
+    """One attempt of a pipeline, played by the test. ``settings`` are those of CheckpointConfig and RestoreOptions.
+
+    What it is made of, each with its names on the harness itself as well: ``read`` (what it shows), ``tasks`` (what
+    tasks answer and go through), ``driver`` (driver-side coordinators and their events), ``faults`` (what fails),
+    ``requests`` (what users and the timer ask for).
+    """
+
+    def __init__(
+        self,
+        *,
+        stages: Mapping[str, int] | Sequence[StageSpec] = {"task": 1},
+        edges: Sequence[EdgeLike] = (),
+        pipeline: str = "pipeline",
+        union_state: Iterable[str] = (),
+        hooks: Sequence[MasterHook] = (),
+        coordinators: Sequence[RecordingOperatorCoordinator] = (),
+        running: bool = True,
+        owner: str = "run-1",
+        root: str = "",
+        ownership: Ownership | str = Ownership.ATTACH,
+        restore_from: str = "latest",
+        restore: RestoreOptions | None = None,
+        directory: DirectoryState | str = DirectoryState.INTACT,
+        acks: AckDurability | str = AckDurability.PER_STAGE,
+        seed: int = 0,
+        world: World | None = None,
+        store: CoordinatorStore | None = None,
+        storage: CheckpointStorage | None = None,
+        **settings: Unpack[Settings],
+    ) -> None:
+        given: dict[str, Any] = {**settings}
+        of_restore = {name: given.pop(name) for name in RestoreOptions.model_fields.keys() & given.keys()}
+        self.config = CheckpointConfig.of(**given)
+        self.world = world or World.of(store, storage, seed)
+        self._played = PlayedAttempt(
+            graph=build_graph(pipeline, stages, edges, frozenset(union_state)), world=self.world
+        )
+        self.faults = Faults(self._played)
+        self.read = Readings(self._played)
+        self.tasks = Tasks(self._played, self.faults, self.read)
+        self.driver = DriverEvents(self._played)
+        self.requests = Requests(self._played, self.config, self.tasks)
+        self.hooks = list(hooks)
+        self._drivers = list(coordinators)
+        self.coordinators: dict[str, RecordingOperatorCoordinator] = {c.uid: c for c in coordinators}
+        self.owner, self._root = owner, root
+        self.directory = one_of(DirectoryState, directory, "directory")
+        """What a new attempt finds of the previous working directory."""
+        self._acks = one_of(AckDurability, acks, "acks")
+        self._restore = restore or RestoreOptions.of(restore_from=restore_from, **of_restore)
+        self._open(one_of(Ownership, ownership, "ownership"))
+        if running:
+            self.run()
+
+    # --- attempts -------------------------------------------------------------------------------------------
+
+    def _open(self, ownership: Ownership = Ownership.ATTACH) -> CheckpointCoordinator:
+        setup = AttemptSetup(
+            graph=self.graph,
+            config=self.config,
+            store=self.store,
+            storage=self.storage,
+            open_storage=self.storage_at,
+            gateway=self.gateway,
+            clock=self.clock,
+            owner=self.owner,
+            root=self._root,
+            ownership=ownership,
+            restore=self._restore,
+            listeners=[self.events.append],
+            random=self.world.random,
+            hooks=distinct_hooks(self.hooks),
+            coordinators=distinct_coordinators(self.driver.gated(self._drivers), self.graph),
+            background=self.background,
+            directory_state=lambda path: self.directory,
+            acks=self._acks,
+        )
+        opened = CheckpointCoordinator.open(setup)
+        self._played.opened = opened
+        return opened
+
+    def run(self, working_directory: str | None = None) -> None:
+        """Report the run as RUNNING, its stages restored."""
+        self.coordinator.started(working_directory or f"/work/{self.owner}")
+
+    def crash(self) -> None:
+        """End the process: everything volatile is lost, queued deletions too. Go on with ``recover``."""
+        self.background.forget()
+        self.faults.disarm()
+
+    def recover(self) -> CheckpointCoordinator:
+        """Open the coordinator again for the same run: it attaches to the epoch the run holds."""
+        return self._open()
+
+    def another_process(self) -> CoordinatorHarness:
+        """Return a second process of the same run (Dagster's multiprocess executor)."""
+        return self._beside(self.owner, "latest", running=False)
+
+    def next_attempt(
+        self,
+        owner: str = "run-2",
+        *,
+        restore_from: str = "latest",
+        running: bool = True,
+        **options: Unpack[AttemptOptions],
+    ) -> CoordinatorHarness:
+        """Return a newer attempt of the pipeline over the same store and storage: this one is fenced.
+
+        ``options``: ``claim_mode`` and whatever else RestoreOptions has, ``hooks``, ``coordinators``, ``stages``,
+        ``edges``, settings; ``root``: the run that this one is another try of. Raises InvalidRequest for the owner
+        of this one: its processes attach to this attempt.
+        """
+        if owner == self.owner:
+            raise InvalidRequest(
+                f"run {owner!r} holds this attempt already: a newer one has another owner "
+                "(restart() begins a new attempt of the same run, another_process() takes part in this one)"
+            )
+        return self._beside(owner, restore_from, running=running, **options)
+
+    def restart(self, *, running: bool = True, **options: Unpack[AttemptOptions]) -> CoordinatorHarness:
+        """Return a new attempt of the same run, as a stream begins one after a failure: this one is fenced.
+
+        What the run has completed beats what it was to restore. Raises Fenced where a newer run owns the pipeline.
+        """
+        begun: AttemptOptions = {
+            "root": self._root,
+            "restore": self._restore,
+            "ownership": Ownership.RESTART,
+        }
+        return self._beside(self.owner, "latest", running=running, **{**begun, **options})
+
+    def _beside(self, owner: str, restore_from: str, **options: Any) -> CoordinatorHarness:
+        inherited: dict[str, Any] = {
+            "stages": self.graph.stages,
+            "edges": self.graph.edges,
+            "pipeline": self.graph.pipeline,
+            **self.config.model_dump(exclude_unset=True),
+        }
+        return CoordinatorHarness(
+            **{**inherited, **options},
+            owner=owner,
+            restore_from=restore_from,
+            world=self.world,
+        )
+
+    def close(self, status: RunStatus | str = RunStatus.SUSPENDED, *, clean: bool = True) -> None:
+        """End the attempt: SUSPENDED, FINISHED, CANCELED or FAILED."""
+        self.coordinator.close(one_of(RunStatus, status, "status"), clean=clean)
+
+    def fail_over(self, message: str = "") -> None:
+        """Let the stages restart within the attempt: everything pending fails with JOB_FAILOVER_REGION."""
+        self.coordinator.fail_over(message)
+
+    def dispose(self, savepoint_id: int) -> None:
+        """Delete a savepoint."""
+        self.coordinator.dispose_savepoint(number_of(savepoint_id))
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, stopping at every timer that falls due on the way. Raises InvalidRequest: backwards."""
+        if seconds < 0:
+            raise InvalidRequest(f"time does not run backwards: advance({seconds})")
+        end = self.clock.monotonic() + seconds
+        next_at = self.coordinator.poll()
+        while next_at is not None and next_at <= end:
+            self.clock.advance(max(0.0, next_at - self.clock.monotonic()))
+            next_at = self.coordinator.poll()
+        self.clock.advance(max(0.0, end - self.clock.monotonic()))
+        self.coordinator.poll()
+
+    def expire(self, checkpoint_id: int) -> None:
+        """Let time pass until the checkpoint's timeout is over."""
+        deadline = self.coordinator.deadline_of(number_of(checkpoint_id))
+        self.advance(max(0.0, deadline - self.clock.monotonic()))
+
+    def start_periodic(self) -> None:
+        """Switch the periodic scheduler on."""
+        self.coordinator.start_scheduler()
+
+    def stop_periodic(self) -> None:
+        """Switch it off."""
+        self.coordinator.stop_scheduler()
+
+    def backlog(self, *stages: str) -> None:
+        """Say which stages work off a backlog now; none: no stage does."""
+        self.coordinator.report_backlog(StageUid(s) for s in stages)
+
+    # --- names of the parts ---------------------------------------------------------------------------------
+
+    coordinator = Part(lambda h: h._played.coordinator)
+    graph = Part(lambda h: h._played.graph)
+    gateway = Part(lambda h: h._played.gateway)
+    background = Part(lambda h: h._played.background)
+    events = Part(lambda h: h._played.events)
+    paths = Part(lambda h: h._played.paths)
+
+    clock = Part(lambda h: h.world.clock)
+    memory_store = Part(lambda h: h.world.memory_store)
+    memory_storages = Part(lambda h: h.world.memory_storages)
+
+    record = Part(lambda h: h.read.record)
+    pending = Part(lambda h: h.read.pending)
+    completed = Part(lambda h: h.read.completed)
+    savepoints = Part(lambda h: h.read.savepoints)
+    queued = Part(lambda h: h.read.queued)
+    subsumed = Part(lambda h: h.read.subsumed)
+    discarded = Part(lambda h: h.read.discarded)
+    failures = Part(lambda h: h.read.failures)
+    rejected = Part(lambda h: h.read.rejected)
+    job_failures = Part(lambda h: h.read.job_failures)
+    failure_counter = Part(lambda h: h.read.failure_counter)
+    triggering = Part(lambda h: h.read.triggering)
+    is_scheduling = Part(lambda h: h.read.is_scheduling)
+    next_periodic = Part(lambda h: h.read.next_periodic)
+    restored = Part(lambda h: h.read.restored)
+    match = Part(lambda h: h.read.match)
+    stop_outcome = Part(lambda h: h.read.stop_outcome)
+    outcome = Part(lambda h: h.read.outcome)
+    kind = Part(lambda h: h.read.kind)
+    outstanding = Part(lambda h: h.read.outstanding)
+    properties = Part(lambda h: h.read.properties)
+    plan = Part(lambda h: h.read.plan)
+    status = Part(lambda h: h.read.status)
+    files = Part(lambda h: h.read.files)
+    is_stored = Part(lambda h: h.read.is_stored)
+    removed = Part(lambda h: h.read.removed)
+    metadata = Part(lambda h: h.read.metadata)
+    triggered = Part(lambda h: h.read.triggered)
+    options = Part(lambda h: h.read.options)
+    notices = Part(lambda h: h.read.notices)
+    completes = Part(lambda h: h.read.completes)
+    aborts = Part(lambda h: h.read.aborts)
+    statistics = Part(lambda h: h.read.statistics)
+    gauges = Part(lambda h: h.read.gauges)
+
+    attempt = Part(lambda h: h.tasks.attempt)
+    private = Part(lambda h: h.tasks.private)
+    shared = Part(lambda h: h.tasks.shared)
+    acknowledge = Part(lambda h: h.tasks.acknowledge)
+    acknowledge_stage = Part(lambda h: h.tasks.acknowledge_stage)
+    acknowledge_all = Part(lambda h: h.tasks.acknowledge_all)
+    answer_hook = Part(lambda h: h.tasks.answer_hook)
+    fail_hook = Part(lambda h: h.tasks.fail_hook)
+    decline = Part(lambda h: h.tasks.decline)
+    report = Part(lambda h: h.tasks.report)
+    fail_task = Part(lambda h: h.tasks.fail_task)
+    finish = Part(lambda h: h.tasks.finish)
+    restart_task = Part(lambda h: h.tasks.restart_task)
+    end_of_data = Part(lambda h: h.tasks.end_of_data)
+    confirm_aborted = Part(lambda h: h.tasks.confirm_aborted)
+
+    trigger = Part(lambda h: h.requests.trigger)
+    checkpoint = Part(lambda h: h.requests.checkpoint)
+    savepoint = Part(lambda h: h.requests.savepoint)
+    completed_checkpoint = Part(lambda h: h.requests.completed_checkpoint)
+    completed_savepoint = Part(lambda h: h.requests.completed_savepoint)
+    stop_with_savepoint = Part(lambda h: h.requests.stop_with_savepoint)
+
+    gates = Part(lambda h: h.driver.gates)
+    send_event = Part(lambda h: h.driver.send_event)
+    received = Part(lambda h: h.driver.received)
+    events_on_the_way = Part(lambda h: h.driver.events_on_the_way)
+    confirm_event = Part(lambda h: h.driver.confirm_event)
+    lose_event = Part(lambda h: h.driver.lose_event)
+    fail_coordinator = Part(lambda h: h.driver.fail_coordinator)
+    acknowledge_coordinator = Part(lambda h: h.driver.acknowledge_coordinator)
+
+    calls = Part(lambda h: h.faults.calls)
+    store = Part(lambda h: h.faults.store)
+    storage = Part(lambda h: h.faults.storage)
+    storage_at = Part(lambda h: h.faults.storage_at)
+    fail_next_metadata_write = Part(lambda h: h.faults.fail_next_metadata_write)
+    die_at_next_metadata_write = Part(lambda h: h.faults.die_at_next_metadata_write)
+    live_on = Part(lambda h: h.faults.live_on)
+    fail_next_location = Part(lambda h: h.faults.fail_next_location)
+    fail_next_deletion = Part(lambda h: h.faults.fail_next_deletion)
+    damage = Part(lambda h: h.faults.damage)
+    block_deletions = Part(lambda h: h.faults.block_deletions)
+    release_deletions = Part(lambda h: h.faults.release_deletions)
+    fail_next_store = Part(lambda h: h.faults.fail_next_store)
+    lose_next_store = Part(lambda h: h.faults.lose_next_store)
+    lose_next_store_answer = Part(lambda h: h.faults.lose_next_store_answer)
+    fail_next_trigger = Part(lambda h: h.faults.fail_next_trigger)
+
+    @property
+    def confirm_aborts(self) -> bool:
+        """Tasks confirm at once that they stopped writing for an aborted checkpoint."""
+        return self.tasks.confirm_aborts
+
+    @confirm_aborts.setter
+    def confirm_aborts(self, at_once: bool) -> None:
+        self.tasks.confirm_aborts = at_once
+
+    @property
+    def confirm_events(self) -> bool:
+        """Events of driver-side coordinators arrive at once."""
+        return self.driver.confirm_events
+
+    @confirm_events.setter
+    def confirm_events(self, at_once: bool) -> None:
+        self.driver.confirm_events = at_once

@@ -1,0 +1,102 @@
+"""Settings that a harness takes by name, for type checkers; a test compares them with the settings themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict
+
+from dagster_ckpt.core.config import (
+    CheckpointingMode,
+    ClaimMode,
+    ExternalizedCheckpointRetention,
+    RestoreOptions,
+)
+from dagster_ckpt.core.coordinator.state import AckDurability
+from dagster_ckpt.core.graph import StageSpec
+from dagster_ckpt.core.in_store import StorageKind
+from dagster_ckpt.core.request import SnapshotScope
+from dagster_ckpt.core.restore.facts import DirectoryState
+from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
+from dagster_ckpt.runtime.attempt_setup import Ownership
+from dagster_ckpt.runtime.driver.hooks import MasterHook
+from dagster_ckpt.testing.coordinator.participants import RecordingOperatorCoordinator
+from dagster_ckpt.testing.coordinator.world import World
+from dagster_ckpt.testing.graph import EdgeLike
+
+
+class Settings(TypedDict, total=False):
+    """The settings of CheckpointConfig, and of RestoreOptions but for ``restore_from``."""
+
+    interval: float | None
+    initial_delay: float | None
+    interval_during_backlog: float | None
+    mode: CheckpointingMode | str
+    timeout: float
+    min_pause: float
+    max_concurrent_checkpoints: int
+    tolerable_failed_checkpoints: int
+    externalized_checkpoint_retention: ExternalizedCheckpointRetention | str
+    num_retained: int
+    checkpoint_storage: StorageKind | str
+    store_max_object_size: int | str
+    store_max_checkpoint_size: int | str
+    savepoint_dir: str
+    incremental: bool
+    data_inline_threshold: int
+    checkpoints_after_tasks_finish: bool
+    aligned_checkpoint_timeout: float
+    unaligned: bool
+    cleaner_parallel_mode: bool
+    local_backup: bool
+    pause_sources_until_first_checkpoint: bool
+    history_size: int
+    claim_mode: ClaimMode | str
+    allow_non_restored_state: bool
+    roll_back_tables: bool
+    fork: bool
+    without_channel_state_of: int | None
+
+
+class AttemptOptions(Settings, total=False):
+    """Options of another attempt."""
+
+    stages: Mapping[str, int] | Sequence[StageSpec]
+    edges: Sequence[EdgeLike]
+    pipeline: str
+    union_state: Iterable[str]
+    hooks: Sequence[MasterHook]
+    coordinators: Sequence[RecordingOperatorCoordinator]
+    root: str
+    ownership: Ownership | str
+    restore: RestoreOptions | None
+    directory: DirectoryState | str
+    acks: AckDurability | str
+    seed: int
+    world: World | None
+    store: CoordinatorStore | None
+    storage: CheckpointStorage | None
+
+
+class HarnessOptions(AttemptOptions, total=False):
+    """Everything that CoordinatorHarness takes."""
+
+    owner: str
+    restore_from: str
+    running: bool
+
+
+class RequestFields(TypedDict, total=False):
+    """Fields of a request."""
+
+    name: str
+    labels: Mapping[str, str]
+    note: str
+    request_id: str
+
+
+class TriggerFields(RequestFields, total=False):
+    """Fields of a request whose kind is known."""
+
+    periodic: bool
+    scope: SnapshotScope | str
+    target: str

@@ -1,0 +1,15 @@
+"""The table of ``docs/reference/configuration.md``."""
+
+from __future__ import annotations
+
+from dagster_ckpt.core.flink_options import FLINK_OPTIONS, OURS
+
+
+def rendered() -> str:
+    """Return the table of the configuration page."""
+    lines = ["| Flink | Flink's default | here | remark |", "|---|---|---|---|"]
+    for option in FLINK_OPTIONS:
+        here = f"`{option.here}`" if option.here else "-"
+        lines.append(f"| `{option.name}` | {option.default} | {here} | {option.note} |")
+    lines += [f"| - | - | `{name}` | {note} |" for name, note in OURS.items()]
+    return "\n".join(lines)

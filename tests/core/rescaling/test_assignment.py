@@ -1,0 +1,304 @@
+"""Dealing saved state out to another number of subtasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagster_ckpt.core.rescaling.assignment import (
+    ListState,
+    Redistribution,
+    SubtaskMapper,
+    assign_channel_state,
+    old_subtasks,
+    redistribute,
+    refuse_to_cut,
+)
+from dagster_ckpt.core.rescaling.key_groups import (
+    KeyedHandle,
+    KeyGroupRange,
+    assign_keyed,
+    default_max_parallelism,
+    key_group_of,
+    partition,
+    subtask_of,
+)
+from dagster_ckpt.errors import InvalidRequest
+
+# --- key groups -----------------------------------------------------------------------------------
+
+
+@given(max_parallelism=st.integers(1, 300), data=st.data())
+def test_every_key_group_has_exactly_one_owner(max_parallelism: int, data: st.DataObject) -> None:
+    """CheckpointCoordinatorTest#testCreateKeyGroupPartitions."""
+    parallelism = data.draw(st.integers(1, max_parallelism))
+    ranges = partition(parallelism=parallelism, max_parallelism=max_parallelism)
+    owners = {group: i for i, mine in enumerate(ranges) for group in range(mine.start, mine.end + 1)}
+    assert sorted(owners) == list(range(max_parallelism))
+    assert sum(len(mine) for mine in ranges) == max_parallelism
+    for group, owner in owners.items():
+        assert subtask_of(group, parallelism=parallelism, max_parallelism=max_parallelism) == owner
+    assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "derived"),
+    [(1, 128), (85, 128), (86, 256), (128, 256), (171, 256), (172, 512), (30_000, 32_768), (32_768, 32_768)],
+)
+def test_the_derived_maximum_is_a_power_of_two_with_room_to_grow(parallelism: int, derived: int) -> None:
+    assert default_max_parallelism(parallelism) == derived
+
+
+@pytest.mark.parametrize("parallelism", [0, -1, 32_769])
+def test_no_maximum_is_derived_where_none_can_hold(parallelism: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"parallelism must be from 1 to 32768, got {parallelism}"):
+        default_max_parallelism(parallelism)
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 0), (1, 2), (42, 42), (0, 32_767), (32_766, 32_767)])
+def test_a_range_knows_its_key_groups(start: int, end: int) -> None:
+    """KeyGroupRangeTest#testKeyGroupRangeBasics."""
+    mine = KeyGroupRange(start, end)
+    assert list(mine) == [*range(start, end + 1)]
+    assert len(mine) == end - start + 1
+    assert start in mine
+    assert end in mine
+    assert start - 1 not in mine
+    assert end + 1 not in mine
+
+
+@pytest.mark.parametrize(("start", "end"), [(-3, 2), (3, 1)])
+def test_a_range_that_holds_nothing_or_begins_below_zero_is_refused(start: int, end: int) -> None:
+    """KeyGroupRangeTest#testKeyGroupRangeBasics."""
+    with pytest.raises(InvalidRequest, match=f"got {start} to {end}"):
+        KeyGroupRange(start, end)
+
+
+def test_more_subtasks_than_key_groups_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"parallelism 5 must be .* at most the max_parallelism 4"):
+        partition(parallelism=5, max_parallelism=4)
+
+
+@given(st.integers(-(2**31), 2**31 - 1))
+def test_every_hash_has_a_key_group(key_hash: int) -> None:
+    assert 0 <= key_group_of(key_hash, 128) < 128
+    assert key_group_of(key_hash, 128) == key_group_of(key_hash, 128)
+
+
+@pytest.mark.parametrize(("word", "hashed"), [(0, 0x2362F9DE), (0x87654321, (1 << 32) - 0xF55B516B)])
+def test_hashes_are_spread_by_murmur3(word: int, hashed: int) -> None:
+    """Published test vectors of MurmurHash3_x86_32 with seed 0; the second is negative as a signed word."""
+    assert key_group_of(word, 1 << 15) == hashed % (1 << 15)
+
+
+def test_consecutive_hashes_are_spread() -> None:
+    used = Counter(key_group_of(i, 128) for i in range(12_800))
+    assert len(used) == 128
+    assert max(used.values()) < 200
+
+
+def handles(parallelism: int, max_parallelism: int) -> list[list[KeyedHandle[int]]]:
+    ranges = partition(parallelism=parallelism, max_parallelism=max_parallelism)
+    return [[KeyedHandle(mine, i)] for i, mine in enumerate(ranges)]
+
+
+def test_the_same_parallelism_keeps_each_handle_where_it_was() -> None:
+    old = handles(4, 16)
+    assert assign_keyed(old, parallelism=4, max_parallelism=16) == tuple(map(tuple, old))
+
+
+@given(max_parallelism=st.integers(1, 200), data=st.data())
+def test_rescaling_gives_every_key_group_to_its_new_owner_once(
+    max_parallelism: int, data: st.DataObject
+) -> None:
+    """CheckpointCoordinatorRestoringTest#testRestoreLatestCheckpointedStateScaleIn, …ScaleOut (C077)."""
+    before, after = (data.draw(st.integers(1, max_parallelism)) for _ in range(2))
+    old = handles(before, max_parallelism)
+    owner = {g: h[0].state for h in old for g in range(h[0].range.start, h[0].range.end + 1)}
+    new = assign_keyed(old, parallelism=after, max_parallelism=max_parallelism)
+    ranges = partition(parallelism=after, max_parallelism=max_parallelism)
+    for mine, assigned in zip(ranges, new, strict=True):
+        groups = [(g, h.state) for h in assigned for g in range(h.range.start, h.range.end + 1)]
+        assert sorted(groups) == [(g, owner[g]) for g in range(mine.start, mine.end + 1)]
+
+
+def test_ranges_clip() -> None:
+    assert KeyGroupRange(0, 5).clip(KeyGroupRange(4, 9)) == KeyGroupRange(4, 5)
+    assert KeyGroupRange(0, 3).clip(KeyGroupRange(4, 9)) is None
+
+
+# --- list state -----------------------------------------------------------------------------------
+
+
+def split(*items: int) -> ListState[int]:
+    return ListState(Redistribution.SPLIT, items)
+
+
+def items(new: tuple[dict[str, ListState[int]], ...], name: str) -> list[tuple[int, ...]]:
+    return [lists[name].items if name in lists else () for lists in new]
+
+
+def test_split_items_are_dealt_contiguously_in_subtask_order() -> None:
+    """SAO#testRepartitionSplitDistributeStates (C086)."""
+    old = [{"s": split(0, 1, 2, 3)}, {"s": split(4, 5, 6)}]
+    assert items(redistribute(old, parallelism=3), "s") == [(0, 1, 2), (3, 4), (5, 6)]
+
+
+def test_extras_of_the_next_state_begin_where_those_of_the_last_ended() -> None:
+    """SAO#testReDistributeCombinedPartitionableStates (C086): the load evens out."""
+    old = [{"a": split(*range(4)), "b": split(*range(4)), "c": split(*range(4))}]
+    new = redistribute(old, parallelism=3)
+    assert [len(part) for part in items(new, "a")] == [2, 1, 1]
+    assert [len(part) for part in items(new, "b")] == [1, 2, 1]
+    assert [len(part) for part in items(new, "c")] == [1, 1, 2]
+
+
+def test_the_same_parallelism_keeps_split_items_where_they_were() -> None:
+    """CheckpointCoordinatorTest#testPartitionableStateRepartitioning."""
+    old = [{"s": split(0, 1, 2)}, {"s": split()}, {}]
+    assert items(redistribute(old, parallelism=3), "s") == [(0, 1, 2), (), ()]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
+def test_union_gives_everything_to_everyone(parallelism: int) -> None:
+    """SAO#testRepartitionUnionState; also with the same parallelism."""
+    old = [{"u": ListState(Redistribution.UNION, (i,))} for i in range(3)]
+    assert items(redistribute(old, parallelism=parallelism), "u") == [(0, 1, 2)] * parallelism
+
+
+def test_broadcast_takes_one_old_copy_each() -> None:
+    """SAO#testRepartitionBroadcastState: new i takes old i mod old parallelism."""
+    old = [{"b": ListState(Redistribution.BROADCAST, (i,))} for i in range(2)]
+    assert items(redistribute(old, parallelism=5), "b") == [(0,), (1,), (0,), (1,), (0,)]
+    assert items(redistribute(old, parallelism=1), "b") == [(0,)]
+
+
+def test_broadcast_state_that_only_some_reported_fills_the_gaps() -> None:
+    """SAO#testPartiallyReported, #testRepartitionBroadcastStateWithNullSubtaskState,
+    …WithEmptySubtaskState."""
+    old: list[dict[str, ListState[int]]] = [{"b": ListState(Redistribution.BROADCAST, (7,))}, {}]
+    assert items(redistribute(old, parallelism=2), "b") == [(7,), (7,)]
+    assert items(redistribute(old, parallelism=3), "b") == [(7,)] * 3
+
+
+def test_list_state_is_dealt_to_at_least_one_subtask() -> None:
+    with pytest.raises(InvalidRequest, match="parallelism must be at least 1, got 0"):
+        redistribute([{"a": ListState(Redistribution.SPLIT, (1,))}], parallelism=0)
+
+
+def test_a_new_stage_without_state_gets_none() -> None:
+    """SAO#assigningStateHandlesCanNotBeNull."""
+    empty: list[dict[str, ListState[int]]] = [{}, {}]
+    assert redistribute(empty, parallelism=3) == ({}, {}, {})
+
+
+def test_a_name_saved_with_two_modes_is_refused() -> None:
+    old = [{"s": split(1)}, {"s": ListState(Redistribution.UNION, (2,))}]
+    with pytest.raises(InvalidRequest, match="'s' was saved both as split and as union"):
+        redistribute(old, parallelism=1)
+
+
+@given(
+    old=st.lists(
+        st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(), max_size=6).map(tuple)),
+        min_size=1,
+        max_size=6,
+    ),
+    parallelism=st.integers(1, 8),
+)
+def test_split_redistribution_conserves_items_and_their_order(
+    old: list[dict[str, tuple[int, ...]]], parallelism: int
+) -> None:
+    lists = [{name: split(*part) for name, part in subtask.items()} for subtask in old]
+    new = redistribute(lists, parallelism=parallelism)
+    rescaled = parallelism != len(old)
+    for name in "abc":
+        before = [item for subtask in old for item in subtask.get(name, ())]
+        parts = items(new, name)
+        assert Counter(item for part in parts for item in part) == Counter(before)
+        if rescaled:
+            sizes = [len(part) for part in parts]
+            assert max(sizes) - min(sizes) <= 1
+    if rescaled:
+        totals = [sum(len(state.items) for state in subtask.values()) for subtask in new]
+        assert max(totals) - min(totals) <= 1
+
+
+def test_state_that_is_not_partitioned_cannot_be_cut() -> None:
+    """RescalingITCase#testSavepointRescalingNonPartitionedStateCausesException."""
+    refuse_to_cut("agg", saved_parallelism=4, parallelism=4)
+    with pytest.raises(InvalidRequest, match="cannot run with 2"):
+        refuse_to_cut("agg", saved_parallelism=4, parallelism=2)
+
+
+# --- in-flight data -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mapper", list(SubtaskMapper))
+def test_without_rescaling_each_subtask_reads_its_own(mapper: SubtaskMapper) -> None:
+    """SAO#testChannelStateAssignmentNoRescale, #testChannelStateAssignmentStability."""
+    assert [old_subtasks(mapper, i, old_parallelism=3, new_parallelism=3) for i in range(3)] == [
+        (0,),
+        (1,),
+        (2,),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mapper", "old", "new", "expected"),
+    [
+        (SubtaskMapper.ROUND_ROBIN, 3, 2, [(0, 2), (1,)]),
+        (SubtaskMapper.ROUND_ROBIN, 2, 3, [(0,), (1,), ()]),
+        (SubtaskMapper.FIRST, 3, 2, [(0, 1, 2), ()]),
+        (SubtaskMapper.FULL, 2, 3, [(0, 1)] * 3),
+        (SubtaskMapper.RANGE, 3, 2, [(0, 1), (1, 2)]),
+        (SubtaskMapper.RANGE, 2, 3, [(0,), (0, 1), (1,)]),
+        (SubtaskMapper.RANGE, 2, 4, [(0,), (0,), (1,), (1,)]),
+    ],
+)
+def test_rescaled_edges_map_old_subtasks_to_new_ones(
+    mapper: SubtaskMapper, old: int, new: int, expected: list[tuple[int, ...]]
+) -> None:
+    """SAO#testChannelStateAssignmentUpscaling, #testChannelStateAssignmentDownscaling."""
+    assert [old_subtasks(mapper, i, old_parallelism=old, new_parallelism=new) for i in range(new)] == expected
+
+
+def test_a_pointwise_edge_with_in_flight_data_cannot_be_rescaled() -> None:
+    with pytest.raises(InvalidRequest, match="in-flight data of a pointwise edge cannot go from 3 to 2"):
+        assign_channel_state([["x"], [], []], SubtaskMapper.UNSUPPORTED, parallelism=2)
+
+
+def test_a_pointwise_edge_without_in_flight_data_may_be_rescaled() -> None:
+    """SAO#testMixedExchangesForwardAndHashNoStateOnForward."""
+    empty: list[list[str]] = [[], [], []]
+    assert assign_channel_state(empty, SubtaskMapper.UNSUPPORTED, parallelism=2) == ((), ())
+
+
+def test_data_read_by_several_is_marked_for_filtering() -> None:
+    shares = assign_channel_state([["x"], ["y"], ["z"]], SubtaskMapper.RANGE, parallelism=2)
+    assert [[(s.state, s.readers) for s in mine] for mine in shares] == [
+        [("x", 1), ("y", 2)],
+        [("y", 2), ("z", 1)],
+    ]
+
+
+@given(
+    old=st.lists(st.lists(st.integers(), max_size=3), min_size=1, max_size=12),
+    new=st.integers(1, 12),
+    mapper=st.sampled_from([m for m in SubtaskMapper if m is not SubtaskMapper.UNSUPPORTED]),
+)
+def test_no_in_flight_data_is_lost_and_each_piece_knows_its_readers(
+    old: list[list[int]], new: int, mapper: SubtaskMapper
+) -> None:
+    shares = assign_channel_state(old, mapper, parallelism=new)
+    read = Counter(share.old_subtask for mine in shares for share in mine)
+    for index, pieces in enumerate(old):
+        if pieces:
+            assert read[index] >= len(pieces)
+            readers = {s.readers for mine in shares for s in mine if s.old_subtask == index}
+            assert readers == {read[index] // len(pieces)}
+    if mapper in (SubtaskMapper.ROUND_ROBIN, SubtaskMapper.FIRST):
+        assert all(share.readers == 1 for mine in shares for share in mine)

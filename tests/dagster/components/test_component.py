@@ -1,0 +1,123 @@
+"""The component: scaffolded, loaded from YAML, wrong attributes refused."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from dagster.components.testing import DefsFolderSandbox, create_defs_folder_sandbox
+
+from dagster_ckpt import CheckpointedPipelineComponent, InvalidRequest
+from tests.root import ROOT
+
+# Dagster's own use of its beta classes while it loads any component
+pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
+
+
+@pytest.fixture
+def sandbox() -> Iterator[DefsFolderSandbox]:
+    with create_defs_folder_sandbox() as made:
+        yield made
+
+
+def scaffolded(sandbox: DefsFolderSandbox, name: str = "orders", **attributes: Any) -> Path:
+    """A folder as ``dg scaffold defs`` leaves it, its attributes extended."""
+    path = sandbox.scaffold_component(
+        CheckpointedPipelineComponent, defs_path=name, scaffold_params={"pipeline": name}
+    )
+    file = path / "defs.yaml"
+    document = yaml.safe_load(file.read_text())
+    document["attributes"].update(attributes)
+    file.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_what_is_scaffolded_loads_and_operates_the_pipeline(sandbox: DefsFolderSandbox) -> None:
+    path = scaffolded(sandbox)
+    assert yaml.safe_load((path / "defs.yaml").read_text())["type"].endswith("CheckpointedPipelineComponent")
+    with sandbox.load_component_and_build_defs(defs_path=path) as (component, defs):
+        assert isinstance(component, CheckpointedPipelineComponent)
+        names = {job.name for job in defs.resolve_all_job_defs()}
+        assert {"orders", "orders_restore", "orders_savepoint", "orders_dispose"} <= names
+        assert dg.AssetKey(["orders", "checkpoints"]) in defs.resolve_all_asset_keys()
+        assert {"orders_safety_net", "orders_failure_alarm"} <= {s.name for s in defs.sensors or ()}
+        coordinator = (defs.resources or {})["checkpoint_coordinator"]
+        assert coordinator.base_dir == str(sandbox.project_root.resolve() / ".checkpointed" / "orders")
+
+
+def test_every_group_of_attributes_reaches_what_it_is_about(sandbox: DefsFolderSandbox) -> None:
+    path = scaffolded(
+        sandbox,
+        checkpoint_dir="s3://bucket/checkpoints",
+        checkpoint_storage="store",
+        savepoint_dir="./savepoints",
+        interval_seconds=10,
+        checkpointing={"num_retained": 5},
+        savepoints={"cron_schedule": "0 3 * * *", "retain": 7, "retain_days": 30},
+        alarm={"after_failures": 2, "max_age_seconds": 3600, "notify": "builtins:print"},
+        restart={"max_restarts": 5, "delay_seconds": 1},
+        spark={"master": "local[4,3]", "conf": {"spark.ui.enabled": "false"}},
+    )
+    with sandbox.load_component_and_build_defs(defs_path=path) as (component, defs):
+        assert isinstance(component, CheckpointedPipelineComponent)
+        resources = defs.resources or {}
+        assert resources["checkpoint_coordinator"].checkpoint_dir == "s3://bucket/checkpoints"
+        assert resources["checkpoint_coordinator"].storage().base_uri == "store://checkpoints"
+        assert resources["checkpoint_coordinator"].savepoint_dir.endswith("/savepoints")
+        assert resources["spark"].master == "local[4,3]"
+        assert defs.resolve_schedule_def("orders_savepoint_schedule").cron_schedule == "0 3 * * *"
+        assert "orders_restart" in {s.name for s in defs.sensors or ()}
+        options = component.options()
+        assert options.notify is print
+        assert options.alarm_policy.max_age == 3600.0
+        assert options.savepoints is not None
+        assert options.savepoints.retention.keep_for == 30 * 86400.0
+
+
+def test_two_components_of_one_project_share_their_resources(sandbox: DefsFolderSandbox) -> None:
+    first = scaffolded(sandbox, "orders", base_dir="./state")
+    second = scaffolded(sandbox, "returns", base_dir="./state")
+    with (
+        sandbox.load_component_and_build_defs(defs_path=first) as (_, one),
+        sandbox.load_component_and_build_defs(defs_path=second) as (_, other),
+    ):
+        merged = dg.Definitions.merge(one, other)
+        dg.Definitions.validate_loadable(merged)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"pipeline": "other"}, "defines no pipeline 'other'; its pipelines: orders"),
+        ({"checkpointing": {"num_retained": 0}}, "num_retained"),
+        ({"checkpointing": {"no_such_option": 1}}, "no_such_option"),
+        ({"savepoints": {"cron_schedule": "0 3 * * *", "retain": 0}}, "keep_last must be at least 1"),
+        ({"alarm": {"notify": "no_such_module:f"}}, "cannot be imported"),
+        ({"alarm": {"notify": "builtins:__name__"}}, "is not a function"),
+    ],
+)
+def test_attributes_that_cannot_work_are_refused_in_one_sentence(
+    sandbox: DefsFolderSandbox, attributes: dict[str, Any], message: str
+) -> None:
+    path = scaffolded(sandbox, **attributes)
+    with (
+        pytest.raises(Exception, match="CheckpointedPipelineComponent") as raised,
+        sandbox.load_component_and_build_defs(defs_path=path),
+    ):
+        pass
+    assert isinstance(raised.value.__cause__, InvalidRequest)
+    assert message in str(raised.value.__cause__)
+
+
+def test_dg_finds_the_component_by_the_name_people_write() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [module] = project["entry-points"]["dagster_dg_cli.registry_modules"].values()
+    assert module == "dagster_ckpt"
+    found = vars(__import__(module)).get("CheckpointedPipelineComponent")
+    assert found is CheckpointedPipelineComponent
+    assert "CheckpointedPipelineComponent" in dir(__import__(module))

@@ -1,0 +1,55 @@
+"""The job that takes a checkpoint at once, of an idle pipeline, on real Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from dagster_ckpt.core.model import CheckpointMetadata
+from tests.spark.epoch.conftest import Lab, failure_text, feed, lab
+from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+__all__ = ["feed", "lab"]
+
+
+def sizes(metadata: CheckpointMetadata) -> tuple[int, int]:
+    """All bytes, and those that were uploaded."""
+    metrics = [stage.metrics for stage in metadata.stages]
+    return sum(m.bytes_full for m in metrics), sum(m.bytes_new for m in metrics)
+
+
+@pytest.mark.parametrize("lab", [{"incremental": False, "num_retained": 10}], indirect=True)
+def test_an_idle_pipelines_checkpoint_is_configured_incremental_or_full_as_asked(
+    lab: Lab, feed: Feed
+) -> None:
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    for config in ({}, {"scope": "incremental"}, {"scope": "full"}):
+        taken = lab.run(pipeline, job="shop_checkpoint", ops={"checkpoint": {"config": config}})
+        assert taken.success, failure_text(taken)
+    assert lab.partitions(pipeline) == [f"chk-00000{n}" for n in (1, 2, 3, 4)]
+    kinds = [str(m.metadata["kind"].value) for m in lab.materializations(pipeline)]
+    assert kinds == ["full_checkpoint", "checkpoint", "checkpoint", "checkpoint"]
+    configured, incremental, full = (sizes(lab.metadata(pipeline, n)) for n in (2, 3, 4))
+    assert configured[1] == configured[0], "incremental is off"
+    assert incremental[1] < incremental[0]
+    assert full[1] == full[0]
+
+
+def test_the_pipeline_goes_on_after_its_checkpoint_and_is_restored_from_it(lab: Lab, feed: Feed) -> None:
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    assert lab.run(pipeline, job="shop_checkpoint").success
+    feed.order(("ann", 100))
+    assert lab.run(pipeline).success
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert lab.run(pipeline, restore_from="chk-2").success
+    assert lab.record(pipeline).restored_id == 2
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+
+def test_a_scope_that_does_not_exist_is_refused_with_those_that_do(lab: Lab, feed: Feed) -> None:
+    config = {"checkpoint": {"config": {"scope": "half"}}}
+    refused = lab.run(shop(feed.folder), job="shop_checkpoint", ops=config)
+    assert not refused.success
+    assert "scope must be one of configured, full, incremental, got 'half'" in failure_text(refused)

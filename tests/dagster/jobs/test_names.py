@@ -1,0 +1,75 @@
+"""Names people launch by, and run configs, links and schedules spell: they never change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_ckpt import (
+    PipelineOptions,
+    RestartPolicy,
+    SavepointSchedule,
+    build_pipeline_definitions,
+    checkpointed_pipeline,
+    spark_sink,
+    spark_source,
+)
+from tests.spark.epoch.small_pipeline import shop
+
+
+@pytest.fixture(scope="module")
+def definitions() -> dg.Definitions:
+    schedule = SavepointSchedule(cron_schedule="0 3 * * *")
+    options = PipelineOptions(restart=RestartPolicy(), savepoints=schedule)
+    return build_pipeline_definitions(shop(Path("feed")), options=options)
+
+
+STAGES = {"orders", "customers", "lines", "matched", "totals"}
+JOBS = {
+    "shop": {"restore", *STAGES, "complete"},
+    "shop_restore": {"restore", *STAGES, "complete"},
+    "shop_streaming": {"stream"},
+    "shop_stop": {"stop"},
+    "shop_savepoint": {"savepoint"},
+    "shop_checkpoint": {"checkpoint"},
+    "shop_preview": {"preview"},
+    "shop_dispose": {"dispose"},
+}
+
+
+def test_jobs_and_their_ops_have_the_names_they_always_had(definitions: dg.Definitions) -> None:
+    jobs = [job for job in definitions.resolve_all_job_defs() if not job.name.startswith("__")]
+    assert {job.name: {node.name for node in job.nodes} for job in jobs} == JOBS
+    for job in jobs:
+        assert {node.definition.name for node in job.nodes} == {f"shop__{op}" for op in JOBS[job.name]}
+        assert job.tags["dagster_ckpt/pipeline"] == "shop"
+        assert job.tags["dagster/retry_strategy"] == "ALL_STEPS"
+
+
+def test_sensors_schedules_and_resources_have_the_names_they_always_had(definitions: dg.Definitions) -> None:
+    assert {sensor.name for sensor in definitions.sensors or ()} == {
+        *("shop_safety_net", "shop_run_failed", "shop_run_canceled", "shop_failure_alarm"),
+        *("shop_restart", "shop_streaming_restart"),
+    }
+    assert {schedule.name for schedule in definitions.schedules or ()} == {"shop_savepoint_schedule"}
+    assert set(definitions.resources or ()) == {"checkpoint_coordinator", "spark"}
+
+
+def test_a_stage_may_be_called_as_a_jobs_op_is() -> None:
+    @spark_source(uid="checkpoint")
+    def first(spark: Any) -> Any:
+        raise NotImplementedError
+
+    @spark_sink(uid="stop")
+    def last(rows: Any) -> Any:
+        raise NotImplementedError
+
+    @checkpointed_pipeline(name="named")
+    def named() -> None:
+        last(first())
+
+    jobs = build_pipeline_definitions(named).get_repository_def().get_all_jobs()
+    assert {"named", "named_checkpoint", "named_stop"} <= {job.name for job in jobs}

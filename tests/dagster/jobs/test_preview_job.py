@@ -1,0 +1,71 @@
+"""What the preview job shows: a sentence, tables, and every reason a restore would be refused for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.dagster.jobs.preview import preview_metadata, sentence_of
+from dagster_ckpt.operations.offsets import OffsetStep
+from dagster_ckpt.operations.preview import Replay, RestorePreview, SchemaMismatch, StageFate, StagePreview
+from dagster_ckpt.operations.preview_tables import TableFate, TablePreview
+
+POSSIBLE = RestorePreview(
+    pipeline=PipelineId("shop"),
+    snapshot="checkpoint 31 of shop",
+    uri="file:///c/shop/chk-31",
+    refusals=(),
+    warnings=("table /t keeps rows past the restore point",),
+    compared_with="its newest snapshot, chk-000040",
+    stages=(
+        StagePreview(
+            uid="orders", fate=StageFate.RESTORED, saved_uid="orders", batch_id=7, bytes=100, files=3
+        ),
+        StagePreview(uid="totals", fate=StageFate.NEW),
+    ),
+    replay=(
+        Replay(
+            stage="orders",
+            step=OffsetStep(source="0", start="3", end="9", units=6),
+            batches=2,
+        ),
+    ),
+    tables=(TablePreview(stage="totals", uri="/t", mode="append", fate=TableFate.MOVES, rows_set_aside=5),),
+    schemas=(SchemaMismatch(stage="orders", what="provider", saved="hdfsbacked", current="rocksdb"),),
+)
+
+
+def rows(value: Any) -> list[dict[str, Any]]:
+    assert isinstance(value, dg.TableMetadataValue)
+    return [dict(record.data) for record in value.records]
+
+
+def test_a_preview_tells_what_comes_back_what_is_read_again_and_what_moves() -> None:
+    assert sentence_of(POSSIBLE) == (
+        "restoring checkpoint 31 of shop would bring back 100 bytes of state in 2 stages, replay 1 sources and "
+        "touch 1 tables"
+    )
+    shown = preview_metadata(POSSIBLE)
+    assert shown["possible"].value is True
+    assert rows(shown["stages"]) == [
+        {"stage": "orders", "gets": "restored", "batch": "7", "bytes": 100, "files": 3},
+        {"stage": "totals", "gets": "new", "batch": "-", "bytes": 0, "files": 0},
+    ]
+    assert rows(shown["replay"]) == [{"stage": "orders", "source": "0", "units": "6", "batches": "2"}]
+    assert rows(shown["tables"])[0]["rows_set_aside"] == 5
+    assert rows(shown["state_schema_changes"]) == [
+        {"stage": "orders", "what": "provider", "saved": "hdfsbacked", "now": "rocksdb"}
+    ]
+    assert shown["warnings"].value == "* table /t keeps rows past the restore point"
+    assert "refusals" not in shown
+
+
+def test_a_restore_that_would_be_refused_says_so_with_every_reason() -> None:
+    refused = replace(POSSIBLE, refusals=("a.sst is missing", "stage 'x' had other inputs"))
+    assert sentence_of(refused) == "restoring checkpoint 31 of shop would be refused: a.sst is missing"
+    shown = preview_metadata(refused)
+    assert shown["possible"].value is False
+    assert shown["refusals"].value == "* a.sst is missing\n* stage 'x' had other inputs"

@@ -1,0 +1,146 @@
+"""The failure alarm as the daemon evaluates it, over a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from dagster_ckpt import AlarmMessage, PipelineOptions
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.supervision.alarms import AlarmState
+from dagster_ckpt.dagster.alarm_facts import alarm_facts
+from dagster_ckpt.dagster.checks.age import age_result
+from dagster_ckpt.dagster.checks.succeeded import succeeded_result
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
+from tests.dagster.conftest import Site
+from tests.spark.epoch.small_pipeline import shop
+
+ALARM = "shop_failure_alarm"
+
+
+@pytest.fixture
+def heard() -> list[AlarmMessage]:
+    return []
+
+
+@pytest.fixture
+def alarmed(tmp_path: Path, heard: list[AlarmMessage]) -> Iterator[Site]:
+    options = PipelineOptions(alarm_after_failures=2, notify=heard.append)
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        yield Site(tmp_path / "site", instance, shop(tmp_path / "feed"), options=options)
+
+
+def fail(attempt: CoordinatorHarness, stage: str = "matched") -> None:
+    number = attempt.checkpoint()
+    attempt.acknowledge_stage(number, "orders")
+    attempt.acknowledge_stage(number, "customers")
+    attempt.decline(number, stage, message="no space left on device")
+
+
+def test_the_hook_hears_once_when_it_begins_and_once_when_it_is_over(
+    alarmed: Site, heard: list[AlarmMessage]
+) -> None:
+    run = alarmed.start_run()
+    attempt = alarmed.attempt(run)
+    cursor = alarmed.tick(ALARM).cursor
+    for _ in range(4):
+        fail(attempt)
+        cursor = alarmed.tick(ALARM, cursor).cursor
+    attempt.completed_checkpoint()
+    cursor = alarmed.tick(ALARM, cursor).cursor
+    alarmed.tick(ALARM, cursor)
+    assert [m.alarm.state for m in heard] == [AlarmState.RAISED, AlarmState.CLEARED]
+    first = heard[0]
+    assert first.text.startswith("shop: 2 checkpoints in a row have failed, the last (2) at stage matched")
+    assert "no space left on device" in first.text
+    assert first.alarm.reason == "CHECKPOINT_DECLINED"
+    assert first.run_link == f"/runs/{run.run_id}"
+    assert first.checks_link == "/assets/shop/checkpoints?view=checks"
+
+
+def test_the_asset_shows_the_alarm_and_its_end(alarmed: Site) -> None:
+    attempt = alarmed.attempt(alarmed.start_run())
+    fail(attempt)
+    fail(attempt)
+    cursor = alarmed.tick(ALARM).cursor
+    attempt.completed_checkpoint()
+    alarmed.tick(ALARM, cursor)
+    raised, cleared = alarmed.observations()
+    assert raised.metadata["alarm"].value == "failures raised"
+    assert raised.metadata["stage"].value == "matched, lines, totals"
+    assert cleared.metadata["alarm"].value == "failures cleared"
+
+
+def test_a_corrupt_cursor_costs_no_more_than_being_told_again(
+    alarmed: Site, heard: list[AlarmMessage]
+) -> None:
+    attempt = alarmed.attempt(alarmed.start_run())
+    fail(attempt)
+    fail(attempt)
+    for cursor in ("{", '{"failures": "many"}', "null"):
+        alarmed.tick(ALARM, cursor)
+    assert [m.alarm.state for m in heard] == [AlarmState.RAISED] * 3
+
+
+def test_a_hook_that_fails_is_called_again_in_the_next_tick(alarmed: Site, heard: list[AlarmMessage]) -> None:
+    calls: list[AlarmMessage] = []
+
+    def unreachable(message: AlarmMessage) -> None:
+        calls.append(message)
+        if len(calls) == 1:
+            raise ConnectionError("the chat is down")
+
+    site = replace(alarmed, options=PipelineOptions(alarm_after_failures=1, notify=unreachable))
+    fail(site.attempt(site.start_run()))
+    with pytest.raises(ConnectionError):
+        site.tick(ALARM)
+    site.tick(ALARM)
+    assert len(calls) == 2
+
+
+def test_a_streak_longer_than_a_page_of_the_history_is_still_one_episode(
+    alarmed: Site, heard: list[AlarmMessage]
+) -> None:
+    attempt = alarmed.attempt(alarmed.start_run(), tolerable_failed_checkpoints=1000)
+    attempt.completed_checkpoint()
+    cursor = None
+    for _ in range(30):
+        fail(attempt)
+        cursor = alarmed.tick(ALARM, cursor).cursor
+    assert [m.alarm.state for m in heard] == [AlarmState.RAISED]
+
+
+# --- the two checks that read the same facts --------------------------------------------------------------------
+
+
+def test_the_check_shows_streak_reason_and_stage_and_is_green_again_after_a_success(alarmed: Site) -> None:
+    attempt = alarmed.attempt(alarmed.start_run())
+    store, name = alarmed.resource.store(), PipelineId("shop")
+    assert succeeded_result(alarm_facts(store, name, now=0.0)).passed
+    fail(attempt)
+    fail(attempt)
+    red = succeeded_result(alarm_facts(store, name, now=0.0))
+    assert not red.passed
+    assert red.metadata["consecutive_failures"].value == 2
+    assert red.metadata["reason"].value == "CHECKPOINT_DECLINED"
+    assert red.metadata["stage"].value == "matched, lines, totals"
+    attempt.completed_checkpoint()
+    assert succeeded_result(alarm_facts(store, name, now=0.0)).passed
+
+
+def test_the_age_check_compares_with_its_bound(alarmed: Site) -> None:
+    attempt = alarmed.attempt(alarmed.start_run())
+    attempt.completed_checkpoint()
+    done = attempt.coordinator.record.completed[-1].completed_at
+    facts = alarm_facts(alarmed.resource.store(), PipelineId("shop"), now=done + 100)
+    assert age_result(facts, max_age=timedelta(seconds=101)).passed
+    old = age_result(facts, max_age=timedelta(seconds=99))
+    assert not old.passed
+    assert old.metadata["age_s"].value == 100.0
+    assert age_result(facts, max_age=None).passed
+    assert age_result(None, max_age=timedelta(seconds=1)).passed

@@ -1,0 +1,371 @@
+"""Channel source and sink under real Spark queries: barriers held, batches replayed, every type kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.channel.entries import AlreadyAppended, Appended, DataEntry
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.channel.schema import channel_schema_json
+from dagster_ckpt.spark.channel.sink import ChannelSink
+from dagster_ckpt.spark.channel.source import read_channel
+from dagster_ckpt.spark.files import batch_folder_name, parquet_files
+from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
+from tests.progress import source_of, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+KV = "k long, v long"
+
+
+@pytest.fixture
+def stop_queries(spark: SparkSession) -> Iterator[None]:
+    """No query outlives its test."""
+    yield
+    for query in spark.streams.active:
+        query.stop()
+
+
+def kv_log(folder: Path, spark: SparkSession) -> ChannelLog:
+    log = ChannelLog.create(folder)
+    log.write_schema(channel_schema_json(spark.createDataFrame([], KV).schema))
+    return log
+
+
+def put(log: ChannelLog, batch: int, keys: range, value: int) -> None:
+    """Append a batch as a stage would, without a query."""
+    folder = log.data_folder / batch_folder_name(batch)
+    folder.mkdir(parents=True)
+    rows = pa.table({"k": pa.array(keys, pa.int64()), "v": pa.array([value] * len(keys), pa.int64())})
+    pq.write_table(rows, folder / "part.parquet")
+    log.append_data(BatchId(batch), parquet_files(log.directory, folder))
+
+
+def put_barrier(log: ChannelLog, checkpoint: int) -> None:
+    assert isinstance(log.append_barrier(CheckpointId(checkpoint), timestamp=0.0), Appended)
+
+
+def run(
+    frame: DataFrame, sink: Callable[[DataFrame, int], object], query_dir: Path, mode: str = "append"
+) -> None:
+    """Run a query until its input is exhausted or held."""
+    (
+        frame.writeStream.outputMode(mode)
+        .foreachBatch(sink)
+        .option("checkpointLocation", str(query_dir))
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+
+
+def positions(query_dir: Path) -> list[int]:
+    """The position each input of a query has committed."""
+    batch = latest_committed_batch(query_dir)
+    assert batch is not None
+    return [json.loads(text)["pos"] for text in read_offsets(query_dir, batch).values()]
+
+
+class Collected:
+    """A sink that keeps the rows of each batch."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[tuple[object, ...]]] = {}
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self.batches[batch_id] = sorted(tuple(row) for row in frame.collect())
+
+    @property
+    def rows(self) -> list[tuple[object, ...]]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+ALL_TYPES = """
+    SELECT id,
+      IF(id % 3 = 0, NULL, CAST(id AS BYTE)) b, CAST(id AS SHORT) s, CAST(id AS INT) i, id % 2 = 0 AS t,
+      CAST(id / 7.0 AS FLOAT) f, IF(id = 1, double('NaN'), id / 3.0D) d,
+      CAST(id AS DECIMAL(5, 2)) d1, CAST(id / 7 AS DECIMAL(18, 6)) d2, CAST(-id AS DECIMAL(38, 18)) d3,
+      IF(id = 2, NULL, CONCAT('ü', id)) str, CAST(CAST(id AS STRING) AS BINARY) bin,
+      date_add(DATE'1850-02-28', CAST(id * 30000 AS INT)) da,
+      timestamp_micros(id * 1234567890123457 - 4000000000000000) ts,
+      CAST(TIMESTAMP_NTZ'1899-12-31 23:59:59.999999' AS TIMESTAMP_NTZ) ntz,
+      make_dt_interval(CAST(id AS INT), 1, 2, 3.456789) iv,
+      IF(id = 0, NULL, array(id, NULL)) arr, map(CONCAT('k', id), array(1.5D, NULL)) m,
+      named_struct('a', id, 'b', array(named_struct('c', DATE'2020-01-01', 'd', map(1, CAST(id AS DECIMAL(9,
+      1))))))
+        AS st,
+      parse_json(CONCAT('{"x": [', id, ', null]}')) var,
+      array(timestamp_micros(id)) tsa, CAST(NULL AS VOID) IS NULL AS nil, id AS `dotted.name`
+    FROM range(5)
+"""
+
+
+def in_full(frame: DataFrame) -> list[tuple[object, ...]]:
+    """Every value as Spark prints it in full, microseconds and nested fields included."""
+    texts = [
+        "to_json(var)" if name == "var" else "hex(bin)" if name == "bin" else f"CAST(`{name}` AS STRING)"
+        for name in frame.columns
+    ]
+    return [tuple(row) for row in frame.selectExpr(*texts).collect()]
+
+
+def test_rows_of_every_common_type_pass_a_channel_unchanged(
+    spark: SparkSession, tmp_path: Path, stop_queries: None
+) -> None:
+    rows = spark.sql(ALL_TYPES)
+    expected = in_full(rows)
+    log = ChannelLog.create(tmp_path / "log")
+    ChannelSink(log, rows.schema).append(rows, BatchId(0))
+    found: list[tuple[object, ...]] = []
+    frame = read_channel(spark, str(tmp_path / "log"))
+    assert [(f.name, f.dataType.simpleString()) for f in frame.schema] == [
+        (f.name, f.dataType.simpleString()) for f in rows.schema
+    ]
+    run(frame, lambda batch, _: found.extend(in_full(batch)), tmp_path / "query")
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert "NaN" in str(found)
+
+
+def test_a_type_that_no_channel_can_carry_is_refused_when_the_stage_starts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = ChannelLog.create(tmp_path)
+    with pytest.raises(InvalidRequest, match="cannot carry"):
+        ChannelSink(log, spark.sql("SELECT make_interval(1) AS calendar").schema)
+
+
+def test_a_consumer_does_not_inherit_the_watermark_of_its_producer(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
+    assert "watermarkDelayMs" in frame.schema.json()
+    ChannelSink(ChannelLog.create(tmp_path), frame.schema)
+    assert "watermarkDelayMs" not in read_channel(spark, str(tmp_path)).schema.json()
+
+
+def test_a_query_that_takes_what_is_available_ends_exactly_on_the_held_barrier(
+    spark: SparkSession, tmp_path: Path, stop_queries: None
+) -> None:
+    log, release, sink = kv_log(tmp_path / "log", spark), Release(tmp_path / "stage"), Collected()
+    for batch in range(4):
+        put(log, batch, range(2), batch)
+    put_barrier(log, 1)
+    put(log, 4, range(2), 4)
+    put_barrier(log, 2)
+
+    def go() -> list[int]:
+        frame = read_channel(spark, str(log.directory), release_file=str(release.path), max_entries=3)
+        run(frame, sink, tmp_path / "query")
+        return positions(tmp_path / "query")
+
+    assert go() == [4]
+    assert {v for _, v in sink.rows} == {0, 1, 2, 3}
+    assert [len(rows) for rows in sink.batches.values()] == [6, 2]
+    assert go() == [4]
+    assert len(sink.batches) == 2
+    release.through(CheckpointId(1))
+    assert go() == [6]
+    release.through(CheckpointId(2))
+    put_barrier(log, 3)
+    assert go() == [7]
+    assert len(sink.rows) == 10
+
+
+def test_what_arrives_after_the_start_is_left_to_the_next_run(
+    spark: SparkSession, tmp_path: Path, stop_queries: None
+) -> None:
+    log, seen = kv_log(tmp_path / "log", spark), Collected()
+    put(log, 0, range(1), 0)
+    put(log, 1, range(1), 1)
+
+    def sink(frame: DataFrame, batch_id: int) -> None:
+        seen(frame, batch_id)
+        put(log, 2 + batch_id, range(1), 2 + batch_id)
+
+    frame = read_channel(spark, str(log.directory), max_entries=1)
+    run(frame, sink, tmp_path / "query")
+    assert [v for _, v in seen.rows] == [0, 1]
+    assert log.end == 4
+
+
+def test_a_limit_of_rows_bounds_each_batch_and_never_stops_the_stream(
+    spark: SparkSession, tmp_path: Path, stop_queries: None
+) -> None:
+    log, sink = kv_log(tmp_path / "log", spark), Collected()
+    for batch, number in enumerate([3, 3, 10, 1, 1]):
+        put(log, batch, range(number), batch)
+    run(read_channel(spark, str(log.directory), max_rows=6), sink, tmp_path / "query")
+    assert [len(rows) for rows in sink.batches.values()] == [6, 10, 2]
+
+
+def test_a_wrong_option_is_refused_with_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    kv_log(tmp_path, spark)
+    frame = read_channel(spark, str(tmp_path), max_rows=0)
+    with pytest.raises(Exception, match="must be a whole number from 1"):
+        run(frame, Collected(), tmp_path / "query")
+
+
+def test_two_inputs_of_different_speed_align_on_every_barrier(
+    spark: SparkSession, tmp_path: Path, stop_queries: None
+) -> None:
+    logs = {name: kv_log(tmp_path / name, spark) for name in "ab"}
+    release, sink, query_dir = Release(tmp_path / "stage"), Collected(), tmp_path / "query"
+    inputs = [
+        read_channel(spark, str(log.directory), release_file=str(release.path), max_entries=2).selectExpr(
+            "*", f"'{name}' AS source"
+        )
+        for name, log in logs.items()
+    ]
+    frame = inputs[0].unionByName(inputs[1]).groupBy("source", "k").count()
+    barriers = {"a": (3, 8, 13), "b": (2, 3, 9)}
+    producers = [
+        threading.Thread(target=_produce, args=(logs["a"], 14, barriers["a"], 0.02)),
+        threading.Thread(target=_produce, args=(logs["b"], 10, barriers["b"], 0.08)),
+    ]
+    query = (
+        frame.writeStream.outputMode("update")
+        .foreachBatch(sink)
+        .option("checkpointLocation", str(query_dir))
+        .start()
+    )
+    for producer in producers:
+        producer.start()
+    for number in (1, 2, 3):
+        cut = [_await(lambda log=log, n=number: log.find_barrier(CheckpointId(n))) for log in logs.values()]
+        _await(lambda cut=cut: _stands_on(query, query_dir, cut))
+        counts = {(source, k): count for rows in sink.batches.values() for source, k, count in rows}
+        assert counts == {(name, k): barriers[name][number - 1] for name in "ab" for k in range(3)}
+        release.through(CheckpointId(number))
+    for producer in producers:
+        producer.join()
+    query.processAllAvailable()
+    query.stop()
+    assert positions(query_dir) == [log.end for log in logs.values()]
+
+
+def _produce(log: ChannelLog, number: int, barriers: tuple[int, ...], pause: float) -> None:
+    for batch in range(number):
+        if batch in barriers:
+            put_barrier(log, 1 + barriers.index(batch))
+        put(log, batch, range(3), batch)
+        time.sleep(pause)
+
+
+def _await(condition: Callable[[], object]) -> object:
+    """Return what is found once it is there; a position may be 0."""
+
+    def found() -> list[object]:
+        value = condition()
+        return [] if value is None or value is False else [value]
+
+    return wait_until(found, source_of(condition))[0]
+
+
+def _stands_on(query: StreamingQuery, query_dir: Path, cut: list[object]) -> bool:
+    assert query.isActive, query.exception()
+    committed = latest_committed_batch(query_dir) if query_dir.exists() else None
+    return committed is not None and positions(query_dir) == cut
+
+
+def test_a_replayed_batch_is_appended_once_and_its_state_is_computed_all_the_same(
+    spark: SparkSession, tmp_path: Path, stop_queries: None
+) -> None:
+    source = kv_log(tmp_path / "in", spark)
+    log = ChannelLog.create(tmp_path / "out")
+    query_dir = tmp_path / "query"
+
+    def go() -> None:
+        counts = read_channel(spark, str(source.directory), max_entries=1).groupBy("k").count()
+        run(counts, ChannelSink(log, counts.schema), query_dir, "update")
+
+    for batch in range(3):
+        put(source, batch, range(4), batch)
+    go()
+    assert (log.end, log.last_batch()) == (3, 2)
+    for path in (query_dir / "commits").glob("*2*"):
+        path.unlink()
+    put(source, 3, range(4), 3)
+    go()
+    batches = [entry.batch_id for _, entry in log.entries(LogPosition(0)) if isinstance(entry, DataEntry)]
+    assert batches == [0, 1, 2, 3]
+    out = Collected()
+    run(read_channel(spark, str(log.directory)), out, tmp_path / "check")
+    assert sorted(set(out.rows)) == [(k, count) for k in range(4) for count in (1, 2, 3, 4)]
+    assert len(out.rows) == 16
+    state = spark.read.format("statestore").load(str(query_dir)).selectExpr("key.k", "value.count").collect()
+    assert sorted(map(tuple, state)) == [(k, 4) for k in range(4)]
+
+
+def test_a_batch_whose_entry_is_there_leaves_no_second_copy_of_its_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.range(3).selectExpr("id AS k", "id AS v")
+    log = ChannelLog.create(tmp_path)
+    sink = ChannelSink(log, rows.schema)
+    assert sink.append(rows, BatchId(0)) == Appended(LogPosition(0))
+    assert sink.append(rows, BatchId(0)) == AlreadyAppended(LogPosition(0))
+    sink.append(rows.where("k < 0"), BatchId(1))
+    assert len(list(log.data_folder.iterdir())) == 1
+    assert log.read(LogPosition(1)) == DataEntry(batch_id=BatchId(1), files=())
+
+
+def test_entries_of_an_older_schema_are_read_by_column_name(
+    spark: SparkSession, tmp_path: Path, stop_queries: None
+) -> None:
+    log = ChannelLog.create(tmp_path / "log")
+    before = spark.sql("SELECT 1L AS k, 'old' AS gone, 7 AS n")
+    ChannelSink(log, before.schema).append(before, BatchId(0))
+    after = spark.sql("SELECT 2L AS k, 9L AS n, 'new' AS added")
+    ChannelSink(log, after.schema).append(after, BatchId(1))
+    sink = Collected()
+    run(read_channel(spark, str(log.directory)).select("k", "n", "added"), sink, tmp_path / "query")
+    assert [row for rows in sink.batches.values() for row in rows] == [(1, 7, None), (2, 9, "new")]
+
+
+def test_a_killed_python_worker_costs_a_retry_and_no_row(
+    spark: SparkSession, tmp_path: Path, stop_queries: None
+) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    log = kv_log(tmp_path / "log", spark)
+    for batch in range(4):
+        put(log, batch, range(50), batch)
+    marker = str(tmp_path / "killed")
+
+    @F.udf("long", useArrow=False)
+    def deadly(value: int) -> int:
+        if value == 2 and not os.path.exists(marker):
+            open(marker, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+    out = ChannelLog.create(tmp_path / "out")
+    frame = read_channel(spark, str(log.directory), max_entries=2).select("k", deadly("v").alias("v"))
+    run(frame, ChannelSink(out, frame.schema), tmp_path / "query")
+    assert os.path.exists(marker)
+    rows = [
+        pq.read_table(out.directory / file.name)
+        for _, entry in out.entries(LogPosition(0))
+        if isinstance(entry, DataEntry)
+        for file in entry.files
+    ]
+    found = pa.concat_tables(rows)
+    assert sorted(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True)) == [
+        (k, v) for k in range(50) for v in range(4)
+    ]

@@ -1,0 +1,176 @@
+"""What bad input gets: one clear error, nothing lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_ckpt import CheckpointedPipeline, InvalidRequest, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as Pipeline
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+
+@pytest.fixture
+def ran(lab: Lab, small_feed: Feed) -> tuple[Lab, Feed, CheckpointedPipeline]:
+    """A pipeline that has completed chk-1 and has something new to read."""
+    pipeline = shop(small_feed.folder, data_inline_threshold=0)
+    result = lab.run(pipeline)
+    assert result.success, failure_text(result)
+    small_feed.order(("ann", 6))
+    return lab, small_feed, pipeline
+
+
+def refused(lab: Lab, pipeline: CheckpointedPipeline, *said: str, **restore: Any) -> None:
+    """The run fails in its first op, says all of ``said``, and changes nothing."""
+    before = lab.record(pipeline)
+    result = lab.run(pipeline, **restore)
+    assert not result.success
+    text = failure_text(result)
+    for part in said:
+        assert part in text, text
+    assert lab.record(pipeline) == before, "nothing was changed"
+
+
+def goes_on(lab: Lab, feed: Feed, pipeline: CheckpointedPipeline) -> None:
+    result = lab.run(pipeline)
+    assert result.success, failure_text(result)
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+
+def test_a_restore_point_that_names_nothing_is_refused_and_the_next_run_goes_on(ran: Any) -> None:
+    lab, feed, pipeline = ran
+    refused(lab, pipeline, "chk-7", "chk-000001", restore_from="chk-7")
+    refused(lab, pipeline, "yesterday", "latest", restore_from="yesterday")
+    refused(lab, pipeline, "_metadata", restore_from=str(lab.folder / "nowhere"))
+    goes_on(lab, feed, pipeline)
+
+
+def _cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def test_a_damaged_checkpoint_is_named_and_nothing_is_started(ran: Any) -> None:
+    lab, feed, pipeline = ran
+    stored = lab.folder / "checkpoints" / "shop"
+    for pattern in ("chk-1/_metadata", "chk-1/matched/manifest.parquet", "shared/matched/1/**/*"):
+        chosen = next(p for p in sorted(stored.glob(pattern)) if p.is_file())
+        kept = chosen.read_bytes()
+        for damage in (_cut_short, _remove):
+            damage(chosen)
+            result = lab.run(pipeline, restore_from="chk-1")
+            assert not result.success
+            text = failure_text(result)
+            assert "chk-1" in text, text
+            assert chosen.name in text, text
+            assert [e.step_key for e in result.get_step_failure_events()] == ["restore"]
+            chosen.unlink(missing_ok=True)  # it may be linked to the running query's own file
+            chosen.write_bytes(kept)
+    result = lab.run(pipeline, restore_from="chk-1")
+    assert result.success, failure_text(result)
+    assert read_lines(lab.tables) == feed.expected_lines()
+
+
+def test_a_checkpoint_of_another_pipeline_is_refused_unless_it_is_forked(ran: Any) -> None:
+    lab, feed, pipeline = ran
+    other = pipeline.fork("other", table_dir=str(lab.folder / "other"))
+    uri = str(lab.folder / "checkpoints" / "shop" / "chk-1")
+    result = lab.run(other, restore_from=uri)
+    assert not result.success
+    assert "'shop'" in failure_text(result)
+    result = lab.run(other, restore_from=uri, fork=True)
+    assert result.success, failure_text(result)
+    assert read_lines(lab.folder / "other") == feed.expected_lines()
+
+
+def _without_totals(pipeline: CheckpointedPipeline) -> CheckpointedPipeline:
+    stages = {uid: stage for uid, stage in pipeline.stages.items() if uid != "totals"}
+    upstream = {uid: inputs for uid, inputs in pipeline.upstream.items() if uid != "totals"}
+    return Pipeline(name=pipeline.name, stages=stages, upstream=upstream)
+
+
+def test_a_removed_stage_that_holds_state_is_named_and_skipped_on_request(ran: Any) -> None:
+    lab, feed, pipeline = ran
+    smaller = _without_totals(pipeline)
+    refused(lab, smaller, "totals", "allow_non_restored_state", restore_from="chk-1")
+    result = lab.run(smaller, restore_from="chk-1", allow_non_restored_state=True)
+    assert result.success, failure_text(result)
+    assert read_lines(lab.tables) == feed.expected_lines()
+
+
+def test_a_renamed_stage_keeps_its_state_under_previous_uids(ran: Any) -> None:
+    lab, feed, pipeline = ran
+    from dataclasses import replace
+
+    def renamed(previous: tuple[str, ...]) -> CheckpointedPipeline:
+        stages: dict[Any, Any] = {}
+        for uid, stage in pipeline.stages.items():
+            new = replace(stage.with_uid("joined"), previous_uids=previous) if uid == "matched" else stage
+            stages[new.uid] = new
+        upstream = {
+            "joined" if uid == "matched" else uid: tuple("joined" if i == "matched" else i for i in inputs)
+            for uid, inputs in pipeline.upstream.items()
+        }
+        return Pipeline(name=pipeline.name, stages=stages, upstream=upstream)  # type: ignore[arg-type]
+
+    refused(lab, renamed(()), "matched", restore_from="chk-1")
+    result = lab.run(renamed(("matched",)), restore_from="chk-1")
+    assert result.success, failure_text(result)
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("timeout", -1.0),
+        ("interval", 0.001),
+        ("num_retained", 0),
+        ("max_concurrent_checkpoints", 0),
+        ("tolerable_failed_checkpoints", -1),
+        ("mode", "twice"),
+        ("intervall", 1.0),
+    ],
+)
+def test_an_impossible_setting_is_refused_when_the_pipeline_is_defined(setting: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=setting):
+        checkpointed_pipeline(lambda: None, name="p", checkpointing={setting: value})
+
+
+@pytest.mark.parametrize("setting", ["key", "previous_uids", "required_resource_keys"])
+def test_one_name_where_a_list_belongs_is_not_taken_for_its_letters(setting: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"'rows' has {setting}='ab': give a list, {setting}=\['ab'\]"):
+
+        @spark_sink(**{setting: "ab"})
+        def rows(matched: Any) -> Any:
+            return matched
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda source, made: (source, made), r"given the stage 'source', not its output: call it"),
+        (lambda source, made: (made, None), r"'both' was given None, which is no stage's output"),
+    ],
+)
+def test_what_is_wired_to_a_stage_must_be_an_output(given: Any, said: str) -> None:
+    @spark_source
+    def source(spark: Any) -> Any:
+        return spark
+
+    @spark_sink
+    def both(left: Any, right: Any) -> Any:
+        return left
+
+    with pytest.raises(InvalidRequest, match=said):
+
+        @checkpointed_pipeline
+        def miswired() -> None:
+            both(*given(source, source()))

@@ -1,0 +1,188 @@
+"""Epoch runs of a real pipeline on real Spark, as Dagster runs."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_ckpt.core.config import CheckpointingMode
+from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.table import tables
+from dagster_ckpt.spark.table.log import Table
+from dagster_ckpt.spark.table.publish import publish
+from dagster_ckpt.spark.table.records import Upsert
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+
+def breaks(**_inputs: Any) -> Any:
+    raise RuntimeError("a mistake in the stage")
+
+
+def refuses_totals(table: Table, **given: Any) -> object:
+    if isinstance(table.mode, Upsert):
+        raise ValueError("the totals cannot be written")
+    return publish(table, **given)
+
+
+def check_tables(lab: Lab, feed: Feed) -> None:
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+
+def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(
+    lab: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = shop(feed.folder)
+    first = lab.run(pipeline)
+    assert first.success, failure_text(first)
+    check_tables(lab, feed)
+    assert lab.partitions(pipeline) == ["chk-000001"]
+
+    feed.order(("ann", 1))
+    feed.order(("zoe", 9))  # her customer record arrives an epoch later
+    assert lab.run(pipeline).success
+    check_tables(lab, feed)
+
+    feed.customer("zoe", "ch")
+    with monkeypatch.context() as patched:  # a run whose rows nobody can see is no success
+        patched.setattr(tables, "publish", refuses_totals)
+        unseen = lab.run(pipeline)
+    assert not unseen.success
+    assert "tables do not show its rows yet" in failure_text(unseen)
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert lab.run(pipeline).success
+    check_tables(lab, feed)
+    newest = lab.materializations(pipeline)[0]
+    assert newest.metadata["checkpoint"].value == 4
+    assert 0 < newest.metadata["bytes_new"].value <= newest.metadata["bytes_full"].value
+
+
+def test_a_run_with_nothing_new_changes_no_table_and_still_takes_its_checkpoint(lab: Lab, feed: Feed) -> None:
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    assert lab.run(pipeline).success
+    check_tables(lab, feed)
+    assert lab.partitions(pipeline) == ["chk-000001", "chk-000002"]
+
+    newest = lab.materializations(pipeline)[0].metadata["location"].value
+    (lab.folder / "coordinator.db").unlink()  # the store is lost; tables remember the attempts of before
+    feed.order(("ann", 3))
+    result = lab.run(pipeline, restore_from=str(newest))
+    assert result.success, failure_text(result)
+    check_tables(lab, feed)
+
+
+def test_the_pipelines_own_checkpoint_given_as_a_relative_path_is_its_own_and_recorded_as_absolute(
+    lab: Lab, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    folder = lab.record(pipeline).completed[0].location.folder
+    monkeypatch.chdir(lab.folder)
+    result = lab.run(pipeline, restore_from=f"work/../checkpoints/{folder}")
+    assert result.success, failure_text(result)
+    first, second = lab.record(pipeline).completed
+    assert (first.checkpoint_id, second.checkpoint_id) == (1, 2)
+    assert not first.properties.unclaimed, "it was taken for a stranger's"
+    assert first.location.base_uri == f"file://{lab.folder}/checkpoints"
+
+
+def test_a_run_that_failed_after_a_restore_from_a_relative_path_is_tried_again_from_any_folder(
+    lab: Lab, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    folder = lab.record(pipeline).completed[0].location.folder
+    shutil.copytree(lab.folder / "checkpoints", tmp_path / "copied")
+    totals = replace(pipeline.stages[StageUid("totals")], fn=breaks)
+    broken = replace(pipeline, stages={**pipeline.stages, totals.uid: totals})
+    monkeypatch.chdir(tmp_path)
+    assert not lab.run(broken, restore_from=f"copied/{folder}").success
+    monkeypatch.chdir(lab.folder)
+    result = lab.run(pipeline)
+    assert result.success, failure_text(result)
+    assert lab.record(pipeline).completed[0].location.uri == f"file://{tmp_path}/copied/{folder}"
+    check_tables(lab, feed)
+
+
+def test_a_clean_working_directory_is_adopted_and_an_explicit_restore_builds_a_new_one(
+    lab: Lab, feed: Feed
+) -> None:
+    pipeline = shop(feed.folder)
+    lab.run(pipeline)
+    lab.run(pipeline)
+    adopted = lab.record(pipeline).working_directory
+    assert adopted.endswith("attempt-1")
+    assert lab.run(pipeline, restore_from="chk-2").success
+    assert lab.record(pipeline).working_directory.endswith("attempt-3")
+    check_tables(lab, feed)
+
+
+def test_going_back_to_an_older_checkpoint_sets_later_rows_aside_and_replays_them_once(
+    lab: Lab, feed: Feed
+) -> None:
+    pipeline = shop(feed.folder)
+    lab.run(pipeline)
+    feed.order(("bob", 100), ("ann", 200))
+    lab.run(pipeline)
+    feed.order(("bob", 1000))
+    lab.run(pipeline)
+    check_tables(lab, feed)
+    result = lab.run(pipeline, restore_from="chk-1")
+    assert result.success, failure_text(result)
+    check_tables(lab, feed)
+    set_aside = list((lab.tables / "lines" / "_dagster_ckpt" / "set_aside").rglob("*.parquet"))
+    assert set_aside, "the rows published after chk-1 are kept, out of sight"
+
+
+def test_starting_without_state_empties_the_tables_first(lab: Lab, feed: Feed) -> None:
+    pipeline = shop(feed.folder)
+    lab.run(pipeline)
+    assert lab.run(pipeline, restore_from="none").success
+    check_tables(lab, feed)
+
+
+def test_a_savepoint_restores_without_the_coordinator_store_and_into_a_fork(lab: Lab, feed: Feed) -> None:
+    pipeline = shop(feed.folder)
+    lab.run(pipeline)
+    taken = lab.run(pipeline, job="shop_savepoint", ops={"savepoint": {"config": {"name": "before"}}})
+    assert taken.success, failure_text(taken)
+    location = lab.materializations(pipeline)[0].metadata["location"].value
+    assert lab.materializations(pipeline)[0].metadata["name"].value == "before"
+
+    feed.order(("ann", 50))
+    assert lab.run(pipeline).success
+    fork_tables = lab.folder / "fork"
+    fork = pipeline.fork("shop_fork", table_dir=str(fork_tables))
+    totals = replace(fork.stages[StageUid("totals")], fn=breaks)
+    broken = replace(fork, stages={**fork.stages, totals.uid: totals})
+    assert not lab.run(broken, restore_from=str(location), fork=True).success
+    result = lab.run(fork)  # tried again by its store alone
+    assert result.success, failure_text(result)
+    assert read_lines(fork_tables) == feed.expected_lines()
+    assert read_totals(fork_tables) == feed.expected_totals()
+    check_tables(lab, feed)
+
+
+def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -> None:
+    pipeline = shop(feed.folder)
+    mine = tables.PipelineTables(
+        pipeline=pipeline,
+        table_dir=tmp_path,
+        mode=CheckpointingMode.EXACTLY_ONCE,
+        epoch=lambda: CoordinatorEpoch(1),
+    )
+    target = pipeline.stages[StageUid("totals")].table
+    assert target is not None
+    table = mine._create(target)
+    before = TableSnapshot(uri=str(tmp_path / "sums"), head=7)
+    with pytest.raises(InvalidRequest, match=r"rows of the restore point: they are in .*table='sums'"):
+        mine._refuse_another_table(StageUid("totals"), table, before)
+    mine._refuse_another_table(StageUid("totals"), table, TableSnapshot(uri=table.uri, head=7))

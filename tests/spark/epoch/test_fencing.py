@@ -1,0 +1,45 @@
+"""Two runs of one pipeline: the newer takes over, the older stops and says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt import CheckpointedPipeline
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+
+def _overtaken(lab: Lab, pipeline: CheckpointedPipeline, results: list[dg.ExecuteInProcessResult]) -> Any:
+    """The same pipeline, but while its join is being started a second run begins and ends."""
+    original = pipeline.stages["matched"]
+
+    def matched(orders: Any, customers: Any) -> Any:
+        if not results:
+            results.append(lab.run(pipeline))
+        return original.fn(orders, customers)
+
+    return CheckpointedPipeline(
+        name=pipeline.name,
+        stages={uid: replace(s, fn=matched) if uid == "matched" else s for uid, s in pipeline.stages.items()},
+        upstream=pipeline.upstream,
+    )
+
+
+def test_an_older_run_is_fenced_says_so_and_publishes_nothing(lab: Lab, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "feed")
+    feed.customer("ann", "fr")
+    feed.order(("ann", 5), ("ann", 6))
+    newer: list[dg.ExecuteInProcessResult] = []
+    older = lab.run(_overtaken(lab, shop(feed.folder), newer))
+    assert newer[0].success, failure_text(newer[0])
+    assert not older.success
+    text = failure_text(older)
+    assert newer[0].run_id in text, text
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+    assert lab.run(shop(feed.folder)).success
+    assert read_lines(lab.tables) == feed.expected_lines()

@@ -1,0 +1,152 @@
+"""Real runs whose checkpoints are rows of the coordinator store."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.operations.catalog import find_snapshot
+from dagster_ckpt.operations.clean import plan_cleaning
+from dagster_ckpt.operations.doctor import diagnose
+from dagster_ckpt.operations.export import export_snapshot
+from dagster_ckpt.operations.preview import preview_restore
+from dagster_ckpt.operations.verify import verify_snapshot
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.spark.epoch.test_kill import kill_a_run_when
+
+SHOP = PipelineId("shop")
+IN_STORE = {"checkpoint_storage": "store", "num_retained": 2}
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    made = Feed(tmp_path / "feed")
+    made.customer("ann", "fr")
+    made.order(("ann", 5), ("bob", 7))
+    return made
+
+
+@pytest.mark.parametrize("lab", [IN_STORE], indirect=True)
+def test_a_pipeline_lives_from_its_store_alone_and_older_checkpoints_leave_it(lab: Lab, feed: Feed) -> None:
+    """Restored by latest with the working directory lost, and by URI; then exported, and restored from that."""
+    pipeline = shop(feed.folder, data_inline_threshold=0)
+    for who, country in (("bob", "de"), ("eve", "it"), ("kim", "kr")):
+        shutil.rmtree(lab.folder / "work", ignore_errors=True)
+        result = lab.run(pipeline)
+        assert result.success, failure_text(result)
+        feed.customer(who, country)
+        feed.order((who, 50), ("ann", 1))
+    assert not (lab.folder / "checkpoints").exists()
+    record = lab.record(pipeline)
+    assert [c.location.uri for c in record.completed] == [
+        "store://checkpoints/shop/chk-2",
+        "store://checkpoints/shop/chk-3",
+    ]
+    result = lab.run(pipeline, restore_from="store://checkpoints/shop/chk-2")
+    assert result.success, failure_text(result)
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+    deployment = lab.coordinator.deployment(pipeline)
+    there = {o.key.split("/")[1] for o in deployment.storage.list("shop")}
+    assert there == {"chk-3", "chk-4", "shared"}, "what was subsumed is gone"
+    plan = plan_cleaning(deployment, SHOP)
+    assert plan.classified
+    assert not plan.files
+    found = find_snapshot(deployment, "latest", SHOP)
+    assert verify_snapshot(found.stored).is_intact
+    assert diagnose(deployment, now=0.0).findings == ()
+    assert preview_restore(deployment, RestoreOptions(restore_from="chk-3"), SHOP).is_possible
+
+    copy = export_snapshot(found.stored, deployment.open_storage(str(lab.folder / "exported")))
+    deployment.store.close()  # type: ignore[attr-defined]
+    for path in (lab.folder / "work", lab.folder / "coordinator.db"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    feed.order(("kim", 9))
+    result = lab.run(pipeline, restore_from=copy.uri)
+    assert result.success, failure_text(result)
+    assert read_lines(lab.tables) == feed.expected_lines()
+
+
+@pytest.mark.parametrize(
+    "lab",
+    [{**IN_STORE, "store_max_checkpoint_size": "8 kb", "tolerable_failed_checkpoints": 1}],
+    indirect=True,
+)
+def test_state_the_store_is_not_to_hold_is_declined_with_the_way_out_which_works(
+    lab: Lab, feed: Feed
+) -> None:
+    pipeline = shop(feed.folder, data_inline_threshold=0)
+    result = lab.run(pipeline)
+    assert result.success, failure_text(result)
+    record = lab.record(pipeline)
+    assert record.completed == ()
+    assert record.failed[-1].reason == "CHECKPOINT_DECLINED"
+    message = record.failed[-1].message
+    assert "store_max_checkpoint_size is 8 kb" in message
+    assert "set checkpoint_storage to filesystem and checkpoint_dir" in message
+    feed.order(("ann", 1))
+    failed = lab.run(pipeline)
+    assert not failed.success, "two failures in a row are one more than is tolerable"
+    assert "does not fit into the coordinator store" in failure_text(failed)
+
+    lab.settings = {"checkpoint_dir": str(lab.folder / "elsewhere")}
+    result = lab.run(pipeline)
+    assert result.success, failure_text(result)
+    assert (lab.folder / "elsewhere/shop").is_dir()
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+
+def test_a_pipeline_moves_into_the_store_and_out_again_and_leaves_nothing_behind(
+    lab: Lab, feed: Feed
+) -> None:
+    lab.settings = {"num_retained": 1}
+    for kind in ("filesystem", "store", "filesystem"):
+        pipeline = shop(feed.folder, data_inline_threshold=0, checkpoint_storage=kind)
+        feed.order(("ann", 1))
+        result = lab.run(pipeline)
+        assert result.success, failure_text(result)
+        shutil.rmtree(lab.folder / "work")
+    rows = list(lab.coordinator.open_storage("store://checkpoints").list(""))
+    assert rows == []
+    folders = {p.parts[-1] for p in (lab.folder / "checkpoints/shop").glob("chk-*")}
+    uploads = {p.parts[-1] for p in (lab.folder / "checkpoints/shop/shared").glob("*/*")}
+    assert (folders, uploads) == ({"chk-3"}, {"3"})
+    assert read_lines(lab.tables) == feed.expected_lines()
+
+
+@pytest.mark.parametrize("lab", [IN_STORE], indirect=True)
+def test_a_savepoint_goes_to_a_folder_and_never_into_the_store(lab: Lab, feed: Feed) -> None:
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    taken = lab.run(pipeline, job="shop_savepoint")
+    assert taken.success, failure_text(taken)
+    assert lab.record(pipeline).savepoints[0].location.base_uri == f"file://{lab.folder}/savepoints"
+    ops = {"savepoint": {"config": {"target": "store://savepoints"}}}
+    refused = lab.run(pipeline, job="shop_savepoint", ops=ops)
+    assert "a savepoint is yours to keep and needs a folder or bucket" in failure_text(refused)
+
+
+# What an aborted checkpoint uploaded for sharing goes when a newer one is the oldest that is retained.
+@pytest.mark.parametrize("lab", [{**IN_STORE, "num_retained": 1}], indirect=True)
+def test_a_run_killed_while_it_uploads_leaves_rows_that_the_next_one_removes(
+    lab: Lab, feed: Feed, tmp_path: Path
+) -> None:
+    pipeline = shop(feed.folder, data_inline_threshold=0)
+    assert lab.run(pipeline).success
+    rows = lab.coordinator.open_storage("store://checkpoints")
+    feed.customer("bob", "de")
+    kill_a_run_when(tmp_path, lambda: any(rows.list("shop/shared/matched/2")), "the upload", "store")
+    assert lab.record(pipeline).pending[0].checkpoint_id == 2
+    result = lab.run(pipeline)
+    assert result.success, failure_text(result)
+    assert not [stored for uid in pipeline.stages for stored in rows.list(f"shop/shared/{uid}/2")]
+    assert not list(rows.list("shop/chk-2"))
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()

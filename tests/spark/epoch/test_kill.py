@@ -1,0 +1,95 @@
+"""kill -9 of a run's process at several points of its work, one after the other; nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from tests.progress import Sampled, wait_until, work_of
+from tests.root import ROOT
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment of a run, seen from outside: so many paths match, with the run's epoch and checkpoint filled in."""
+
+    name: str
+    pattern: str
+    times: int = 1
+
+
+POINTS = [
+    # The first killed run works on in the directory of attempt 1, where that run's own mark lies.
+    Point("sources drained, the join at work", "work/shop/attempt-1/_runs/*/customers", times=2),
+    Point("the join's state is being uploaded", "checkpoints/shop/shared/matched/{checkpoint}"),
+    Point("the last sink at work", "tables/totals/_dagster_ckpt/staged/{epoch}/*"),
+    Point("metadata written, about to commit", "checkpoints/shop/chk-{checkpoint}/_metadata"),
+    Point("a table half published", "tables/*/_dagster_ckpt/log/*0{checkpoint}.json"),
+]
+
+
+def test_a_run_killed_at_five_points_in_turn_is_made_good_by_the_next_one(tmp_path: Path, lab: Lab) -> None:
+    feed = Feed(tmp_path / "feed")
+    pipeline = shop(feed.folder, data_inline_threshold=0)
+    feed.customer("ann", "fr")
+    feed.order(*[("ann", n) for n in range(20)])
+    first = lab.run(pipeline)
+    assert first.success, failure_text(first)
+    feed.customer("bob", "de")
+    for point in POINTS:
+        for _ in range(6):
+            feed.order(("ann", 3), ("bob", 4))
+        _run_and_kill(point, tmp_path, lab, lab.record(pipeline))
+
+    again = lab.run(pipeline)
+    assert again.success, failure_text(again)
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+
+def _run_and_kill(point: Point, folder: Path, lab: Lab, before: CoordinatorRecord) -> None:
+    """Start a run after the one ``before`` tells of, and kill it at a point; it restores what the last kill left."""
+    pattern = point.pattern.format(epoch=before.epoch + 1, checkpoint=before.next_id)
+    kill_a_run_when(folder, lambda: len(list(lab.folder.glob(pattern))) >= point.times, point.name)
+
+
+def kill_a_run_when(folder: Path, reached: Callable[[], bool], what: str, *options: str) -> None:
+    """Start a run in a process of its own and kill it, with its JVM, at a point of its work."""
+    log = folder / "child.log"
+    with log.open("ab") as said:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.epoch.kill_child", str(folder), *options],
+            cwd=ROOT,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+
+    def check() -> None:
+        assert child.poll() is None, f"ended before {what!r}: {log.read_text()[-3000:]}"
+
+    try:
+        wait_until(
+            reached,
+            f"the run comes to {what!r}",
+            moves=Sampled(lambda: work_of(child.pid)),
+            check=check,
+            every=0.002,
+        )
+    finally:
+        _kill_group(child)
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)  # the driver's JVM is of the same group
+    child.wait()

@@ -1,0 +1,34 @@
+"""A savepoint is relocatable: its folder may be moved by hand, and a run restores from wherever it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+
+def test_a_savepoint_whose_folder_was_moved_restores_by_its_new_path(lab: Lab, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "feed")
+    feed.customer("ann", "fr")
+    feed.order(("ann", 5), ("bob", 7))
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    taken = lab.run(pipeline, job="shop_savepoint")
+    assert taken.success, failure_text(taken)
+    place = Path(str(lab.materializations(pipeline)[0].metadata["location"].value).removeprefix("file://"))
+    feed.customer("bob", "de")
+    feed.order(("ann", 50))
+    assert lab.run(pipeline).success
+
+    moved = tmp_path / "another disk" / "kept"
+    moved.parent.mkdir()
+    shutil.move(place, moved)
+    shutil.rmtree(lab.coordinator.resolved_checkpoint_dir)  # it is self-contained: no checkpoint is needed
+    result = lab.run(pipeline, restore_from=str(moved))
+    assert result.success, failure_text(result)
+    assert lab.record(pipeline).restored_id == 2
+    assert not place.exists()
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()

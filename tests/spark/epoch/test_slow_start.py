@@ -1,0 +1,76 @@
+"""A stage whose reader was slow to start is started again within its op; any other failure is the op's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dagster_ckpt.spark.epoch.run import EpochRun
+from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS
+from tests.spark.streaming.lab import Lines
+
+SLOW = RuntimeError("[STREAM_FAILED] Caused by: SparkException: Python worker failed to connect back.")
+
+
+class Query:
+    """A stage whose starts end as they are told to."""
+
+    uid = "totals"
+
+    def __init__(self, *ends: Exception | None) -> None:
+        self.ends = list(ends)
+        self.stopped = 0
+
+    def start(self, session: object, *, available_now: bool) -> Any:
+        return SimpleNamespace(awaitTermination=self._end, stop=self._stop)
+
+    def _end(self) -> None:
+        error = self.ends.pop(0)
+        if error is not None:
+            raise error
+
+    def _stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def work_off(query: Query, said: list[str]) -> list[Any]:
+    nothing: Any = None
+    run = EpochRun(
+        pipeline=nothing,
+        coordinator=nothing,
+        attempt=nothing,
+        run_id="run",
+        session=lambda: nothing,
+        tables=nothing,
+        reporter=Lines(said),
+    )
+    stage: Any = query
+    return run._work_off(stage)
+
+
+def test_a_slow_reader_is_started_again_and_said(said: list[str]) -> None:
+    query = Query(SLOW, SLOW, None)
+    assert len(work_off(query, said)) == 3
+    assert (query.stopped, len(said)) == (3, 2)
+    assert said[0] == "WARN the reader of stage totals was slow to start: started again"
+
+
+def test_it_is_not_started_for_ever(said: list[str]) -> None:
+    query = Query(*[SLOW] * 10)
+    with pytest.raises(RuntimeError, match="connect back"):
+        work_off(query, said)
+    assert query.stopped == MAX_START_ATTEMPTS
+
+
+def test_another_failure_is_the_ops(said: list[str]) -> None:
+    query = Query(ValueError("a row that cannot be parsed"))
+    with pytest.raises(ValueError, match="a row"):
+        work_off(query, said)
+    assert (query.stopped, said) == (1, [])

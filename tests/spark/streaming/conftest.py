@@ -1,0 +1,20 @@
+"""A lab for streaming runs; the session is shared by the whole test process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.streaming.lab import StreamLab, stream_lab
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def lab(tmp_path: Path, spark: SparkSession) -> Iterator[StreamLab]:
+    with stream_lab(tmp_path / "lab", spark) as made:
+        yield made

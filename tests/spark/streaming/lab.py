@@ -1,0 +1,292 @@
+"""Runs a pipeline as a stream in this process, without Dagster, and looks at what it leaves."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.adapters.fsspec_storage import open_storage
+from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.in_store import is_in_store
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.outcomes import CheckpointOutcome, Completed, Pending, Queued, Triggered
+from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.streaming.restart import FixedDelay, RestartStrategy
+from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService
+from dagster_ckpt.spark.streaming.settings import StreamingSettings
+from tests import progress
+from tests.records import stored_record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_ckpt import CheckpointedPipeline
+
+
+CHECKPOINT_TRIES = 20
+SETTINGS = StreamingSettings(
+    snapshot_retries=0,
+    tidy_tables_every=1.0,
+    starting_at_once=1,  # Spark gives the process of a reader ten seconds to start
+    start_timeout=progress.QUIET,
+    stop_timeout=progress.QUIET,
+)
+
+
+@dataclass
+class Lines:
+    """A reporter that remembers."""
+
+    said: list[str] = field(default_factory=list)
+
+    def info(self, message: str) -> None:
+        self.said.append(message)
+
+    def warn(self, message: str) -> None:
+        self.said.append(f"WARN {message}")
+
+
+@dataclass
+class Running:
+    """A streaming run in a thread of this process."""
+
+    service: StreamingService
+    thread: threading.Thread
+    events: list[CoordinatorEvent]
+    ends: list[ServiceEnd | BaseException]
+
+    @property
+    def coordinator(self) -> CheckpointCoordinator:
+        coordinator = self.service.coordinator
+        assert coordinator is not None, "the run has not opened its coordinator"
+        return coordinator
+
+    @property
+    def reporter(self) -> Lines:
+        assert isinstance(self.service.reporter, Lines)
+        return self.service.reporter
+
+    def moves(self) -> object:
+        """What progress of the run can be seen in; not its checkpoints, which a wait may ask for again and again."""
+        current = self.service.current
+        stages = dict(current.stages) if current is not None else {}
+        batches = {uid: (stage.starts, stage.worker.batches.current.batch) for uid, stage in stages.items()}
+        said = self.reporter.said
+        return (self.service.restarts, batches, len(said), said[-5:])
+
+    def wait_until_running(self) -> None:
+        def runs() -> bool:
+            current = self.service.current
+            return current is not None and current.is_started.is_set()
+
+        until(runs, self)
+
+    def checkpoint(self, **request: Any) -> Completed:
+        """Take one checkpoint and wait for it; again where the run had to restart (a busy machine)."""
+        for _ in range(CHECKPOINT_TRIES):
+            self.wait_until_running()
+            done = self.outcome(self.trigger(**request))
+            if isinstance(done, Completed) and done.metadata.kind.is_savepoint:
+                return done  # stages are not told of it, and tables are not published
+            if isinstance(done, Completed):
+                self._wait_until_published(CheckpointId(done.metadata.checkpoint_id))
+                return done
+        raise AssertionError(f"{CHECKPOINT_TRIES} checkpoints failed, the last: {done}")
+
+    def _wait_until_published(self, number: CheckpointId) -> None:
+        """Wait until the stages were told of a completion: the tables are published before that."""
+
+        def told() -> bool:
+            current = self.service.current
+            return current is None or (current.loop.newest_complete or 0) >= number
+
+        until(told, self)
+
+    def outcome(self, number: CheckpointId) -> CheckpointOutcome:
+        """Wait until a checkpoint is over."""
+        until(lambda: not isinstance(self.status_of(number), Pending), self)
+        return self.status_of(number)
+
+    def status_of(self, number: CheckpointId) -> CheckpointOutcome:
+        coordinator = self.service.coordinator
+        return Pending(()) if coordinator is None else coordinator.status_of(number)
+
+    def trigger(self, **request: Any) -> CheckpointId:
+        """Ask for a checkpoint and wait until it is underway (it may have to wait for its turn)."""
+        mine = uuid.uuid4().hex
+        self.coordinator.trigger(CheckpointRequest(request_id=mine, **request))
+        until(lambda: not isinstance(self.coordinator.outcome_of_request(mine), Queued), self)
+        outcome = self.coordinator.outcome_of_request(mine)
+        assert isinstance(outcome, Triggered), outcome
+        return outcome.id
+
+    def stop_with_savepoint(self, kind: CheckpointKind = CheckpointKind.SYNC_SAVEPOINT_SUSPEND) -> ServiceEnd:
+        outcome = self.coordinator.stop_with_savepoint(CheckpointRequest(kind=kind))
+        assert isinstance(outcome, Triggered), outcome
+        return self.join()
+
+    def stop(self) -> ServiceEnd:
+        """Ask it to stop at the next batch boundary, and wait for its end."""
+        self.service.stopping.set()
+        return self.join()
+
+    def join(self) -> ServiceEnd:
+        progress.join(self.thread, "the run ends", moves=self.moves)
+        end = self.ends[0]
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    def completed(self) -> list[int]:
+        return [int(e.checkpoint_id) for e in self.events if isinstance(e, CheckpointCompleted)]
+
+    def failed(self) -> list[CheckpointFailed]:
+        return [e for e in self.events if isinstance(e, CheckpointFailed)]
+
+    def wait_for_checkpoints(self, more: int) -> None:
+        wanted = len(self.completed()) + more
+        until(lambda: len(self.completed()) >= wanted, self)
+
+    def crash(self) -> None:
+        """Stop the queries and everything else at once, without telling anybody: what SIGKILL leaves behind."""
+        run = self.service.current
+        if run is None:
+            return
+        run.poller.stop()
+        run.loop.stop()
+        for stage in run.stages.values():
+            stage.gate.stop()
+            if stage.query is not None:
+                stage.query.stop()
+        self.service.coordinator = None
+        self.service.stopping.set()
+
+
+def until(
+    holds: Callable[[], object], running: Running | None = None, *, moves: Callable[[], object] | None = None
+) -> None:
+    """Wait for something to become true while the run gets on; fail with what it said, at once when it has ended."""
+
+    def check() -> None:
+        if running is not None and not running.thread.is_alive():
+            raise AssertionError(f"the run has ended: {running.ends}, it said {running.reporter.said}")
+
+    watched = moves or (progress.nothing if running is None else running.moves)
+    progress.wait_until(holds, progress.source_of(holds), moves=watched, check=check)
+
+
+@dataclass
+class StreamLab:
+    """One pipeline's places: store, storage, working directories, tables."""
+
+    folder: Path
+    spark: SparkSession
+    wrap_storage: Callable[[CheckpointStorage], CheckpointStorage] = lambda storage: storage
+    runs: int = 0
+    all_running: list[Running] = field(default_factory=list)
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "tables"
+
+    @property
+    def storage_uri(self) -> str:
+        return str(self.folder / "checkpoints")
+
+    def open_storage(self, uri: str) -> CheckpointStorage:
+        return self.store().checkpoint_storage(uri) if is_in_store(uri) else open_storage(uri)
+
+    def store(self) -> SqlCoordinatorStore:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        store = SqlCoordinatorStore(f"sqlite:///{self.folder / 'coordinator.db'}")
+        store.migrate()
+        return store
+
+    def config(self, pipeline: CheckpointedPipeline, **settings: Any) -> CheckpointConfig:
+        defaults = {
+            "savepoint_dir": str(self.folder / "savepoints"),
+            "incremental": True,
+            "num_retained": 3,
+            "tolerable_failed_checkpoints": 1000,
+            "externalized_checkpoint_retention": "retain_on_cancellation",
+        }
+        return CheckpointConfig.of(**{**defaults, **settings, **pipeline.checkpointing})
+
+    def service(
+        self,
+        pipeline: CheckpointedPipeline,
+        *,
+        restore: RestoreOptions | None = None,
+        strategy: RestartStrategy | None = None,
+        root: str = "",
+        **settings: Any,
+    ) -> tuple[StreamingService, list[CoordinatorEvent]]:
+        self.runs += 1
+        events: list[CoordinatorEvent] = []
+        service = StreamingService(
+            pipeline=pipeline,
+            config=self.config(pipeline, **settings),
+            store=self.store(),
+            storage=self.wrap_storage(self.open_storage(self.storage_uri)),
+            open_storage=self.open_storage,
+            session=lambda: self.spark,
+            work_dir=self.folder / "work",
+            table_dir=self.tables,
+            owner=f"run-{self.runs}",
+            root=root,
+            reporter=Lines(),
+            restore=restore or RestoreOptions(),
+            listeners=[events.append],
+            strategy=strategy or FixedDelay(attempts=3, delay=0.5),
+            settings=SETTINGS,
+        )
+        return service, events
+
+    def start(self, pipeline: CheckpointedPipeline, **options: Any) -> Running:
+        """Start a run and wait until its stages run."""
+        running = self.launch(pipeline, **options)
+        running.wait_until_running()
+        return running
+
+    def launch(self, pipeline: CheckpointedPipeline, **options: Any) -> Running:
+        service, events = self.service(pipeline, **options)
+        ends: list[ServiceEnd | BaseException] = []
+
+        def run() -> None:
+            try:
+                ends.append(service.run())
+            except BaseException as error:
+                ends.append(error)
+
+        running = Running(service, threading.Thread(target=run, daemon=True), events, ends)
+        self.all_running.append(running)
+        running.thread.start()
+        return running
+
+    def record(self, pipeline: CheckpointedPipeline) -> CoordinatorRecord:
+        return stored_record(self.store(), pipeline.name)
+
+    def close(self) -> None:
+        for running in self.all_running:
+            running.service.stopping.set()
+            running.thread.join(progress.QUIET)
+
+
+@contextmanager
+def stream_lab(folder: Path, spark: SparkSession) -> Iterator[StreamLab]:
+    lab = StreamLab(folder, spark)
+    try:
+        yield lab
+    finally:
+        lab.close()

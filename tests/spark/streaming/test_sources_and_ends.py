@@ -1,0 +1,201 @@
+"""Sources of other kinds need nothing of us; bounded ones end, alone or all together; what is seen of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.streaming.progress import PROGRESS_FILE
+from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint
+from dagster_ckpt.spark.streaming.watch import look
+from tests.spark.streaming.lab import StreamLab, until
+from tests.spark.streaming.pipelines import (
+    SCHEMA,
+    Numbers,
+    diamond,
+    expected_rows,
+    expected_totals,
+    read_rows,
+    read_totals,
+)
+from tests.spark.streaming.replayable_source import ReplayableLog
+
+
+def test_a_source_that_replays_by_offset_is_exact_across_a_crash(lab: StreamLab, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+
+    def grow(to: int) -> None:
+        temporary = tmp_path / ".end"
+        temporary.write_text(str(to))
+        os.replace(temporary, end)
+
+    @spark_source
+    def numbers(spark):  # type: ignore[no-untyped-def]
+        spark.dataSource.register(ReplayableLog)
+        return spark.readStream.format("replayable_log").option("path", str(end)).load()
+
+    @spark_sink
+    def rows(numbers):  # type: ignore[no-untyped-def]
+        return numbers.selectExpr("n", "'fast' AS path")
+
+    @checkpointed_pipeline(name="replayed")
+    def pipeline() -> None:
+        rows(numbers())
+
+    grow(20)
+    running = lab.start(pipeline)
+    until(lambda: running.checkpoint() is not None and len(read_rows(lab.tables)) == 20, running)
+    done = running.checkpoint()
+    source = done.metadata.stage("numbers")
+    assert source is not None
+    assert json.loads(source.offsets["0"]) == {"offset": 20}, "a savepoint holds the source's own offset"
+    grow(35)
+    until(lambda: batch_of(running, "numbers") > 0, running)
+    running.crash()
+    running.join()
+    grow(50)
+    again = lab.start(pipeline)
+    until(lambda: again.checkpoint() is not None and len(read_rows(lab.tables)) == 50, again)
+    assert set(read_rows(lab.tables).values()) == {1}
+    again.stop()
+
+
+def batch_of(running, uid: str) -> int:  # type: ignore[no-untyped-def]
+    batch = running.service.current.stages[StageUid(uid)].worker.batches.look().batch
+    return -1 if batch is None else int(batch)
+
+
+def test_a_run_of_bounded_sources_ends_by_itself_with_everything_published(
+    lab: StreamLab, tmp_path: Path
+) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    pipeline = diamond(numbers.folder, boundedness="bounded")
+    for _ in range(3):
+        numbers.put(5)
+    running = lab.start(pipeline, interval=1.0)
+    assert isinstance(running.join(), EndOfData)
+    assert lab.record(pipeline).status is RunStatus.FINISHED
+    assert read_rows(lab.tables) == expected_rows(15)
+    assert read_totals(lab.tables) == expected_totals(15)
+
+
+def test_barriers_pass_a_bounded_source_that_has_ended_while_another_goes_on(
+    lab: StreamLab, tmp_path: Path
+) -> None:
+    few, many = Numbers(tmp_path / "few"), Numbers(tmp_path / "many")
+
+    def read(spark, folder: Path):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema(SCHEMA).option("maxFileAge", "9999d").json(str(folder))
+
+    @spark_source(boundedness="bounded")
+    def slow(spark):  # type: ignore[no-untyped-def]
+        return read(spark, few.folder).selectExpr("n", "'slow' AS path")
+
+    @spark_source
+    def fast(spark):  # type: ignore[no-untyped-def]
+        return read(spark, many.folder).selectExpr("n", "'fast' AS path")
+
+    @spark_stage
+    def met(slow, fast):  # type: ignore[no-untyped-def]
+        return fast.unionByName(slow)
+
+    @spark_sink
+    def rows(met):  # type: ignore[no-untyped-def]
+        return met
+
+    @checkpointed_pipeline(name="two")
+    def pipeline() -> None:
+        rows(met(slow(), fast()))
+
+    few.put(4)
+    many.put(4)
+    running = lab.start(pipeline)
+    until(lambda: running.service.current.stages[StageUid("slow")].is_ended, running)
+    for count in (8, 12):
+        many.put(4)
+        until(
+            lambda c=count: (
+                running.checkpoint() is not None  # type: ignore[misc]
+                and sum(read_rows(lab.tables).values()) == 4 + c
+            ),
+            running,
+        )
+    assert set(read_rows(lab.tables).values()) == {1}
+    running.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (CheckpointKind.SYNC_SAVEPOINT_SUSPEND, RunStatus.SUSPENDED),
+        (CheckpointKind.SYNC_SAVEPOINT_TERMINATE, RunStatus.SUSPENDED),
+    ],
+)
+def test_stop_with_savepoint_ends_exactly_at_it_and_the_savepoint_restores(
+    lab: StreamLab, tmp_path: Path, kind: CheckpointKind, status: RunStatus
+) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    pipeline = diamond(numbers.folder)
+    running = lab.start(pipeline)
+    for _ in range(3):
+        numbers.put(5)
+    end = running.stop_with_savepoint(kind)
+    assert isinstance(end, StoppedWithSavepoint)
+    record = lab.record(pipeline)
+    assert (record.status, record.clean) == (status, True)
+    seen = read_rows(lab.tables)
+    assert not seen - expected_rows(15)
+    numbers.put(5)
+    again = lab.start(pipeline)
+    until(lambda: again.checkpoint() is not None and read_rows(lab.tables) == expected_rows(20), again)
+    again.stop()
+
+
+def test_who_has_acknowledged_who_is_blocked_and_how_each_stage_is_going_can_be_seen(
+    lab: StreamLab, tmp_path: Path
+) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    running = lab.start(diamond(numbers.folder))
+    numbers.put(5)
+    current = running.service.current
+    assert current is not None
+    batches = current.stages[StageUid("numbers")].worker.batches
+    until(lambda: batches.look().batch is not None, running)
+    running.checkpoint()
+    seen = look(current, seconds=1.0)
+    assert [stage.uid for stage in seen.stages] == ["numbers", "fast", "slow", "met", "rows", "totals"]
+    assert seen.completed >= 1
+    assert "| numbers | 0 |" in seen.table()
+    until((current.attempt.root / PROGRESS_FILE).exists, running)
+    written = json.loads((current.attempt.root / PROGRESS_FILE).read_text())
+    assert {stage["status"] for stage in written["stages"]} == {"running"}
+    running.stop()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"unaligned": True, "mode": "at_least_once"},
+        {"unaligned": True, "max_concurrent_checkpoints": 2},
+        {"interval": 0.001},
+    ],
+)
+def test_impossible_combinations_are_refused_when_the_pipeline_is_defined(tmp_path: Path, settings) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidRequest):
+        diamond(tmp_path, **settings)
+
+
+def test_only_a_source_can_be_bounded() -> None:
+    with pytest.raises(InvalidRequest, match="only sources are bounded"):
+
+        @spark_stage(boundedness="bounded")
+        def stage(numbers):  # type: ignore[no-untyped-def]
+            return numbers

@@ -1,0 +1,298 @@
+"""The small parts of a streaming run: the gate, the poller, in-flight data put back, offsets moved, logs cut."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dagster_ckpt.core.checkpoint.failures import FailureDecision
+from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
+from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest
+from dagster_ckpt.spark.channel.cursor import ReleasedThrough
+from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
+from dagster_ckpt.spark.channel.in_flight import InFlight, Span, move_offsets, plan_in_flight, put_back
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.positions import CommittedBatches
+from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.files import DataFile
+from dagster_ckpt.spark.snapshot.capture import read_offsets
+from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome
+from dagster_ckpt.spark.streaming.background import DaemonBackground
+from dagster_ckpt.spark.streaming.garbage import cut_point
+from dagster_ckpt.spark.streaming.gate import BatchGate, StoppedAtBatchBoundary
+from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
+from dagster_ckpt.spark.streaming.timer import Poller
+from dagster_ckpt.spark.table.tables import SinkCut
+from tests import progress
+from tests.spark.streaming.lab import until
+
+UP = StageUid("up")
+
+# --- gate -----------------------------------------------------------------------------------------------------
+
+
+def test_a_held_gate_lets_the_batch_inside_finish_and_keeps_the_next_one_out() -> None:
+    gate, written = BatchGate(), []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def write(_: Any, batch: int) -> None:
+        inside.set()
+        go_on.wait()
+        written.append(batch)
+
+    guarded = gate.guard(write)
+    threading.Thread(target=lambda: (guarded(None, 1), guarded(None, 2)), daemon=True).start()  # type: ignore[arg-type]
+    assert inside.wait(progress.QUIET)
+    gate.hold()
+    assert gate.inside == 1
+    go_on.set()
+    until(lambda: written == [1] and gate.inside is None)
+    time.sleep(0.05)
+    assert written == [1]
+    gate.open()
+    until(lambda: written == [1, 2])
+
+
+def test_a_stopped_gate_ends_a_batch_that_waits_before_it_did_anything_and_stays_stopped() -> None:
+    gate, ended = BatchGate(), []
+    guarded = gate.guard(lambda _, batch: pytest.fail(f"batch {batch} was written"))
+    gate.hold()
+
+    def batch() -> None:
+        try:
+            guarded(None, 7)  # type: ignore[arg-type]
+        except StoppedAtBatchBoundary:
+            ended.append(7)
+
+    threading.Thread(target=batch, daemon=True).start()
+    time.sleep(0.05)
+    gate.stop()
+    until(lambda: ended == [7])
+    gate.open()
+    with pytest.raises(StoppedAtBatchBoundary):
+        guarded(None, 8)  # type: ignore[arg-type]
+
+
+# --- poller ---------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_hangs_does_not_keep_the_next_ones_from_being_made() -> None:
+    hang, calls = threading.Event(), []
+
+    def poll() -> float | None:
+        calls.append(time.monotonic())
+        if len(calls) == 1:
+            hang.wait()
+        return None
+
+    poller = Poller(poll, longest=0.01, patience=0.1, on_error=lambda error: pytest.fail(str(error)))
+    poller.start()
+    until(lambda: len(calls) > 5)
+    hang.set()
+    poller.stop()
+
+
+def test_an_error_of_a_call_is_told_and_the_next_call_is_made() -> None:
+    told: list[Exception] = []
+    calls: list[int] = []
+
+    def poll() -> float | None:
+        calls.append(1)
+        raise OSError("the store is gone")
+
+    poller = Poller(poll, longest=0.01, on_error=told.append)
+    poller.start()
+    until(lambda: len(calls) > 2 and len(told) > 1)
+    poller.stop()
+
+
+def test_the_end_of_a_run_does_not_wait_for_deletions_that_hang() -> None:
+    background, hang = DaemonBackground(drain_timeout=0.1), threading.Event()
+    done: list[int] = []
+    background.submit(lambda: done.append(1))
+    until(lambda: done == [1])
+    background.submit(lambda: hang.wait() and None)
+    drain = threading.Thread(target=background.drain, daemon=True)
+    drain.start()
+    progress.join(drain, "the end of the run, while a deletion hangs")
+    assert not hang.is_set()
+    hang.set()
+
+
+# --- in-flight data -------------------------------------------------------------------------------------------
+
+
+def a_log(folder: Path, rows: int) -> ChannelLog:
+    """DATA 0 … rows-1 with a file each, then the barrier of checkpoint 4."""
+    log = ChannelLog.create(folder)
+    for batch in range(rows):
+        name = f"data/batch-{batch:010d}-{0:012x}/part.txt"
+        path = folder / name
+        path.parent.mkdir(parents=True)
+        path.write_text(f"row {batch}")
+        log.append_data(BatchId(batch), (DataFile(name, 1, path.stat().st_size),))
+    log.append_barrier(CheckpointId(4), timestamp=1.0)
+    return log
+
+
+def as_stored(reader: Path, log: ChannelLog, start: int, stop: int) -> None:
+    """Put into a reader's restored directory what its checkpoint holds of the log."""
+    for file in plan_in_flight(
+        [Span(upstream=UP, log=log, start=LogPosition(start), stop=LogPosition(stop))]
+    ):
+        target = reader / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(Path(str(file.source)).read_bytes())
+
+
+def test_what_was_in_flight_is_at_the_beginning_of_the_restored_log_for_every_reader(tmp_path: Path) -> None:
+    log = a_log(tmp_path / "old", 5)
+    as_stored(tmp_path / "fast", log, 4, 5)
+    as_stored(tmp_path / "slow", log, 2, 5)
+    beginning = put_back(
+        UP,
+        log_dir=tmp_path / "new",
+        barrier_at=LogPosition(5),
+        readers=[tmp_path / "fast", tmp_path / "slow", tmp_path / "other"],
+    )
+    assert beginning.base == 2
+    assert [e.batch_id for e in beginning.entries if isinstance(e, DataEntry)] == [2, 3, 4]
+    restored = ChannelLog.create(
+        tmp_path / "new",
+        base=beginning.base,
+        barrier=BarrierEntry(checkpoint_id=CheckpointId(4), batch_id=BatchId(4), timestamp=1.0),
+        in_flight=beginning.entries,
+    )
+    assert restored.find_barrier(CheckpointId(4)) == 5
+    for entry in restored.files_between(LogPosition(2), LogPosition(5)):
+        assert (tmp_path / "new" / entry.files[0].name).read_text() == f"row {entry.batch_id}"
+
+
+def test_dropped_in_flight_data_leaves_its_positions_and_no_rows(tmp_path: Path) -> None:
+    log = a_log(tmp_path / "old", 3)
+    as_stored(tmp_path / "reader", log, 1, 3)
+    beginning = put_back(
+        UP,
+        log_dir=tmp_path / "new",
+        barrier_at=LogPosition(3),
+        readers=[tmp_path / "reader"],
+        in_flight=InFlight.DROP,
+    )
+    assert beginning.base == 1
+    assert [e.files for e in beginning.entries if isinstance(e, DataEntry)] == [(), ()]
+
+
+def test_in_flight_data_with_a_gap_is_refused_by_name(tmp_path: Path) -> None:
+    log = a_log(tmp_path / "old", 4)
+    as_stored(tmp_path / "reader", log, 1, 2)
+    with pytest.raises(Corrupt, match="in-flight data of up has a gap"):
+        put_back(UP, log_dir=tmp_path / "new", barrier_at=LogPosition(4), readers=[tmp_path / "reader"])
+
+
+def test_in_flight_files_that_are_gone_decline_the_checkpoint(tmp_path: Path) -> None:
+    log = a_log(tmp_path / "old", 2)
+    next((tmp_path / "old" / "data").rglob("part.txt")).unlink()
+    with pytest.raises(Declined, match="removed before it could be stored"):
+        plan_in_flight([Span(upstream=UP, log=log, start=LogPosition(0), stop=LogPosition(2))])
+
+
+# --- positions ------------------------------------------------------------------------------------------------
+
+
+def offsets(query: Path, batch: int, *texts: str) -> None:
+    for name in ("offsets", "commits"):
+        (query / name).mkdir(parents=True, exist_ok=True)
+    (query / "offsets" / str(batch)).write_text("\n".join(["v1", "{}", *texts]))
+    (query / "commits" / str(batch)).write_text("v1\n{}")
+
+
+def at(channel: str, position: int) -> str:
+    return json.dumps({"channel": channel, "pos": position})
+
+
+def test_positions_go_by_name_whatever_order_spark_numbers_the_sources_in(tmp_path: Path) -> None:
+    batches = CommittedBatches(
+        tmp_path,
+        inputs={"up": UP, "earlier_name": StageUid("side"), "side": StageUid("side")},
+        starts={UP: LogPosition(0), StageUid("side"): LogPosition(3)},
+    )
+    assert batches.current.batch is None
+    assert batches.current.positions == {"up": 0, "side": 3}
+    offsets(tmp_path, 0, '{"logOffset":2}', at("earlier_name", 9), at("up", 5), at("up", 4))
+    assert batches.look().positions == {"up": 4, "side": 9}, "a self-join is as far as its slower side"
+    assert batches.before == {"up": 0, "side": 3}
+
+
+def test_a_stage_that_does_not_read_one_of_its_inputs_is_refused(tmp_path: Path) -> None:
+    offsets(tmp_path, 0, at("up", 5))
+    with pytest.raises(InvalidRequest, match="does not read its input 'side'"):
+        CommittedBatches(
+            tmp_path,
+            inputs={"up": UP, "side": StageUid("side")},
+            starts={UP: LogPosition(0), StageUid("side"): LogPosition(0)},
+        )
+
+
+def test_a_reader_that_ran_past_the_barrier_is_taken_back_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    offsets(tmp_path, 3, at("up", 9), '{"logOffset":2}', at("side", 4))
+    linked = tmp_path / "stored"
+    linked.hardlink_to(tmp_path / "offsets" / "3")
+    before = linked.read_text()
+    assert move_offsets(tmp_path, BatchId(3), {UP: LogPosition(6)})
+    assert json.loads(read_offsets(tmp_path, BatchId(3))["0"]) == {"channel": "up", "pos": 6}
+    assert read_offsets(tmp_path, BatchId(3))["1"] == '{"logOffset":2}'
+    assert json.loads(read_offsets(tmp_path, BatchId(3))["2"]) == {"channel": "side", "pos": 4}
+    assert linked.read_text() == before, "the stored checkpoint was edited"
+    assert not move_offsets(tmp_path, BatchId(3), {UP: LogPosition(6)})
+
+
+# --- log retention --------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_cut_before_the_slowest_reader_and_every_pending_barrier(tmp_path: Path) -> None:
+    log = a_log(tmp_path / "log", 6)
+    assert cut_point(log, readers=[LogPosition(5), LogPosition(3)], pending=[]) == 3
+    assert cut_point(log, readers=[LogPosition(7)], pending=[CheckpointId(4)]) == 6
+    assert cut_point(log, readers=[], pending=[]) == 7, "nobody reads a sink's log"
+
+
+def test_an_attempt_begins_with_its_own_releases_whatever_an_earlier_one_let_pass(tmp_path: Path) -> None:
+    release = Release(tmp_path)
+    release.everything()
+    release.reset(CheckpointId(3))
+    assert release.read() == ReleasedThrough(3)
+
+
+# --- snapshots ------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_that_is_cancelled_while_it_waits_to_retry_has_nothing_to_say(tmp_path: Path) -> None:
+    """So the stage confirms the abort: nobody waits for a try that will not come."""
+    told: list[SnapshotOutcome | None] = []
+
+    class Failing:
+        uid, coordinator = StageUid("a"), SimpleNamespace(is_pending=lambda number: True)
+
+        def take(self, cut: Cut, retries_left: int) -> SnapshotOutcome:
+            job.canceled.set()
+            return SnapshotOutcome(decision=FailureDecision.RETRY_OP, text="storage is down")
+
+    snapshotter: Any = Failing()
+    job = SnapshotJob(
+        cut=Cut(checkpoint_id=CheckpointId(1), batch_id=None, input_positions={}, output_position=None),
+        holds=True,
+        snapshotter=snapshotter,
+        batches=CommittedBatches(tmp_path, inputs={}, starts={}),
+        inputs={},
+        sink_cut=lambda batch: SinkCut(),
+        retries=2,
+        done=lambda _, outcome: told.append(outcome),
+    )
+    job._run()
+    assert told == [None]

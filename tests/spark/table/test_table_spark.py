@@ -1,0 +1,190 @@
+"""Two-phase tables under real Spark queries and real kills, read back by readers that know nothing of them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.table.log import create_table
+from dagster_ckpt.spark.table.publish import publish
+from dagster_ckpt.spark.table.records import Append, Upsert
+from dagster_ckpt.spark.table.roll_back import roll_back
+from dagster_ckpt.spark.table.sink import DirectTableSink, TableSink, flush_committables, table_snapshot
+from tests.root import ROOT
+from tests.spark.table.tables import PIPELINE, permit, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def put(folder: Path, number: int, rows: int = 20) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"k": pa.array(range(rows), pa.int64()), "v": pa.array([number] * rows, pa.int64())})
+    pq.write_table(table, folder / f".{number}")
+    os.utime(folder / f".{number}", (1.7e9 + number, 1.7e9 + number))
+    (folder / f".{number}").rename(folder / f"part-{number:04d}.parquet")
+
+
+def totals(spark: SparkSession, folder: Path) -> DataFrame:
+    source = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1).parquet(str(folder))
+    return source.groupBy("k").agg({"v": "sum"}).toDF("k", "v")
+
+
+def run(frame: DataFrame, sink: TableSink | DirectTableSink, query_dir: Path, mode: str) -> None:
+    (
+        frame.writeStream.outputMode(mode)
+        .foreachBatch(sink)
+        .option("checkpointLocation", str(query_dir))
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+
+
+def test_running_totals_are_published_with_their_checkpoint_and_rolled_back_with_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = create_table(str(tmp_path / "table"), pipeline=PIPELINE, mode=Upsert(keys=("k",), buckets=4))
+    stage = tmp_path / "stage"
+    sink = TableSink(table, stage_dir=stage, epoch=CoordinatorEpoch(1))
+    for number in (1, 2):
+        put(tmp_path / "in", number)
+    frame = totals(spark, tmp_path / "in")
+    run(frame, sink, stage / "query", "update")
+    first = table_snapshot(table, stage_dir=stage, through_batch=BatchId(1))
+    flush_committables(table, first, stage_dir=stage)
+    assert rows_of(tmp_path / "table") == []
+    publish(table, stage_dir=stage, through_batch=BatchId(1), permit=permit(1))
+    assert rows_of(tmp_path / "table") == [(k, 3) for k in range(20)]
+    put(tmp_path / "in", 3)
+    run(frame, sink, stage / "query", "update")
+    publish(table, stage_dir=stage, through_batch=BatchId(2), permit=permit(2))
+    assert rows_of(tmp_path / "table") == [(k, 6) for k in range(20)]
+    back = roll_back(
+        table,
+        snapshot=first.snapshot,
+        checkpoint_id=CheckpointId(1),
+        stage_dir=stage,
+        epoch=CoordinatorEpoch(2),
+    )
+    assert back.head == 1
+    assert rows_of(tmp_path / "table") == [(k, 3) for k in range(20)]
+
+
+def test_pandas_pyarrow_and_spark_read_the_table_as_a_plain_dataset(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.sql(
+        "SELECT id AS k, CONCAT('n', id) AS name, timestamp_seconds(id) AS ts, CAST(id AS DECIMAL(9, 2)) "
+        "AS d "
+        "FROM range(10)"
+    )
+    for mode in (Append(), Upsert(keys=("name", "k"), buckets=3)):
+        folder = tmp_path / mode.kind
+        table = create_table(str(folder), pipeline=PIPELINE, mode=mode)
+        sink = TableSink(table, stage_dir=tmp_path / f"stage-{mode.kind}", epoch=CoordinatorEpoch(1))
+        sink(rows, 0)
+        sink(rows, 0)
+        publish(table, stage_dir=tmp_path / f"stage-{mode.kind}", through_batch=BatchId(0), permit=permit(1))
+        sink(rows, 1)
+        assert spark.read.parquet(str(folder)).exceptAll(rows).count() == 0
+        assert spark.read.parquet(str(folder)).count() == 10
+        assert pq.read_table(folder).num_rows == 10
+        assert sorted(pd.read_parquet(folder)["name"]) == sorted(f"n{i}" for i in range(10))
+        assert pq.ParquetDataset(sorted(glob.glob(f"{folder}/*.parquet"))).read().num_rows == 10
+
+
+def test_rows_without_the_key_column_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "table"), pipeline=PIPELINE, mode=Upsert(keys=("key",)))
+    sink = TableSink(table, stage_dir=tmp_path / "stage", epoch=CoordinatorEpoch(1))
+    with pytest.raises(InvalidRequest, match="no key column 'key'"):
+        sink(spark.range(1), 0)
+
+
+def test_at_least_once_shows_every_batch_at_once_and_an_upsert_still_each_key_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    put(tmp_path / "in", 1)
+    put(tmp_path / "in", 2)
+    table = create_table(str(tmp_path / "upsert"), pipeline=PIPELINE, mode=Upsert(keys=("k",), buckets=2))
+    sink = DirectTableSink(table, epoch=CoordinatorEpoch(1))
+    run(totals(spark, tmp_path / "in"), sink, tmp_path / "q1", "update")
+    assert rows_of(tmp_path / "upsert") == [(k, 3) for k in range(20)]
+    plain = DirectTableSink(
+        create_table(str(tmp_path / "append"), pipeline=PIPELINE, mode=Append()), epoch=CoordinatorEpoch(1)
+    )
+    plain(spark.sql("SELECT 1L AS k, 2L AS v"), 0)
+    plain(spark.sql("SELECT 1L AS k, 2L AS v"), 0)
+    assert rows_of(tmp_path / "append") == [(1, 2), (1, 2)]
+    assert table_snapshot(table, stage_dir=tmp_path / "s", through_batch=None).snapshot == TableSnapshot(
+        uri=table.uri
+    )
+
+
+@pytest.mark.spark
+def test_after_a_kill_in_full_flight_every_row_is_in_the_tables_exactly_once(tmp_path: Path) -> None:
+    files = 12
+    for number in range(files):
+        put(tmp_path / "in", number)
+    _run_child(tmp_path, files, kill_after=4)
+    keys = [k for k, _ in rows_of(tmp_path / "upsert" / "table")]
+    assert len(keys) == len(set(keys))
+    assert len(rows_of(tmp_path / "append" / "table")) < 20 * files
+    _run_child(tmp_path, files, kill_after=None)
+    everything = [(k, number) for k in range(20) for number in range(files)]
+    assert rows_of(tmp_path / "append" / "table") == sorted(everything)
+    assert rows_of(tmp_path / "upsert" / "table") == [(k, sum(range(files))) for k in range(20)]
+
+
+def _run_child(folder: Path, files: int, *, kill_after: int | None) -> None:
+    """Run the sinks; kill their whole process group when they have published so often, driver and JVM alike."""
+    said = folder / "stderr.txt"
+    with (
+        said.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("table_child.py")), str(folder), str(files)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        ) as child,
+    ):
+        assert child.stdout is not None
+        try:
+            _follow(child.stdout, kill_after, said)
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def _follow(lines: Iterable[str], kill_after: int | None, said: Path) -> None:
+    published = 0
+    for line in lines:
+        published += line.startswith("PUBLISHED")
+        if published == kill_after:
+            return
+        if line.startswith("DONE"):
+            assert kill_after is None
+            return
+    raise AssertionError(f"the sinks ended before they had published everything: {said.read_text()[-3000:]}")
+
+
+def test_the_permit_decides_which_pipeline_publishes(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path / "table"), pipeline=PipelineId("mine"), mode=Append())
+    with pytest.raises(InvalidRequest, match="belongs to pipeline 'mine'"):
+        publish(table, stage_dir=tmp_path, through_batch=None, permit=permit(1))

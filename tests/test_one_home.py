@@ -1,0 +1,86 @@
+"""Rules with one home: what may be called, and which names may be spelt, in one module only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.house import sources, tree_of
+from tests.root import ROOT
+
+LIBRARY = ROOT / "dagster_ckpt"
+FILES = "spark/files.py"
+
+HOMES = {
+    "decode_metadata": {"runtime/stored.py", "testing/coordinator/readings.py"},
+    "decode_manifest": {"spark/snapshot/stored.py"},
+    "os.replace": {
+        FILES,
+        "adapters/local_keys.py",
+        "adapters/remote_keys.py",
+        "adapters/sql_storage.py",
+        "testing/memory.py",
+    },
+    "os.link": {FILES, "adapters/local_keys.py", "spark/snapshot/pins.py"},
+    "os.fsync": {FILES, "adapters/local_keys.py", "adapters/local_sync.py"},
+    "shutil.copyfile": {FILES},
+}
+"""Adapters write objects, not files of the working directory, and import nothing of Spark's room. A pin that cannot
+be a link must not become a copy, which is why that one links by itself. Scenarios read ``_metadata`` as they please.
+"""
+
+OWN_NAMES = ("query", "pins", "in_flight", "released", "sink", "sink/prepared", "_runs")
+"""Names in the working directory, as ``spark/directories.py`` lists them."""
+
+
+def calls(file: Path) -> Iterator[str]:
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+def spelt(file: Path) -> Iterator[str]:
+    """Texts that are joined to a path, and those that begin a formatted one."""
+    for node in ast.walk(tree_of(file)):
+        parts = [node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else []
+        if isinstance(node, ast.JoinedStr):
+            parts = node.values[:1]
+        for part in parts:
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield part.value
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(LIBRARY).as_posix()
+
+
+@pytest.mark.parametrize("call", list(HOMES))
+def test_it_is_called_in_its_home_only(call: str) -> None:
+    callers = {name_of(file) for file in sources(LIBRARY) if call in calls(file)}
+    assert callers == HOMES[call]
+
+
+def test_a_stored_file_is_fetched_by_its_snapshot_only() -> None:
+    fetched = {
+        name_of(file)
+        for room in ("spark", "operations", "dagster", "cli", "runtime")
+        for file in sources(LIBRARY / room)
+        if any(call.endswith("storage.fetch") for call in calls(file))
+    }
+    assert fetched == {"spark/snapshot/stored.py"}
+
+
+def test_paths_of_the_working_directory_are_spelt_in_one_file() -> None:
+    strays = {
+        f"{name_of(file)}: {text}"
+        for room in ("spark", "operations")
+        for file in sources(LIBRARY / room)
+        for text in spelt(file)
+        if text in OWN_NAMES or text.startswith(("pins/", "in_flight/", "released/", "sink/", "_runs/"))
+    }
+    assert strays == {"spark/directories.py: _runs"} | {
+        f"spark/directories.py: {name}" for name in ("query", "pins", "released")
+    }
