@@ -29,8 +29,12 @@ from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.channel.source import read_channel
 from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files
 from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.records import Append
-from dagster_ckpt.spark.table.sink import TableSink
+from dagster_ckpt.spark.table.records import (
+    Append,
+)
+from dagster_ckpt.spark.table.sink import (
+    TableSink,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

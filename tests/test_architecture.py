@@ -48,7 +48,7 @@ ROOMS = {
     "authoring": room("core errors authoring", "pyspark"),
     "runtime": room("core errors ports digests runtime"),
     "adapters": room("core errors ports digests adapters", "sqlalchemy alembic fsspec"),
-    "spark": room("core errors ports digests runtime authoring spark", "pyspark pyarrow pydantic"),
+    "spark": room("core errors ports digests runtime authoring spark", "pyspark pyarrow pydantic deltalake"),
     "testing": room("core errors ports digests runtime testing"),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
     "dagster": room(
@@ -100,6 +100,7 @@ FLOORS = {
         "directories",
         "snapshot",
         "channel",
+        "sink",
         "table",
         "attempt",
         "epoch streaming",

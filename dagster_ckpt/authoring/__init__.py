@@ -3,6 +3,7 @@
 | file | what it owns |
 |---|---|
 | ``stages`` | the decorators of sources, stages and sinks, and what a stage function may ask for |
+| ``targets`` | where a sink's rows end: ``@spark_sink(to=...)`` |
 | ``hooks`` | the decorator of a class that takes part in checkpoints on the driver |
 | ``pipeline`` | how stages are connected |
 """

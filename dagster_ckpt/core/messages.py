@@ -57,6 +57,8 @@ class CommitPermit:
     epoch: CoordinatorEpoch
     checkpoint_id: CheckpointId
     _proof: object = field(repr=False, compare=False)
+    lineage: str = ""
+    """History of the pipeline that the checkpoint belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
 from dagster_ckpt.core.storage import StoredObject
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.runtime.shared_files import handles_of_subtasks
+from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.snapshot.checkpoint_files import OffsetRecord, Unreadable, read_offset
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
-from dagster_ckpt.spark.table.records import PreparedBatch
 
 __all__ = [
     "Operator",

@@ -9,11 +9,16 @@ from typing import assert_never
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import CheckpointError, NotFound
 from dagster_ckpt.operations.contents import prepared_batches_of
+from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.spark.table.buckets import located_versions, touched_buckets
 from dagster_ckpt.spark.table.log import Table, open_table
 from dagster_ckpt.spark.table.publish import locate_hidden
-from dagster_ckpt.spark.table.records import Append, PublishRecord, TableFile, Upsert
+from dagster_ckpt.spark.table.records import (
+    Append,
+    PublishRecord,
+    Upsert,
+)
 
 __all__ = ["TableFate", "TablePlan", "TablePreview", "preview_table"]
 

@@ -9,7 +9,8 @@
 | ``stage_report`` | what the runner tells its host |
 | ``snapshot/`` | a stage's part of a snapshot: captured, uploaded, read, restored |
 | ``channel/`` | the log between two stages: written, read, restored |
-| ``table/`` | the tables of sinks: staged, published, taken back |
+| ``sink/`` | the port of sinks: prepare, publish, position, roll back |
+| ``table/`` | Parquet tables: staged, published, taken back |
 | ``attempt/`` | what both kinds of run begin with: the working directory, and a stage as a running query |
 | ``epoch/`` | epoch runs: drain the available data in graph order, the barrier follows |
 | ``streaming/`` | streaming runs: all stages at once, barriers through the logs |

@@ -48,6 +48,11 @@ class StageDirectory:
         return self.root / PREPARED
 
     @property
+    def published(self) -> Path:
+        """The note of what the stage's sink had published when it was last asked."""
+        return self.root / "sink" / "published.json"
+
+    @property
     def in_flight(self) -> Path:
         """Restored entries of the inputs' logs, until they are put back there."""
         return self.root / IN_FLIGHT

@@ -16,7 +16,10 @@ from dagster_ckpt.operations.preview_tables import TableFate
 from dagster_ckpt.spark.snapshot.state_files import planned
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.records import Append, Upsert
+from dagster_ckpt.spark.table.records import (
+    Append,
+    Upsert,
+)
 from tests.operations.world import BASE, SALES, World, data_keys
 from tests.spark.table.tables import Attempt, Cut, restored, roll_back_to, rows_of
 

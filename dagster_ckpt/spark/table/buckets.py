@@ -22,7 +22,12 @@ from dagster_ckpt.spark.files import (
     flush_to_disk,
     replace_by_link,
 )
-from dagster_ckpt.spark.table.records import BUCKET_COLUMN, TableFile, TablePaths, Upsert
+from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.table.records import (
+    BUCKET_COLUMN,
+    TablePaths,
+    Upsert,
+)
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _ORDER_COLUMN = "__dagster_ckpt_order"

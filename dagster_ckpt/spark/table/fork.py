@@ -11,20 +11,18 @@ from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.files import classified, link_or_copy
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, read_committables
 from dagster_ckpt.spark.table.buckets import located_versions, touched_buckets, write_versions
 from dagster_ckpt.spark.table.log import Table, refuse_fenced
 from dagster_ckpt.spark.table.publish import begin_and_finish, locate_hidden
 from dagster_ckpt.spark.table.records import (
     SEED,
     Append,
-    PreparedBatch,
     PublishRecord,
-    TableFile,
     TableState,
     Upsert,
 )
 from dagster_ckpt.spark.table.roll_back import unique_files
-from dagster_ckpt.spark.table.sink import read_committables
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.spark.files import create_durably, local_path, replace_whole
+from dagster_ckpt.spark.sink.committables import encoded, read_record
 from dagster_ckpt.spark.table.records import (
     Append,
     PublishRecord,
@@ -21,8 +22,6 @@ from dagster_ckpt.spark.table.records import (
     TablePaths,
     TableState,
     Upsert,
-    encoded,
-    read_record,
 )
 
 

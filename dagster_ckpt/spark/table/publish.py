@@ -15,17 +15,18 @@ from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.files import classified, flush_to_disk, move_whole
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, read_committables
 from dagster_ckpt.spark.table.buckets import located_versions, show_versions, touched_buckets, write_versions
 from dagster_ckpt.spark.table.log import Table, refuse_fenced, refuse_half_rolled_back
 from dagster_ckpt.spark.table.records import (
     Append,
-    PreparedBatch,
     PublishRecord,
-    TableFile,
     TableState,
     Upsert,
 )
-from dagster_ckpt.spark.table.sink import read_committables, unpublished_batches
+from dagster_ckpt.spark.table.sink import (
+    unpublished_batches,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from dagster_ckpt.core.model import Record
-from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.sink.committables import TableFile
 
 META_FOLDER = "_dagster_ckpt"
 SEED = 0
@@ -58,27 +57,6 @@ class TableDescription(Record):
     format_version: Literal[1] = 1
     pipeline: str
     mode: TableMode
-
-
-class TableFile(Record):
-    """A Parquet file of the table; its name stays the same wherever it lies."""
-
-    name: str
-    staged: str
-    """Where it was staged, relative to the table's folder."""
-    rows: int
-    bytes: int
-
-
-class PreparedBatch(Record):
-    """A committable: what one micro-batch has staged."""
-
-    format_version: Literal[1] = 1
-    batch_id: int
-    epoch: int
-    files: tuple[TableFile, ...]
-    row_schema: str
-    """Spark schema of the rows."""
 
 
 class PublishRecord(Record):
@@ -180,32 +158,3 @@ class TablePaths:
     def version(self, checkpoint_id: int, bucket: int) -> Path:
         """One bucket as a publish left it."""
         return self.meta / "versions" / f"{checkpoint_id:020d}" / f"part-bucket-{bucket:05d}.parquet"
-
-
-def prepared_folder(stage_dir: Path) -> Path:
-    """Folder of a sink's prepared batches in its stage's working directory."""
-    return StageDirectory(stage_dir).prepared
-
-
-_AnyRecord = TypeVar("_AnyRecord", bound=Record)
-
-
-def read_record(kind: type[_AnyRecord], path: Path) -> _AnyRecord | None:
-    """Return the record in ``path``, or None when there is no such file. Raises Corrupt when it is not
-    understood.
-    """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        return kind.model_validate_json(content)
-    except ValidationError as error:
-        raise Corrupt(
-            f"{path} is damaged or of a newer version: {error}. Restore the file, or restore into a new table"
-        ) from error
-
-
-def encoded(record: Record) -> bytes:
-    """Return a record as it is written."""
-    return record.model_dump_json().encode()

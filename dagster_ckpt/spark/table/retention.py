@@ -8,9 +8,12 @@ from pathlib import Path
 
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.spark.files import batch_of, classified, remove_files, replace_whole
+from dagster_ckpt.spark.sink.committables import encoded, prepared_batches, prepared_folder, read_committables
 from dagster_ckpt.spark.table.log import Table
-from dagster_ckpt.spark.table.records import PublishRecord, TableState, encoded, prepared_folder
-from dagster_ckpt.spark.table.sink import prepared_batches, read_committables
+from dagster_ckpt.spark.table.records import (
+    PublishRecord,
+    TableState,
+)
 
 _MERGE_FROM = 256
 """Older publish records are merged into one when there are this many: merging rewrites a long list of files.

@@ -17,6 +17,7 @@ from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.files import classified, flush_to_disk, move_whole
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, read_committables
 from dagster_ckpt.spark.table.buckets import located_versions, show_versions
 from dagster_ckpt.spark.table.log import Table, refuse_fenced
 from dagster_ckpt.spark.table.publish import (
@@ -28,13 +29,10 @@ from dagster_ckpt.spark.table.publish import (
 from dagster_ckpt.spark.table.records import (
     SEED,
     Append,
-    PreparedBatch,
     PublishRecord,
-    TableFile,
     TableState,
     Upsert,
 )
-from dagster_ckpt.spark.table.sink import read_committables
 
 
 class LaterRows(StrEnum):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.sink import run_only, write_staged
 from dagster_ckpt.spark.directories import PREPARED
 from dagster_ckpt.spark.files import (
@@ -22,18 +22,21 @@ from dagster_ckpt.spark.files import (
     move_whole,
     parquet_files,
 )
+from dagster_ckpt.spark.sink.committables import (
+    PreparedBatch,
+    TableFile,
+    encoded,
+    prepared_batches,
+    prepared_folder,
+    read_committables,
+)
 from dagster_ckpt.spark.table.buckets import merge_into_published
 from dagster_ckpt.spark.table.log import Table
 from dagster_ckpt.spark.table.records import (
     BUCKET_COLUMN,
     Append,
-    PreparedBatch,
-    TableFile,
     TableState,
     Upsert,
-    encoded,
-    prepared_folder,
-    read_record,
 )
 
 if TYPE_CHECKING:
@@ -137,11 +140,6 @@ def flush_committables(table: Table, cut: TableCut, *, stage_dir: Path) -> None:
         flush_to_disk(folder)
 
 
-def prepared_batches(stage_dir: Path) -> list[int]:
-    """Return the ids of the batches a stage has prepared, ascending."""
-    return sorted(int(path.stem) for path in prepared_folder(stage_dir).glob("*.json") if path.stem.isdigit())
-
-
 def unpublished_batches(state: TableState, stage_dir: Path, through_batch: BatchId | None) -> tuple[int, ...]:
     """Return the prepared batches up to ``through_batch`` that the table does not show yet."""
     done = state.published_through
@@ -150,18 +148,6 @@ def unpublished_batches(state: TableState, stage_dir: Path, through_batch: Batch
         for batch in prepared_batches(stage_dir)
         if through_batch is not None and batch <= through_batch and (done is None or batch > done)
     )
-
-
-def read_committables(stage_dir: Path, batches: tuple[int, ...]) -> list[PreparedBatch]:
-    """Return the named prepared batches in order. Raises Corrupt when one is missing or damaged."""
-    return [_committable(prepared_folder(stage_dir) / f"{batch}.json") for batch in batches]
-
-
-def _committable(path: Path) -> PreparedBatch:
-    batch = read_record(PreparedBatch, path)
-    if batch is None:
-        raise Corrupt(f"{path} is missing: the sink cannot publish this batch; restore an earlier checkpoint")
-    return batch
 
 
 def _where_it_is(table: Table, file: TableFile) -> Path:

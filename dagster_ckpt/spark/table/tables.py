@@ -26,7 +26,10 @@ from dagster_ckpt.spark.stage_report import Reporter
 from dagster_ckpt.spark.table.fork import seed_fork
 from dagster_ckpt.spark.table.log import Table, create_table, open_table
 from dagster_ckpt.spark.table.publish import Published, adopt, publish
-from dagster_ckpt.spark.table.records import Append, Upsert
+from dagster_ckpt.spark.table.records import (
+    Append,
+    Upsert,
+)
 from dagster_ckpt.spark.table.retention import collect_garbage
 from dagster_ckpt.spark.table.roll_back import LaterRows, RolledBack, roll_back
 from dagster_ckpt.spark.table.sink import (

@@ -16,7 +16,9 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.table import tables
 from dagster_ckpt.spark.table.log import Table
 from dagster_ckpt.spark.table.publish import publish
-from dagster_ckpt.spark.table.records import Upsert
+from dagster_ckpt.spark.table.records import (
+    Upsert,
+)
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 

@@ -19,8 +19,13 @@ from dagster_ckpt.spark.session import build_session
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 from dagster_ckpt.spark.table.log import create_table
 from dagster_ckpt.spark.table.publish import Published, adopt, publish
-from dagster_ckpt.spark.table.records import Append, Upsert
-from dagster_ckpt.spark.table.sink import TableSink
+from dagster_ckpt.spark.table.records import (
+    Append,
+    Upsert,
+)
+from dagster_ckpt.spark.table.sink import (
+    TableSink,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,18 +14,17 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, Pipel
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.spark.files import batch_folder_name, create_exclusively, parquet_files
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, encoded, prepared_folder
 from dagster_ckpt.spark.table.log import Table
 from dagster_ckpt.spark.table.publish import AlreadyPublished, Published, publish
 from dagster_ckpt.spark.table.records import (
     BUCKET_COLUMN,
-    PreparedBatch,
-    TableFile,
     Upsert,
-    encoded,
-    prepared_folder,
 )
 from dagster_ckpt.spark.table.roll_back import RolledBack, roll_back
-from dagster_ckpt.spark.table.sink import table_snapshot
+from dagster_ckpt.spark.table.sink import (
+    table_snapshot,
+)
 
 PIPELINE = PipelineId("shop")
 Row = tuple[int, int]

@@ -12,11 +12,19 @@ import pytest
 
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
+from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.table.buckets import merge_rows, write_versions
 from dagster_ckpt.spark.table.log import create_table, open_table
 from dagster_ckpt.spark.table.publish import AlreadyPublished, Published, adopt
-from dagster_ckpt.spark.table.records import BUCKET_COLUMN, Append, TableFile, Upsert
-from dagster_ckpt.spark.table.sink import flush_committables, table_snapshot
+from dagster_ckpt.spark.table.records import (
+    BUCKET_COLUMN,
+    Append,
+    Upsert,
+)
+from dagster_ckpt.spark.table.sink import (
+    flush_committables,
+    table_snapshot,
+)
 from tests.spark.crashing import crashes_at_every_change
 from tests.spark.table.tables import PIPELINE, Attempt, permit, rows_of
 

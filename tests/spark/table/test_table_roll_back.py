@@ -16,7 +16,10 @@ from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.spark.table.fork import seed_fork
 from dagster_ckpt.spark.table.log import Table, create_table, open_table
 from dagster_ckpt.spark.table.publish import adopt
-from dagster_ckpt.spark.table.records import Append, Upsert
+from dagster_ckpt.spark.table.records import (
+    Append,
+    Upsert,
+)
 from dagster_ckpt.spark.table.retention import collect_garbage
 from dagster_ckpt.spark.table.roll_back import LaterRows, roll_back
 from dagster_ckpt.testing.faults import SimulatedCrash

@@ -21,9 +21,17 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.table.log import create_table
 from dagster_ckpt.spark.table.publish import publish
-from dagster_ckpt.spark.table.records import Append, Upsert
+from dagster_ckpt.spark.table.records import (
+    Append,
+    Upsert,
+)
 from dagster_ckpt.spark.table.roll_back import roll_back
-from dagster_ckpt.spark.table.sink import DirectTableSink, TableSink, flush_committables, table_snapshot
+from dagster_ckpt.spark.table.sink import (
+    DirectTableSink,
+    TableSink,
+    flush_committables,
+    table_snapshot,
+)
 from tests.root import ROOT
 from tests.spark.table.tables import PIPELINE, permit, rows_of
 

@@ -1,0 +1,45 @@
+"""Targets of sinks, ``@spark_sink(to=...)``: where the rows end, as data.
+
+A target is opened for each attempt by the class it names; a sink of your own needs no other registration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, ClassVar
+
+
+class SinkTarget:
+    """Base of all targets; a frozen dataclass, so that definitions can be compared and printed."""
+
+    opened_by: ClassVar[str] = ""
+    """``module:class`` of the sink; it is called with the target and a ``SinkContext``."""
+
+    def open(self, context: Any) -> Any:
+        """Return the ``Sink`` in a ``SinkContext``. Nothing outside is changed by opening it."""
+        module, _, name = self.opened_by.partition(":")
+        return getattr(import_module(module), name)(self, context)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetTable(SinkTarget):
+    """A folder of plain Parquet files on a local or shared disk."""
+
+    opened_by: ClassVar[str] = "dagster_ckpt.spark.table.parquet_sink:ParquetSink"
+
+    name: str = ""
+    """Folder below the resource's ``table_dir``, or an absolute path; default: the sink's uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTable(SinkTarget):
+    """A Delta table, written by delta-rs: needs the extra ``delta``."""
+
+    opened_by: ClassVar[str] = "dagster_ckpt.spark.delta.sink:DeltaSink"
+
+    uri: str
+    """Path or URI (``s3://…``); a relative one lies below the resource's ``table_dir``."""
+    partition_by: tuple[str, ...] = ()
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
+    """For object stores, as delta-rs takes them. Give secrets by the environment."""

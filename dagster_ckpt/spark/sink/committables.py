@@ -1,0 +1,114 @@
+"""Committables: what one micro-batch has staged, and the files of a stage's directory that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import ValidationError
+
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.model import Record
+from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.files import create_exclusively
+
+_AnyRecord = TypeVar("_AnyRecord", bound=Record)
+
+
+class TableFile(Record):
+    """A Parquet file of staged rows; in a Parquet table its name stays the same wherever it lies."""
+
+    name: str
+    staged: str
+    """Where it was staged, relative to the sink's folder."""
+    rows: int
+    bytes: int
+
+
+class PreparedBatch(Record):
+    """A committable: what one micro-batch has staged."""
+
+    format_version: Literal[1] = 1
+    batch_id: int
+    epoch: int
+    lineage: str = ""
+    """History of the attempt; empty: written before histories had an identity."""
+    files: tuple[TableFile, ...]
+    row_schema: str
+    """Spark schema of the rows."""
+    replaces: bool = False
+    """Output mode *complete*: these rows are all there are, earlier ones go."""
+
+
+def prepared_folder(stage_dir: Path) -> Path:
+    """Folder of a sink's prepared batches in its stage's working directory."""
+    return StageDirectory(stage_dir).prepared
+
+
+def prepared_batches(stage_dir: Path) -> list[int]:
+    """Return the ids of the batches a stage has prepared, ascending."""
+    return sorted(int(path.stem) for path in prepared_folder(stage_dir).glob("*.json") if path.stem.isdigit())
+
+
+def batches_between(stage_dir: Path, after: int | None, through: BatchId | None) -> tuple[int, ...]:
+    """Return the prepared batches behind ``after`` up to ``through`` (None: nothing is covered)."""
+    return tuple(
+        batch
+        for batch in prepared_batches(stage_dir)
+        if through is not None and batch <= through and (after is None or batch > after)
+    )
+
+
+def is_prepared(stage_dir: Path, batch_id: int) -> bool:
+    """Tell whether a batch was prepared before: its second try stages nothing."""
+    return _path(stage_dir, batch_id).exists()
+
+
+def write_committable(stage_dir: Path, batch: PreparedBatch) -> None:
+    """Write a committable once."""
+    prepared_folder(stage_dir).mkdir(parents=True, exist_ok=True)
+    create_exclusively(_path(stage_dir, batch.batch_id), encoded(batch))
+
+
+def read_committables(stage_dir: Path, batches: Sequence[int]) -> list[PreparedBatch]:
+    """Return the named prepared batches in order. Raises Corrupt when one is missing or damaged."""
+    return [_committable(_path(stage_dir, batch)) for batch in batches]
+
+
+def committable_paths(stage_dir: Path, batches: Sequence[int]) -> list[Path]:
+    """Return the files of these committables."""
+    return [_path(stage_dir, batch) for batch in batches]
+
+
+def _path(stage_dir: Path, batch_id: int) -> Path:
+    return prepared_folder(stage_dir) / f"{batch_id}.json"
+
+
+def _committable(path: Path) -> PreparedBatch:
+    batch = read_record(PreparedBatch, path)
+    if batch is None:
+        raise Corrupt(f"{path} is missing: the sink cannot publish this batch; restore an earlier checkpoint")
+    return batch
+
+
+def read_record(kind: type[_AnyRecord], path: Path) -> _AnyRecord | None:
+    """Return the record in ``path``, or None when there is no such file. Raises Corrupt when it is not
+    understood.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        raise Corrupt(
+            f"{path} is damaged or of a newer version: {error}. Restore the file, or restore into a new table"
+        ) from error
+
+
+def encoded(record: Record) -> bytes:
+    """Return a record as it is written."""
+    return record.model_dump_json().encode()

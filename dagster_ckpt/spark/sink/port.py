@@ -1,0 +1,198 @@
+"""Port of sinks: prepare on the executors, publish with the checkpoint, say what the outside has seen, go back.
+
+The order of commits is the coordinator's; a sink only carries out one step of it, and every step can be repeated:
+the process may have died in the middle of it, and a newer attempt may be at work already. Source: Flink's
+``TwoPhaseCommittingSink``, ``Committer`` and ``SinkWriter``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptId:
+    """Identity of an attempt: its pipeline's history and its number therein."""
+
+    lineage: str
+    epoch: CoordinatorEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkContext:
+    """Context in which a sink is opened."""
+
+    pipeline: PipelineId
+    uid: StageUid
+    name: str
+    """The sink's ``table`` as its author wrote it; default: the uid."""
+    key: tuple[str, ...]
+    """Key columns: one row per key, the latest. Empty: rows are appended."""
+    is_complete: bool
+    """Output mode *complete*: every batch holds all rows, and replaces what was there."""
+    table_dir: Path
+    """The resource's folder of tables."""
+    work_dir: Path
+    """Folder of the sink's own, which outlives attempts: rows that cannot be staged at their place are staged here."""
+    attempt: Callable[[], AttemptId]
+    """The attempt at work; known once the coordinator has claimed it, so not asked for before ``take_over``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPosition:
+    """Newest of everything that the outside has seen of the pipeline."""
+
+    lineage: str
+    """History it was seen of; empty: written before histories had an identity."""
+    epoch: int
+    """Newest attempt that worked on it."""
+    checkpoint_id: int | None
+    """Newest checkpoint that was published to it, also one that was rolled back since; None: none yet."""
+    head: int | None
+    """Checkpoint whose rows it shows now; None: it shows no rows of any."""
+    through_batch: int | None
+    """Last micro-batch of the stage that it shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkCut:
+    """A sink's part of a snapshot that is restored."""
+
+    snapshot: TableSnapshot
+    batches: tuple[PreparedBatch, ...]
+    """Prepared and not published at the cut: they belong to it."""
+    checkpoint_id: CheckpointId
+    lineage: str
+    """History of the snapshot."""
+
+
+class LaterRows(StrEnum):
+    """Treatment of rows that were published after the cut."""
+
+    SET_ASIDE = "set_aside"
+    """They leave the table, and can still be read where the sink keeps them."""
+    KEEP = "keep"
+    """They stay, and the restored pipeline publishes its rows on top: rows repeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """These rows became visible by this call."""
+
+    rows: int
+    bytes: int
+    files: int = 0
+    version: str = ""
+    """The outside's own name of its state now: a table version, a snapshot id."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyPublished:
+    """Everything the checkpoint covers was visible before; nothing was done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack:
+    """Result of a roll-back; ``""``: the sink held exactly the rows of the cut."""
+
+    text: str
+    """What was done, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkDescription:
+    """What readers find."""
+
+    place: str
+    columns: tuple[tuple[str, str], ...] = ()
+    """(name, type), as the outside spells types."""
+    rows: int | None = None
+    """None: not known without reading."""
+    bytes: int | None = None
+    version: str = ""
+    details: dict[str, str] = field(default_factory=dict)
+
+
+class Sink(ABC):
+    """One sink of one pipeline, opened for one attempt. Methods raise Unavailable and OutcomeUnknown for the outside's
+    failures, and are then repeated; Corrupt, naming what is gone, where nothing can help.
+    """
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where the rows end, resolved: two sinks may not share one. Checkpoints name it."""
+
+    @abstractmethod
+    def position(self) -> SinkPosition | None:
+        """Return what the outside has seen of this pipeline; None: nothing. Needs no attempt, changes nothing."""
+
+    @abstractmethod
+    def check(self, frame: DataFrame) -> None:
+        """Refuse rows that this sink cannot take (InvalidRequest), before the first batch: names, types, keys."""
+
+    @abstractmethod
+    def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
+        """Stage a micro-batch where no reader sees it; called again for a batch whose committable was not written."""
+
+    @abstractmethod
+    def flush(self, batches: Sequence[PreparedBatch]) -> None:
+        """Wait until what these batches staged survives a power failure: their checkpoint is acknowledged next."""
+
+    @abstractmethod
+    def take_over(self) -> None:
+        """Begin the attempt where the last one ended: finish a publish that stopped half-way, fence older attempts.
+
+        Raises Fenced when a newer attempt owns the sink.
+        """
+
+    @abstractmethod
+    def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
+        """Make batches visible, all or none, in order, and the permit's checkpoint the sink's position.
+
+        Batches at or below the position are visible already and are passed over. Raises Fenced when a newer attempt
+        owns the sink, Corrupt when staged rows are gone.
+        """
+
+    @abstractmethod
+    def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
+        """Show exactly the rows of a cut (None: no rows), and fence older attempts; repeating it finishes it.
+
+        Raises Corrupt when rows of the cut are gone: nothing was changed then.
+        """
+
+    def cannot_roll_back(self, cut: SinkCut | None) -> str:
+        """Return why ``roll_back`` would fail, in one sentence; empty: it would not. Changes nothing."""
+        return ""
+
+    def fork(self, cut: SinkCut) -> str:
+        """Begin with exactly the rows of another pipeline's cut, which is only read; return what was done.
+
+        Raises InvalidRequest where this sink cannot, or has other rows already.
+        """
+        raise InvalidRequest(
+            f"{self.place} cannot begin with the rows of {cut.snapshot.uri}: give the fork a sink that can, or copy "
+            "the rows there and restore with claim_mode 'no_claim'"
+        )
+
+    def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
+        """Remove staged rows and versions that neither readers, nor these cuts, nor these batches need."""
+        return 0
+
+    @abstractmethod
+    def describe(self) -> SinkDescription:
+        """Return what readers find now. Raises NotFound where nothing was made yet."""

@@ -1,0 +1,57 @@
+"""Staging: a micro-batch's rows written as plain Parquet files that nobody sees yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.spark.channel.sink import write_staged
+from dagster_ckpt.spark.files import batch_folder_name, flush_to_disk, parquet_files
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.port import AttemptId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def stage_rows(
+    frame: DataFrame,
+    batch_id: BatchId,
+    attempt: AttemptId,
+    *,
+    root: Path,
+    staged: Path,
+    replaces: bool = False,
+) -> PreparedBatch:
+    """Write the rows of a micro-batch below ``staged``, a folder in ``root``, and name them."""
+    folder = staged / batch_folder_name(batch_id)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    schema = frame.schema.json()
+    write_staged(frame, folder)
+    suffix = folder.name.rsplit("-", 1)[1]
+    files = (
+        TableFile(
+            name=f"part-{attempt.epoch:06d}-{batch_id:010d}-{number:05d}-{suffix}.parquet",
+            staged=file.name,
+            rows=file.rows,
+            bytes=file.bytes,
+        )
+        for number, file in enumerate(parquet_files(root, folder))
+    )
+    return PreparedBatch(
+        batch_id=batch_id,
+        epoch=attempt.epoch,
+        lineage=attempt.lineage,
+        files=tuple(files),
+        row_schema=schema,
+        replaces=replaces,
+    )
+
+
+def flush_staged(paths: list[Path]) -> None:
+    """Wait until these files, and their folders' lists of names, survive a power failure."""
+    for path in paths:
+        flush_to_disk(path)
+    for folder in {path.parent for path in paths}:
+        flush_to_disk(folder)
