@@ -22,19 +22,16 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from benchmarks.common import median, scratch, show, spark_session
-from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch, LogPosition, PipelineId
+from dagster_ckpt.authoring.targets import ParquetTable
+from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch, LogPosition, PipelineId, StageUid
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.schema import channel_schema_json
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.channel.source import read_channel
 from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files
-from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.records import (
-    Append,
-)
-from dagster_ckpt.spark.table.sink import (
-    TableSink,
-)
+from dagster_ckpt.spark.sink.phases import preparing
+from dagster_ckpt.spark.sink.port import AttemptId, SinkContext
+from dagster_ckpt.spark.table.parquet_sink import ParquetSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -151,9 +148,21 @@ class Runs:
         ChannelLog.create(target)
         return writer.format(PythonSink.name()).option("path", str(target))
 
+    def parquet_sink(self) -> ParquetSink:
+        context = SinkContext(
+            pipeline=PipelineId("bench"),
+            uid=StageUid("sink"),
+            name="sink",
+            key=(),
+            is_complete=False,
+            table_dir=self.fresh(),
+            work_dir=self.fresh(),
+            attempt=lambda: AttemptId("", CoordinatorEpoch(1)),
+        )
+        return ParquetSink(ParquetTable(), context)
+
     def table(self, writer: DataStreamWriter, _: DataFrame) -> DataStreamWriter:
-        table = create_table(str(self.fresh()), pipeline=PipelineId("bench"), mode=Append())
-        return writer.foreachBatch(TableSink(table, stage_dir=self.fresh(), epoch=CoordinatorEpoch(1)))
+        return writer.foreachBatch(preparing(self.parquet_sink(), self.fresh()))
 
 
 def compare(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
+from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.ids import StageUid, stage_uid
 from dagster_ckpt.errors import InvalidRequest
@@ -119,6 +120,8 @@ class StageDefinition:
     takes_context: bool = False
     output_mode: OutputMode = "append"
     table: TableTarget | None = None
+    to: SinkTarget | None = None
+    """Of a sink: where its rows end; None: a Parquet table."""
     partitions: int | None = None
     """Number of state partitions (``spark.sql.shuffle.partitions`` of the query); None: the session's."""
     max_entries_per_trigger: int = 0
@@ -218,6 +221,14 @@ def _boundedness(fn: Callable[..., DataFrame], role: StageRole, value: str) -> B
     return chosen
 
 
+def _target(fn: Callable[..., DataFrame], to: Any) -> SinkTarget | None:
+    if to is None or isinstance(to, SinkTarget):
+        return to
+    raise InvalidRequest(
+        f"sink {fn.__name__!r} has to={to!r}: give a target of dagster_ckpt.sinks, such as DeltaTable('orders')"
+    )
+
+
 def _names(fn: Callable[..., DataFrame], setting: str, value: Any) -> tuple[str, ...]:
     """Return a setting that is a list of names; one text would be taken for a list of letters."""
     if isinstance(value, str):
@@ -230,7 +241,7 @@ _OF_SOURCES = {"boundedness", "barrier_after", "is_backlog"}
 _SETTINGS = {
     StageRole.SOURCE: {*_FOR_ALL, *_OF_SOURCES},
     StageRole.STAGE: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger"},
-    StageRole.SINK: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger", "table", "key"},
+    StageRole.SINK: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger", "table", "key", "to"},
 }
 """What each decorator takes beside ``uid``; where it means nothing it is refused with a sentence of its own."""
 
@@ -319,10 +330,11 @@ def spark_sink(
     uid: str = "",
     table: str = "",
     key: tuple[str, ...] | list[str] = (),
+    to: SinkTarget | None = None,
     output_mode: OutputMode | None = None,
     **settings: Any,
 ) -> Any:
-    """Make a function ``(input, …) -> streaming DataFrame`` a sink into a two-phase Parquet table.
+    """Make a function ``(input, …) -> streaming DataFrame`` a sink: its rows become visible with their checkpoint.
 
     Args:
         fn: the function, when used without parentheses.
@@ -331,6 +343,7 @@ def spark_sink(
             folder when you rename a sink.
         key: key columns: the table then holds one row per key, the latest (``output_mode`` update by default).
             Without a key rows are appended.
+        to: where the rows end: a target of ``dagster_ckpt.sinks``; default: ``ParquetTable`` in the folder ``table``.
         output_mode: Spark's output mode; default ``append``, with a key ``update``.
         settings: as for ``spark_stage``.
     """
@@ -345,6 +358,11 @@ def spark_sink(
         name = uid or function.__name__
         target = TableTarget(name=table or name, mode=mode, key=_names(function, "key", key))
         chosen = output_mode or ("update" if key else "append")
-        return _define(function, StageRole.SINK, uid, dict(settings, table=target, output_mode=chosen))
+        return _define(
+            function,
+            StageRole.SINK,
+            uid,
+            dict(settings, table=target, to=_target(function, to), output_mode=chosen),
+        )
 
     return wrap if fn is None else wrap(fn)

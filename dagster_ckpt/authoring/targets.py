@@ -30,6 +30,8 @@ class ParquetTable(SinkTarget):
 
     name: str = ""
     """Folder below the resource's ``table_dir``, or an absolute path; default: the sink's uid."""
+    buckets: int = 8
+    """With a key: files the rows are spread over. A publish rewrites those it touches. Fixed when the table is made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,9 @@ class RestoreOptions(BaseModel):
     """Set aside rows that two-phase tables received after the restore point."""
     fork: bool = False
     """The snapshot may be another pipeline's: queries get new ids, tables begin with the rows of the cut."""
+    adopt_history: bool = False
+    """Go on although the coordinator store is behind what storage, working directory or sinks have seen, or another
+    history's: from the restore point, above every number seen."""
     without_channel_state_of: int | None = None
     """Drop the in-flight data of exactly this checkpoint id."""
 

@@ -57,7 +57,7 @@ class CommitPermit:
     epoch: CoordinatorEpoch
     checkpoint_id: CheckpointId
     _proof: object = field(repr=False, compare=False)
-    lineage: str = ""
+    lineage: str = field(default="", compare=False)
     """History of the pipeline that the checkpoint belongs to."""
 
 

@@ -182,6 +182,10 @@ class CheckpointMetadata(Labeled, Record):
 
     format_version: Literal[1] = 1
     pipeline: str
+    lineage: str = ""
+    """Identity of the history it was taken in; empty: taken before histories had one."""
+    lineages: tuple[str, ...] = ()
+    """Histories that one goes on from."""
     checkpoint_id: int = Field(ge=1)
     kind: CheckpointKind
     epoch: int = Field(ge=1)

@@ -19,6 +19,7 @@ from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, SPARK_KEY, epoc
 from dagster_ckpt.dagster.resources import coordinator_of
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced
 from dagster_ckpt.spark.attempt.attempt import Attempt, PipelineSetup
+from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.directories import AttemptDirectory
@@ -214,6 +215,8 @@ class PipelineAttempt:
         if self._closed:
             return
         self._closed = True
+        if clean:
+            mark_ended(self.coordinator)
         with suppress(Fenced):
             self.coordinator.close(status, clean=clean)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +17,7 @@ from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
+from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore, TaskGateway
 from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
 from dagster_ckpt.runtime.driver.hooks import MasterHook, OperatorCoordinator
@@ -25,9 +27,13 @@ from dagster_ckpt.runtime.shared_files import ReadHandles, no_manifest
 Listener = Callable[[CoordinatorEvent], None]
 
 
-def directory_state(path: str) -> DirectoryState:
+def directory_state(path: str, _record: CoordinatorRecord) -> DirectoryState:
     """Return what is found of a working directory on this machine's file system."""
     return DirectoryState.INTACT if path and Path(path).is_dir() else DirectoryState.MISSING
+
+
+def _random_lineage() -> str:
+    return secrets.token_hex(8)
 
 
 class Ownership(StrEnum):
@@ -66,9 +72,11 @@ class AttemptSetup:
     """As ``distinct_coordinators`` returns them."""
     read_manifest: ReadHandles = no_manifest
     """Names a stage's files; without it, shared files this process did not see are never deleted."""
-    directory_state: Callable[[str], DirectoryState] = directory_state
-    epochs_below: Callable[[], int] = int
-    """Returns the newest epoch that tables know: asked where the store has no record, because it may have been lost."""
+    directory_state: Callable[[str, CoordinatorRecord], DirectoryState] = directory_state
+    seen: Callable[[], Sequence[Seen]] = tuple
+    """Returns what working directory and sinks have seen of the pipeline: asked before every claim."""
+    new_lineage: Callable[[], str] = _random_lineage
+    """Makes the identity of a history."""
     acks: AckDurability = AckDurability.PER_STAGE
     background: Background = field(default_factory=ThreadBackground)
     random: Random = field(default_factory=Random)

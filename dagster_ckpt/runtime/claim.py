@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.record import (
     CompletedRecord,
     CoordinatorRecord,
@@ -14,7 +13,7 @@ from dagster_ckpt.core.checkpoint.tasks import TaskTable
 from dagster_ckpt.core.config import ClaimMode
 from dagster_ckpt.core.coordinator.completion import abort_all
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now, reconciled
-from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore.facts import Origin
@@ -24,7 +23,9 @@ from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.history import history_row
 from dagster_ckpt.runtime.record_store import NO_RECORD, LoadedRecord, RecordChange
 from dagster_ckpt.runtime.restore_facts import decide_restore, gather_facts
+from dagster_ckpt.runtime.seen import World, check_history, look_around
 
+LINEAGES_REMEMBERED = 100
 SEEDED_ROWS = 200
 """So many rows of the history are taken up, so that their status can still be changed."""
 
@@ -49,8 +50,12 @@ def open_attempt(setup: AttemptSetup, check: Callable[[RestoreDecision], None]) 
     claim may have happened, which the next claim finds out.
     """
 
+    found = setup.records.load(setup.graph.pipeline)
+    attaches = setup.ownership is Ownership.ATTACH and found is not None and found.record.owner == setup.owner
+    world = World() if attaches else look_around(setup)
+
     def open_on(loaded: LoadedRecord | None) -> RecordChange[Opened]:
-        record = _first_record(setup) if loaded is None else loaded.record
+        record = CoordinatorRecord(pipeline=setup.graph.pipeline) if loaded is None else loaded.record
         owns = record.owner == setup.owner and record.epoch > 0
         if owns and setup.ownership is Ownership.ATTACH:
             state, restored = _attached(setup, record, setup.now()), _restored_before(setup, record)
@@ -60,7 +65,8 @@ def open_attempt(setup: AttemptSetup, check: Callable[[RestoreDecision], None]) 
                 f"run {setup.owner!r} of pipeline {record.pipeline!r} was fenced: run {record.owner!r} owns it with "
                 f"epoch {record.epoch}. This run must stop"
             )
-        decision, restored = _claim(setup, record, setup.now())
+        check_history(setup, world, None if loaded is None else record)
+        decision, restored = _claim(setup, record, world, setup.now())
         check(restored)
         return RecordChange(
             answer=Opened(state=decision.state, restored=restored, claimed=decision),
@@ -70,19 +76,6 @@ def open_attempt(setup: AttemptSetup, check: Callable[[RestoreDecision], None]) 
 
     opened, version = setup.records.transact(setup.graph.pipeline, open_on)
     return replace(opened, version=version)
-
-
-def _first_record(setup: AttemptSetup) -> CoordinatorRecord:
-    """Return an empty record whose ids begin above every checkpoint found in the storage.
-
-    There are some when the database was lost or moved: their files are never written over, and the tables, which
-    remember the attempts of before, do not take the new one for an old one.
-    """
-    pipeline = setup.graph.pipeline
-    layout = paths.CheckpointPaths(pipeline)
-    found = (layout.number_of(o.key) for o in setup.storage.list(pipeline))
-    highest = max((number for number in found if number is not None), default=0)
-    return CoordinatorRecord(pipeline=pipeline, next_id=highest + 1, epoch=setup.epochs_below())
 
 
 def _attached(setup: AttemptSetup, record: CoordinatorRecord, now: Now) -> CoordinatorState:
@@ -114,9 +107,22 @@ def _restored_before(setup: AttemptSetup, record: CoordinatorRecord) -> RestoreD
 # --- claim --------------------------------------------------------------------------------------------------
 
 
-def _claim(setup: AttemptSetup, record: CoordinatorRecord, now: Now) -> tuple[Decision, RestoreDecision]:
-    """Choose what to start from, take the next epoch, abort what the previous attempt left pending."""
+def _claim(
+    setup: AttemptSetup, record: CoordinatorRecord, world: World, now: Now
+) -> tuple[Decision, RestoreDecision]:
+    """Choose what to start from, take the next epoch, abort what the previous attempt left pending.
+
+    Epoch and checkpoint ids go on above everything seen: files in the storage are never written over, and sinks, which
+    remember the attempts of before, do not take a new one for an old one.
+    """
     facts = gather_facts(setup, record)
+    is_behind = world.epoch > record.epoch or world.checkpoint_id >= record.next_id
+    if is_behind:  # chosen by a person: the directory of the record's last attempt is not the newest one's
+        facts = replace(
+            facts,
+            previous=None,
+            next_checkpoint_id=CheckpointId(max(record.next_id, world.checkpoint_id + 1)),
+        )
     restored = decide_restore(setup, facts)
     before = reconciled(
         CoordinatorState(
@@ -134,10 +140,11 @@ def _claim(setup: AttemptSetup, record: CoordinatorRecord, now: Now) -> tuple[De
     why = f"Run {setup.owner!r} took over the pipeline before the checkpoint was complete."
     decision = abort_all(before, reason, why, now)
     state = decision.state
-    epoch = CoordinatorEpoch(record.epoch + 1)
+    epoch = CoordinatorEpoch(max(record.epoch, world.epoch) + 1)
     claimed = state.record.model_copy(
         update={
             "epoch": epoch,
+            **_history_changes(setup, record, restored, world, is_behind=is_behind),
             "owner": setup.owner,
             "root": setup.root or setup.owner,
             "owner_since": record.owner_since if setup.is_try_of(record) else epoch,
@@ -153,6 +160,24 @@ def _claim(setup: AttemptSetup, record: CoordinatorRecord, now: Now) -> tuple[De
     )
     state = replace(state, record=claimed, tasks=TaskTable.of(setup.graph, epoch), last_completion=None)
     return replace(decision, state=state), restored
+
+
+def _history_changes(
+    setup: AttemptSetup,
+    record: CoordinatorRecord,
+    restored: RestoreDecision,
+    world: World,
+    *,
+    is_behind: bool,
+) -> dict[str, object]:
+    """Return the lineage from now on: a new one where the store did not know all that the world has seen."""
+    taken = (restored.metadata.lineage, *restored.metadata.lineages) if isinstance(restored, Restore) else ()
+    known = (record.lineage, *record.lineages)
+    others = tuple(one for one in dict.fromkeys((*world.lineages, *taken)) if one and one not in known)
+    if record.lineage and not is_behind and not others:
+        return {}
+    before = tuple(one for one in (*known, *others) if one)
+    return {"lineage": setup.new_lineage(), "lineages": before[:LINEAGES_REMEMBERED]}
 
 
 def _restored_changes(

@@ -280,4 +280,6 @@ def make_permit(engine: Engine, checkpoint_id: CheckpointId) -> CommitPermit:
     is_complete = record.completed_of(checkpoint_id) is not None or checkpoint_id == record.latest_completed
     if not is_complete:
         raise InvalidRequest(f"checkpoint {checkpoint_id} is not complete: nothing of it may be published")
-    return CommitPermit(engine.pipeline, engine.state.epoch, checkpoint_id, _PROOF)
+    return CommitPermit(
+        engine.pipeline, engine.state.epoch, checkpoint_id, _PROOF, engine.state.record.lineage
+    )

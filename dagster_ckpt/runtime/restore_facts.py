@@ -17,11 +17,26 @@ from dagster_ckpt.core.restore.facts import (
     RestoreFacts,
 )
 from dagster_ckpt.core.restore.from_snapshot import purpose_for, restore_of
+from dagster_ckpt.core.restore.lineage import KnownHistory
 from dagster_ckpt.core.restore.point import ByUri, parse_restore_point
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.stored import read_metadata
+
+
+def known_history(pipeline: PipelineId, record: CoordinatorRecord | None) -> KnownHistory:
+    """Return the history as the store has it."""
+    if record is None:
+        return KnownHistory(pipeline=pipeline, is_recorded=False)
+    return KnownHistory(
+        pipeline=pipeline,
+        is_recorded=True,
+        lineage=record.lineage,
+        lineages=record.lineages,
+        epoch=record.epoch,
+        next_checkpoint_id=record.next_id,
+    )
 
 
 def facts_of(record: CoordinatorRecord) -> RestoreFacts:
@@ -32,6 +47,7 @@ def facts_of(record: CoordinatorRecord) -> RestoreFacts:
         savepoints=[entry.known for entry in record.savepoints],
         line=record.line,
         next_checkpoint_id=CheckpointId(record.next_id),
+        history=known_history(PipelineId(record.pipeline), record),
     )
 
 
@@ -43,7 +59,7 @@ def gather_facts(setup: AttemptSetup, record: CoordinatorRecord) -> RestoreFacts
             epoch=CoordinatorEpoch(record.status_epoch),
             working_directory=record.working_directory,
             ended=AttemptEnd.CLEAN if record.clean else AttemptEnd.UNCLEAN,
-            directory=setup.directory_state(record.working_directory),
+            directory=setup.directory_state(record.working_directory, record),
             shape=record.shape,
         )
     return replace(

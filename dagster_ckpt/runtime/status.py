@@ -48,6 +48,11 @@ class CoordinatorView:
         return self._engine.state.epoch
 
     @property
+    def lineage(self) -> str:
+        """Identity of the pipeline's history."""
+        return self._engine.state.record.lineage
+
+    @property
     def config(self) -> CheckpointConfig:
         """Settings."""
         return self._engine.state.config

@@ -4,6 +4,8 @@
 
     <work_dir>/<pipeline>/attempt-<epoch>/<uid>/{query, log, sink, released, pins, in_flight}   one stage
     <work_dir>/<pipeline>/attempt-<epoch>/_runs/<run>/{checkpoint, <uid>}      what an epoch run has done so far
+    <work_dir>/<pipeline>/attempt-<epoch>/attempt.json                         whose it is, and how it ended
+    <work_dir>/<pipeline>/staged/<uid>/…                                       rows of sinks that stage them here
     <work_dir>/<pipeline>/local/<uid>/<checkpoint>/…                           local copies (local_backup)
 
 A local or shared POSIX file system: every process of the attempt sees the same paths.
@@ -72,6 +74,11 @@ class StageDirectory:
         return self.all_pins / str(checkpoint_id)
 
 
+def staged_rows(work_dir: Path, pipeline: PipelineId, uid: StageUid) -> Path:
+    """Return where a sink's rows wait that cannot be staged where they end: outlives attempts."""
+    return work_dir / pipeline / "staged" / uid
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptDirectory:
     """Paths of one attempt of a pipeline."""
@@ -90,6 +97,22 @@ class AttemptDirectory:
     def stage(self, uid: StageUid) -> StageDirectory:
         """Return the directory of one stage."""
         return StageDirectory(self.root / uid)
+
+    @property
+    def mark(self) -> Path:
+        """The file that says whose directory this is, and how its attempt ended."""
+        return self.root / "attempt.json"
+
+    @classmethod
+    def all_of(cls, work_dir: Path, pipeline: PipelineId) -> dict[int, AttemptDirectory]:
+        """Return the working directories there are of a pipeline, by the attempt that made each."""
+        found = {}
+        folder = work_dir / pipeline
+        for path in folder.iterdir() if folder.is_dir() else ():
+            match = _ATTEMPT.fullmatch(path.name)
+            if match and not match[2] and path.is_dir():
+                found[int(match[1])] = cls(path)
+        return found
 
     def progress(self, run_id: str) -> RunProgress:
         """Return the progress marks of one epoch run."""

@@ -151,11 +151,8 @@ class TableWorld:
     def __init__(self, world: World, mode: Append | Upsert) -> None:
         self.world = world
         table = create_table(str(world.folder / "table"), pipeline=SALES, mode=mode)
-        from tests.spark.table import tables
-
         self.attempt = Attempt(table, world.query().root)
         self.cuts: list[Cut] = []
-        self._publish = tables.publish
         for number, rows in enumerate(
             [[(1, 1), (2, 1)], [(2, 2), (3, 2)], [(4, 3), (5, 3), (6, 3)]], start=1
         ):
@@ -173,14 +170,11 @@ class TableWorld:
 
     def publish(self, cut: Cut) -> None:
         from dagster_ckpt.core.ids import BatchId
-        from tests.spark.table.tables import permit
+        from tests.spark.table.tables import permit, publish_through
 
-        self._publish(
-            self.attempt.table,
-            stage_dir=self.attempt.stage_dir,
-            through_batch=None if cut.batch is None else BatchId(cut.batch),
-            permit=permit(cut.checkpoint, self.attempt.epoch, SALES),
-        )
+        through = None if cut.batch is None else BatchId(cut.batch)
+        by = permit(cut.checkpoint, self.attempt.epoch, SALES)
+        publish_through(self.attempt.table, self.attempt.stage_dir, through, by)
 
     def preview(self, number: int, **more: object) -> object:
         (table,) = preview_restore(self.world.deployment, options(f"chk-{number}", **more), SALES).tables

@@ -200,6 +200,10 @@ class CoordinatorRecord(Record):
 
     format_version: Literal[1] = 1
     pipeline: str
+    lineage: str = ""
+    """Identity of the pipeline's history, made with its first record; empty: written before there was one."""
+    lineages: tuple[str, ...] = ()
+    """Histories it goes on from: what carries one of their ids is the pipeline's own."""
     epoch: int = 0
     """Which attempt owns the pipeline; an older one is fenced."""
     owner: str = ""

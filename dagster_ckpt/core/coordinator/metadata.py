@@ -49,6 +49,8 @@ def build_metadata(
                 handles[part.uid] = found
     metadata = CheckpointMetadata(
         pipeline=state.setup.pipeline,
+        lineage=state.record.lineage,
+        lineages=state.record.lineages,
         checkpoint_id=pending.checkpoint_id,
         kind=pending.properties.kind,
         epoch=state.record.epoch,

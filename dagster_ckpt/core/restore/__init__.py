@@ -4,6 +4,7 @@
 |---|---|
 | ``point`` | what a person may write in ``restore_from``, and the snapshots it can mean |
 | ``facts`` | the durable facts the choice is made on |
+| ``lineage`` | the identity of a history, and the refusal to run behind what the world has seen of it |
 | ``choice`` | the choice: nothing, the previous working directory, or a snapshot |
 | ``decision`` | that choice as a value |
 | ``from_snapshot`` | a snapshot's metadata checked against the graph |

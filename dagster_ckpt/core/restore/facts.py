@@ -9,6 +9,7 @@ from enum import StrEnum
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.model import Record
+from dagster_ckpt.core.restore.lineage import KnownHistory
 from dagster_ckpt.core.restore.point import KnownSnapshot
 
 FIRST_CHECKPOINT = CheckpointId(1)
@@ -46,6 +47,7 @@ class DirectoryState(StrEnum):
     INTACT = "intact"
     DAMAGED = "damaged"
     MISSING = "missing"
+    PUT_BACK = "not as that attempt left it (an older copy was put back, or it did not end cleanly)"
     OTHER_PARTITIONS = "spread over another number of state partitions"
     """A stage's ``partitions`` were changed; only a restore can redistribute its state."""
 
@@ -88,6 +90,8 @@ class RestoreFacts:
     """Above everything this pipeline has ever used."""
     tries_since: CoordinatorEpoch | None = None
     """First epoch of an earlier try of this very run; None: this is its first try."""
+    history: KnownHistory | None = None
+    """History of the record; None: it is not looked at (previews of another pipeline's snapshots)."""
     has_driver_state: bool = False
     """Driver-side coordinators or master hooks take part: their state is in checkpoints alone, in no directory."""
 

@@ -65,6 +65,8 @@ def restore_of(
     snapshot belongs to another pipeline, state would be lost unasked, or the graph does not fit.
     """
     _check_identity(load, metadata, facts.pipeline, purpose)
+    if purpose is RestorePurpose.IN_PLACE and not options.adopt_history:
+        _check_history(load, metadata, facts)
     claim_mode, properties = _ownership(load, metadata, options, config, purpose)
     stages = match_stages(
         graph,
@@ -106,6 +108,18 @@ def _check_identity(
             f"{load.location.uri} is a snapshot of pipeline {metadata.pipeline!r}, not of {pipeline!r}: "
             "check the path, or start a fork if you mean to branch off from it"
         )
+
+
+def _check_history(load: FromSnapshot, metadata: CheckpointMetadata, facts: RestoreFacts) -> None:
+    """Raise InvalidRequest for a snapshot of another deployment: positions of sinks in it mean nothing here."""
+    history = facts.history
+    if load.known is not None or history is None or not history.lineage or history.owns(metadata.lineage):
+        return
+    raise InvalidRequest(
+        f"{load.location.uri} is a snapshot of another history ({metadata.lineage}) of a pipeline named "
+        f"{facts.pipeline!r} than this one ({history.lineage}), such as another deployment's: rows it holds may be in "
+        "these tables already. Start a fork to branch off from it, or set adopt_history to go on from it"
+    )
 
 
 def _ownership(

@@ -5,6 +5,8 @@
 | ``attempt`` | an attempt: its coordinator, its tables, its working directory |
 | ``gateway`` | how the coordinator reaches stages, as far as both kinds of run do the same |
 | ``restore`` | the working directory an attempt starts from |
+| ``mark`` | whose a working directory is, and whether its last attempt ended cleanly |
+| ``sinks`` | the sinks of a pipeline: written, cut, published, taken back |
 | ``stage_query`` | a stage as a running query |
 | ``hooks`` | the pipeline's hooks, made for one attempt |
 | ``table_clean_up`` | removal of table files nothing restorable needs |

@@ -19,11 +19,13 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.driver.user_hook import UserHook
 from dagster_ckpt.spark.attempt.gateway import StageGateway
 from dagster_ckpt.spark.attempt.hooks import make_hooks
+from dagster_ckpt.spark.attempt.mark import seen_in_directory
 from dagster_ckpt.spark.attempt.restore import AttemptRestorer, state_of_directory
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.manifest_handles import handles_in_manifest
 from dagster_ckpt.spark.stage_report import Reporter
-from dagster_ckpt.spark.table.tables import PipelineTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +67,7 @@ class Attempt(Generic[G]):
         self,
         setup: PipelineSetup,
         coordinator: CheckpointCoordinator,
-        tables: PipelineTables,
+        tables: PipelineSinks,
         gateway: G,
         hooks: Mapping[str, UserHook],
     ) -> None:
@@ -89,11 +91,12 @@ class Attempt(Generic[G]):
         background: Background | None = None,
     ) -> Attempt[G]:
         """Open the coordinator. Raises as ``CheckpointCoordinator.open`` does: nothing was changed then."""
-        tables = PipelineTables(
+        tables = PipelineSinks(
             pipeline=setup.pipeline,
             table_dir=setup.table_dir,
+            work_dir=setup.work_dir,
             mode=setup.config.mode,
-            epoch=lambda: coordinator.epoch,
+            attempt_id=lambda: AttemptId(coordinator.lineage, coordinator.epoch),
         )
         hooks = make_hooks(
             setup.pipeline, setup.config, resources=setup.hook_resources, warn=setup.reporter.warn
@@ -117,7 +120,7 @@ class Attempt(Generic[G]):
                 hooks=hooks,
                 read_manifest=handles_in_manifest,
                 directory_state=partial(state_of_directory, setup.pipeline),
-                epochs_below=tables.newest_epoch,
+                seen=lambda: [*tables.seen(), *seen_in_directory(setup.work_dir, setup.pipeline.name)],
                 acks=acks,
                 background=background or ThreadBackground(),
                 library_version=setup.library_version,

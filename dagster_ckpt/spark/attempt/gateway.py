@@ -6,17 +6,17 @@ import threading
 from dataclasses import dataclass, field
 
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.snapshot.local_copy import drop_local_copies_before, drop_local_copy
 from dagster_ckpt.spark.stage_report import Reporter
-from dagster_ckpt.spark.table.tables import PipelineTables
 
 
 @dataclass
 class StageGateway:
     """Publishes tables and drops local copies; subclasses reach the stages themselves."""
 
-    tables: PipelineTables
+    tables: PipelineSinks
     reporter: Reporter
     attempt: AttemptDirectory | None = None
     """Set once the working directory is restored."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.model import FileEntry
@@ -21,10 +22,13 @@ from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.mark import is_as_left, mark
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.restore import restore_logs
 from dagster_ckpt.spark.channel.retention import sweep_staging
 from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.sink.port import LaterRows
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy, find_local_copy
 from dagster_ckpt.spark.snapshot.pins import sweep_pins
@@ -32,8 +36,6 @@ from dagster_ckpt.spark.snapshot.rescale import has_other_partition_count, resca
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.spark.stage_report import Reporter
-from dagster_ckpt.spark.table.roll_back import LaterRows
-from dagster_ckpt.spark.table.tables import PipelineTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,11 +43,15 @@ if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 
-def state_of_directory(pipeline: CheckpointedPipeline, path: str) -> DirectoryState:
+def state_of_directory(
+    pipeline: CheckpointedPipeline, path: str, record: CoordinatorRecord
+) -> DirectoryState:
     """Return whether an attempt's directory holds everything its stages would go on from."""
     directory = AttemptDirectory(Path(path))
     if not path or not directory.root.is_dir():
         return DirectoryState.MISSING
+    if not is_as_left(directory, record):
+        return DirectoryState.PUT_BACK
     for uid in pipeline.stages:
         stage = directory.stage(uid)
         try:
@@ -77,7 +83,7 @@ class AttemptRestorer:
     coordinator: CheckpointCoordinator
     work_dir: Path
     open_storage: Callable[[str], CheckpointStorage]
-    tables: PipelineTables
+    tables: PipelineSinks
     reporter: Reporter
     options: RestoreOptions
     session: Callable[[], SparkSession]
@@ -102,6 +108,7 @@ class AttemptRestorer:
             case _:
                 assert_never(decision)
         self.reporter.info(f"attempt {self.coordinator.epoch} of {self.pipeline.name}: {decision.reason}")
+        mark(directory, self.coordinator.lineage, self.coordinator.epoch)
         self.coordinator.started(str(directory.root))
         for removed in directory.remove_older_siblings():
             self.reporter.info(f"removed the working directory of an earlier attempt: {removed.name}")
@@ -119,7 +126,7 @@ class AttemptRestorer:
             stage = directory.stage(uid)
             sweep_pins(stage.root)
             sweep_staging(ChannelLog(stage.log))
-        self.tables.adopt()
+        self.tables.adopt(directory)
 
     def _begin(self, directory: AttemptDirectory) -> None:
         for uid in self.pipeline.stages:

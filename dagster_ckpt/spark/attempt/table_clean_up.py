@@ -11,8 +11,8 @@ from dagster_ckpt.core.outcomes import Completed
 if TYPE_CHECKING:
     from dagster_ckpt.core.model import CheckpointMetadata
     from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+    from dagster_ckpt.spark.attempt.sinks import PipelineSinks
     from dagster_ckpt.spark.directories import AttemptDirectory
-    from dagster_ckpt.spark.table.tables import PipelineTables
 
 
 class TableCleanUp:
@@ -22,7 +22,7 @@ class TableCleanUp:
         self,
         *,
         coordinator: CheckpointCoordinator,
-        tables: PipelineTables,
+        tables: PipelineSinks,
         attempt: AttemptDirectory,
         publishing: threading.Lock,
     ) -> None:

@@ -19,6 +19,7 @@ from dagster_ckpt.core.outcomes import Failed, Rejected, Triggered
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import Corrupt, Fenced
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_flight
@@ -29,7 +30,6 @@ from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.stage_report import Reporter, StageReport
-from dagster_ckpt.spark.table.tables import PipelineTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +77,7 @@ class EpochRun:
     attempt: AttemptDirectory
     run_id: str
     session: Callable[[], SparkSession]
-    tables: PipelineTables
+    tables: PipelineSinks
     reporter: Reporter
     request: CheckpointRequest = CheckpointRequest()
     """What the run's checkpoint shall be; its ``request_id`` is set by the run."""

@@ -5,5 +5,6 @@
 | ``port`` | ``Sink``, its positions, cuts and answers |
 | ``committables`` | ``PreparedBatch``: what a micro-batch has staged, and where it is written down |
 | ``staging`` | a micro-batch's rows as plain Parquet files that nobody sees yet |
+| ``phases`` | batches prepared, cuts taken, committables published |
 | ``published`` | note of a stage's directory: what its sink had published when it was last asked |
 """

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
@@ -76,8 +76,8 @@ class SinkCut:
     batches: tuple[PreparedBatch, ...]
     """Prepared and not published at the cut: they belong to it."""
     checkpoint_id: CheckpointId
-    lineage: str
-    """History of the snapshot."""
+    lineages: frozenset[str] = frozenset()
+    """History of the snapshot, and those it goes on from; empty: it says none."""
 
 
 class LaterRows(StrEnum):
@@ -145,6 +145,13 @@ class Sink(ABC):
     def check(self, frame: DataFrame) -> None:
         """Refuse rows that this sink cannot take (InvalidRequest), before the first batch: names, types, keys."""
 
+    writes_through: ClassVar[bool] = False
+    """``write_through`` works, and at-least-once pipelines write every batch at once; others publish as always."""
+
+    def write_through(self, frame: DataFrame, batch_id: BatchId) -> None:
+        """Make a micro-batch visible at once; after a failure its rows may repeat."""
+        raise NotImplementedError
+
     @abstractmethod
     def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
         """Stage a micro-batch where no reader sees it; called again for a batch whose committable was not written."""
@@ -174,6 +181,11 @@ class Sink(ABC):
 
         Raises Corrupt when rows of the cut are gone: nothing was changed then.
         """
+
+    def has_published(self, checkpoint_id: int) -> bool:
+        """Tell whether a checkpoint's rows were ever published here."""
+        position = self.position()
+        return position is not None and (position.checkpoint_id or 0) >= checkpoint_id
 
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Return why ``roll_back`` would fail, in one sentence; empty: it would not. Changes nothing."""

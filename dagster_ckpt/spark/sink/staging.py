@@ -23,11 +23,14 @@ def stage_rows(
     root: Path,
     staged: Path,
     replaces: bool = False,
+    row_schema: str = "",
 ) -> PreparedBatch:
-    """Write the rows of a micro-batch below ``staged``, a folder in ``root``, and name them."""
+    """Write the rows of a micro-batch below ``staged``, a folder in ``root``, and name them.
+
+    ``row_schema`` where the frame has columns that are not the author's.
+    """
     folder = staged / batch_folder_name(batch_id)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    schema = frame.schema.json()
     write_staged(frame, folder)
     suffix = folder.name.rsplit("-", 1)[1]
     files = (
@@ -44,7 +47,7 @@ def stage_rows(
         epoch=attempt.epoch,
         lineage=attempt.lineage,
         files=tuple(files),
-        row_schema=schema,
+        row_schema=row_schema or frame.schema.json(),
         replaces=replaces,
     )
 

@@ -17,6 +17,7 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.ports import Clock
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.directories import AttemptDirectory
@@ -29,7 +30,6 @@ from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded
 from dagster_ckpt.spark.streaming.running_stage import RunningStage, StageSetup, stop_stages
 from dagster_ckpt.spark.streaming.settings import StreamingSettings
 from dagster_ckpt.spark.streaming.timer import Poller
-from dagster_ckpt.spark.table.tables import PipelineTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ class StreamingRun:
     gateway: StreamingGateway
     attempt: AttemptDirectory
     spark: SparkSession
-    tables: PipelineTables
+    tables: PipelineSinks
     reporter: Reporter
     clock: Clock
     arguments: Mapping[StageUid, StageArguments] = field(default_factory=dict)

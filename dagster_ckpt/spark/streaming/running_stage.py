@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+    from dagster_ckpt.spark.attempt.sinks import PipelineSinks
     from dagster_ckpt.spark.directories import AttemptDirectory
     from dagster_ckpt.spark.streaming.settings import StreamingSettings
-    from dagster_ckpt.spark.table.tables import PipelineTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class StageSetup:
     pipeline: CheckpointedPipeline
     coordinator: CheckpointCoordinator
     attempt: AttemptDirectory
-    tables: PipelineTables
+    tables: PipelineSinks
     settings: StreamingSettings
     job_ended: Callable[[StageUid, CheckpointId], None]
     on_finished: Callable[[StageUid], None]

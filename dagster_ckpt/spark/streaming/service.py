@@ -19,6 +19,7 @@ from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinato
 from dagster_ckpt.runtime.mailbox import Mailbox
 from dagster_ckpt.spark.attempt.attempt import Attempt, PipelineSetup
 from dagster_ckpt.spark.attempt.hooks import with_hooks
+from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.streaming.background import DaemonBackground
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
@@ -204,6 +205,8 @@ class StreamingService(PipelineSetup):
         for pause in (0.0, 0.5, 2.0):
             time.sleep(pause)
             try:
+                if clean:
+                    mark_ended(coordinator)
                 coordinator.close(status, clean=clean)
             except Fenced:
                 return

@@ -21,7 +21,7 @@ from dagster_ckpt.spark.channel.positions import CommittedBatches
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 
 if TYPE_CHECKING:
-    from dagster_ckpt.spark.table.tables import SinkCut
+    from dagster_ckpt.spark.sink.phases import SinkPart
 
 MAX_RUNNING = 4
 """Snapshots of one stage that may be in progress; with more, storage hangs and a new one is declined at once."""
@@ -40,7 +40,7 @@ class SnapshotJob:
     snapshotter: StageSnapshotter
     batches: CommittedBatches
     inputs: Mapping[StageUid, ChannelLog]
-    sink_cut: Callable[[BatchId | None], SinkCut]
+    sink_cut: Callable[[BatchId | None], SinkPart]
     retries: int
     done: Callable[[SnapshotJob, SnapshotOutcome | None], None]
     """Told at the end, in the job's thread; None: it was canceled, and has nothing to say."""

@@ -1,9 +1,10 @@
-"""The tables of sinks: two-phase, so that rows appear with the checkpoint that holds them.
+"""Parquet tables: two-phase, so that rows appear with the checkpoint that holds them.
 
 | file | what it owns |
 |---|---|
-| ``tables`` | all tables of a pipeline |
-| ``sink`` | first phase: staged as batches run |
+| ``parquet_sink`` | such a table behind the port of sinks |
+| ``sink`` | first phase: rows as they are staged |
+| ``schema`` | which rows it can take beside those it has |
 | ``publish`` | second phase: visible once the checkpoint is complete |
 | ``buckets`` | upsert tables |
 | ``log`` | description, state and publish log |

@@ -20,6 +20,7 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.files import (
     TEMPORARY_PREFIX,
     flush_to_disk,
+    remove_files,
     replace_by_link,
 )
 from dagster_ckpt.spark.sink.committables import TableFile
@@ -64,15 +65,21 @@ def write_versions(
         _write_whole(merged.replace_schema_metadata(_spark_schema(staged)), target)
 
 
-def merge_into_published(paths: TablePaths, mode: Upsert, files: Sequence[TableFile]) -> None:
+def merge_into_published(
+    paths: TablePaths, mode: Upsert, files: Sequence[TableFile], *, replaces: bool = False
+) -> None:
     """Merge staged rows straight into the published buckets (at-least-once: no version is kept)."""
     touched = touched_buckets(paths.root, files)
     scratch = paths.meta / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     targets = {bucket: scratch / f"{bucket}.parquet" for bucket in touched}
-    bases = {bucket: paths.bucket(bucket) for bucket in touched if paths.bucket(bucket).exists()}
+    there = () if replaces else touched
+    bases = {bucket: paths.bucket(bucket) for bucket in there if paths.bucket(bucket).exists()}
     write_versions(paths.root, mode, files=files, bases=bases, targets=targets)
     for bucket, path in targets.items():
         path.replace(paths.bucket(bucket))
+    if replaces:
+        kept = {paths.bucket(bucket) for bucket in touched}
+        remove_files(path for path in paths.root.glob("part-bucket-*.parquet") if path not in kept)
     if scratch.exists():
         scratch.rmdir()
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import assert_never
 
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.files import classified, link_or_copy
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, read_committables
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
 from dagster_ckpt.spark.table.buckets import located_versions, touched_buckets, write_versions
 from dagster_ckpt.spark.table.log import Table, refuse_fenced
-from dagster_ckpt.spark.table.publish import begin_and_finish, locate_hidden
+from dagster_ckpt.spark.table.publish import begin_and_finish, from_last_replacing, locate_hidden
 from dagster_ckpt.spark.table.records import (
     SEED,
     Append,
@@ -38,15 +37,13 @@ class Seeded:
 def seed_fork(
     source: Table,
     *,
-    snapshot: TableSnapshot,
-    checkpoint_id: CheckpointId,
-    stage_dir: Path,
+    cut: SinkCut,
     target: Table,
-    epoch: CoordinatorEpoch,
+    attempt: AttemptId,
 ) -> Seeded:
-    """Give ``target``, just created, exactly the rows that ``source`` had at the cut of ``checkpoint_id``.
+    """Give ``target``, just created, exactly the rows that ``source`` had at ``cut``.
 
-    ``stage_dir`` is the fork's restored stage with the committables. Files are hard-linked where that is
+    Files are hard-linked where that is
     possible. Repeating a call finishes it, or changes nothing. Raises InvalidRequest when the target has
     other rows already or is of another mode, Corrupt when rows of the cut are gone.
     """
@@ -54,19 +51,20 @@ def seed_fork(
         raise InvalidRequest(
             f"table {target.uri} is made as {target.mode!r} and cannot begin with rows of {source.mode!r}"
         )
-    batches = read_committables(stage_dir, snapshot.prepared)
     with target.locked() as state, classified(f"seeding table {target.uri}"):
-        refuse_fenced(target, state, epoch)
-        origin = f"{source.uri} at checkpoint {checkpoint_id}"
+        refuse_fenced(target, state, attempt)
+        origin = f"{source.uri} at checkpoint {cut.checkpoint_id}"
         begun = target.record(SEED) if state.head == SEED else None
         if begun is not None and begun.origin == origin:  # the fork's run failed before its first checkpoint
-            target.write_state(state.model_copy(update={"epoch": epoch}))
+            target.write_state(state.model_copy(update={"epoch": attempt.epoch, "lineage": attempt.lineage}))
             return Seeded(len(begun.files) + len(begun.buckets))
         if state.head is not None:
             raise InvalidRequest(f"table {target.uri} has rows already: give the fork an empty folder")
-        seed = _seed_record(source, target, snapshot, batches, epoch=epoch)
+        seed = _seed_record(source, target, cut.snapshot, cut.batches, attempt)
         if not seed.files and not seed.buckets:
-            target.write_state(TableState(epoch=epoch, published_through=seed.through_batch))
+            target.write_state(
+                TableState(epoch=attempt.epoch, lineage=attempt.lineage, published_through=seed.through_batch)
+            )
             return Seeded(0)
         begin_and_finish(target, state, seed.model_copy(update={"origin": origin}))
     return Seeded(len(seed.files) + len(seed.buckets))
@@ -77,13 +75,13 @@ def _seed_record(
     target: Table,
     snapshot: TableSnapshot,
     batches: Sequence[PreparedBatch],
-    *,
-    epoch: CoordinatorEpoch,
+    attempt: AttemptId,
 ) -> PublishRecord:
     """Put the files of the cut into the target's folder and return the publish that shows them."""
     lineage = source.lineage(snapshot.head)
     before = lineage[0] if lineage else None
-    prepared = [file for batch in batches for file in batch.files]
+    shown, replaces = from_last_replacing(batches)
+    prepared = [file for batch in shown for file in batch.files]
     files: tuple[TableFile, ...] = ()
     buckets: dict[int, int] = {}
     match source.mode:
@@ -91,12 +89,20 @@ def _seed_record(
             files = unique_files([*(file for record in lineage for file in record.files), *prepared])
             _link_files(source, target, files)
         case Upsert() as mode:
-            buckets = _merge_into(target, source, mode, before.buckets if before else {}, prepared)
+            buckets = _merge_into(
+                target, source, mode, before.buckets if before and not replaces else {}, prepared
+            )
         case _:
             assert_never(source.mode)
     through = max((batch.batch_id for batch in batches), default=before.through_batch if before else None)
     return PublishRecord(
-        checkpoint_id=SEED, parent=None, through_batch=through, epoch=epoch, files=files, buckets=buckets
+        checkpoint_id=SEED,
+        parent=None,
+        through_batch=through,
+        epoch=attempt.epoch,
+        lineage=attempt.lineage,
+        files=files,
+        buckets=buckets,
     )
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.spark.files import create_durably, local_path, replace_whole
 from dagster_ckpt.spark.sink.committables import encoded, read_record
+from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.table.records import (
+    META_FOLDER,
     Append,
     PublishRecord,
     TableDescription,
@@ -23,6 +26,9 @@ from dagster_ckpt.spark.table.records import (
     TableState,
     Upsert,
 )
+
+PART = re.compile(r"part-[0-9]{6,}-[0-9]{10,}-[0-9]{5,}-[0-9a-f]{12}\.parquet")
+"""Name of a published append file; anything else in the folder is not ours."""
 
 
 class Table:
@@ -60,10 +66,30 @@ class Table:
         return read_record(PublishRecord, self.paths.record(checkpoint_id))
 
     def add_record(self, record: PublishRecord) -> PublishRecord:
-        """Write a publish record once; return the one that is there, which wins over ``record``."""
+        """Write a publish record once; return the one that is there when it names the same batches.
+
+        Raises Corrupt when it names other files: somebody has published another history's checkpoint of this number.
+        """
         self.paths.log.mkdir(parents=True, exist_ok=True)
         create_durably(self.paths.record(record.checkpoint_id), encoded(record))
-        return self.record(record.checkpoint_id) or record
+        there = self.record(record.checkpoint_id) or record
+        names = ({file.name for file in one.files} for one in (there, record))
+        if there.lineage not in ("", record.lineage) or len(set(map(frozenset, names))) > 1:
+            raise Corrupt(
+                f"table {self.uri} has a publish of checkpoint {record.checkpoint_id} with other files (history "
+                f"{there.lineage or 'unknown'}, this one {record.lineage or 'unknown'}): nothing was published. "
+                "Restore a snapshot with restore_from, which goes on above every number seen"
+            )
+        return there
+
+    def newest(self) -> int | None:
+        """Return the highest checkpoint that was ever published to the table; None: none was."""
+        numbers = [int(path.stem) for path in self.paths.log.glob("*.json") if path.stem.isdigit()]
+        return max(numbers, default=None)
+
+    def visible(self) -> set[str]:
+        """Return the names of the append files that readers see, by whomever they were published."""
+        return {path.name for path in self.paths.root.glob("part-*.parquet") if PART.fullmatch(path.name)}
 
     def records(self) -> list[PublishRecord]:
         """Return all publishes, of every lineage, oldest id first."""
@@ -106,6 +132,7 @@ def create_table(uri: str, *, pipeline: PipelineId, mode: Append | Upsert) -> Ta
     paths = TablePaths(root)
     if not paths.description.exists():
         _refuse_foreign_files(root)
+        _refuse_nested(root)
         paths.meta.mkdir(parents=True, exist_ok=True)
         create_durably(paths.description, encoded(TableDescription(pipeline=pipeline, mode=mode)))
     table = open_table(uri)
@@ -120,12 +147,23 @@ def create_table(uri: str, *, pipeline: PipelineId, mode: Append | Upsert) -> Ta
     return table
 
 
-def refuse_fenced(table: Table, state: TableState, epoch: CoordinatorEpoch) -> None:
-    """Raise Fenced when a newer attempt than ``epoch`` works on the table."""
-    if epoch < state.epoch:
+def refuse_fenced(table: Table, state: TableState, attempt: AttemptId) -> None:
+    """Raise Fenced when a newer attempt than ``attempt``, or one of another history, works on the table."""
+    is_other = state.lineage not in ("", attempt.lineage) and attempt.epoch == state.epoch
+    if attempt.epoch < state.epoch or is_other:
         raise Fenced(
-            f"attempt {epoch} may not change table {table.uri}: attempt {state.epoch} has taken it over. "
+            f"attempt {attempt.epoch} may not change table {table.uri}: attempt {state.epoch}"
+            f"{f' of history {state.lineage}' if is_other else ''} has taken it over. "
             "Stop this run; the newer one publishes what is committed"
+        )
+
+
+def refuse_written_through(table: Table, state: TableState) -> None:
+    """Raise InvalidRequest for a table whose rows no checkpoint tells apart."""
+    if state.written_through:
+        raise InvalidRequest(
+            f"table {table.uri} was written at least once, so no checkpoint can tell which rows are its own: exactly "
+            "once needs a new folder (@spark_sink(table=...)), and a restore with restore_from 'none' to fill it"
         )
 
 
@@ -145,3 +183,12 @@ def _refuse_foreign_files(root: Path) -> None:
             f"{root} already holds Parquet files that are not this table's ({foreign.name}): choose an "
             "empty folder"
         )
+
+
+def _refuse_nested(root: Path) -> None:
+    """Raise InvalidRequest for a folder inside another table: that one's roll-backs would move files of this one."""
+    outer = next(
+        (up for up in root.parents if up.name == META_FOLDER or TablePaths(up).description.exists()), None
+    )
+    if outer is not None:
+        raise InvalidRequest(f"table {root} would lie inside table {outer}: give it a folder beside that one")

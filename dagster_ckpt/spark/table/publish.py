@@ -6,121 +6,142 @@ and a publish that stopped anywhere is finished from its record by the next one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import assert_never
 
-from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.files import classified, flush_to_disk, move_whole
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, read_committables
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
 from dagster_ckpt.spark.table.buckets import located_versions, show_versions, touched_buckets, write_versions
-from dagster_ckpt.spark.table.log import Table, refuse_fenced, refuse_half_rolled_back
+from dagster_ckpt.spark.table.log import Table, refuse_fenced, refuse_half_rolled_back, refuse_written_through
 from dagster_ckpt.spark.table.records import (
     Append,
     PublishRecord,
     TableState,
     Upsert,
 )
-from dagster_ckpt.spark.table.sink import (
-    unpublished_batches,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """These rows became visible by this call; ``head`` is the table's new head."""
-
-    head: int | None
-    files: int
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class AlreadyPublished:
-    """Everything the checkpoint covers was visible before; nothing was done."""
-
-    head: int | None
+from dagster_ckpt.spark.table.schema import has_same_columns, merged
 
 
 def publish(
-    table: Table, *, stage_dir: Path, through_batch: BatchId | None, permit: CommitPermit
+    table: Table, batches: Sequence[PreparedBatch], permit: CommitPermit
 ) -> Published | AlreadyPublished:
-    """Make the batches that the permit's checkpoint covers visible: those up to ``through_batch`` not yet
-    published.
+    """Make those of these batches visible that are not yet, as the permit's checkpoint.
 
     Idempotent. Raises Fenced when a newer attempt owns the table, Corrupt when a staged file is gone,
     Unavailable or OutcomeUnknown for the file system's failures; then it is to be repeated.
     """
     _check_permit(table, permit)
+    attempt = AttemptId(permit.lineage, permit.epoch)
     with table.locked() as found, classified(f"publishing to table {table.uri}"):
-        refuse_fenced(table, found, permit.epoch)
+        refuse_fenced(table, found, attempt)
         refuse_half_rolled_back(table, found)
+        refuse_written_through(table, found)
         state = finish_begun(table, found)
-        chosen = unpublished_batches(state, stage_dir, through_batch)
-        batches = read_committables(stage_dir, chosen)
-        files = [file for batch in batches for file in batch.files]
-        if not files:
-            return AlreadyPublished(state.head)
+        done = state.published_through
+        waiting = [batch for batch in batches if done is None or batch.batch_id > done]
+        files = [file for batch in waiting for file in batch.files]
+        if not files and not any(batch.replaces for batch in waiting):
+            return AlreadyPublished()
         if state.head is not None and permit.checkpoint_id <= state.head:
             raise InvalidRequest(
-                f"table {table.uri} stands at checkpoint {state.head}: batches {chosen} cannot be published "
-                f"for the older checkpoint {permit.checkpoint_id}; publish them for a newer one"
+                f"table {table.uri} stands at checkpoint {state.head}: batches {[b.batch_id for b in waiting]} cannot "
+                f"be published for the older checkpoint {permit.checkpoint_id}; publish them for a newer one"
             )
-        record = new_record(
-            table, state.head, batches, checkpoint_id=permit.checkpoint_id, epoch=permit.epoch
-        )
+        record = new_record(table, state.head, waiting, checkpoint_id=permit.checkpoint_id, attempt=attempt)
         begin_and_finish(table, state, record)
     return Published(
-        head=record.checkpoint_id,
         files=len(files),
         rows=sum(file.rows for file in files),
         bytes=sum(file.bytes for file in files),
+        version=str(record.checkpoint_id),
     )
 
 
-def adopt(table: Table, *, epoch: CoordinatorEpoch) -> TableState:
+def adopt(table: Table, attempt: AttemptId) -> TableState:
     """Take the table over as it stands, at the start of an attempt that continues in its predecessor's
     directory.
 
-    A publish that stopped half-way is finished. Older attempts are fenced from here on.
+    A publish that stopped half-way is finished. Older attempts are fenced from here on. Raises Corrupt where its
+    log does not say which rows readers see.
     """
     with table.locked() as state, classified(f"taking over table {table.uri}"):
-        refuse_fenced(table, state, epoch)
+        refuse_fenced(table, state, attempt)
         refuse_half_rolled_back(table, state)
-        adopted = finish_begun(table, state).model_copy(update={"epoch": epoch})
+        refuse_written_through(table, state)
+        finished = finish_begun(table, state)
+        explain_files(table, finished)
+        adopted = finished.model_copy(update={"epoch": attempt.epoch, "lineage": attempt.lineage})
         table.write_state(adopted)
         return adopted
 
 
+def explain_files(table: Table, state: TableState) -> None:
+    """Let readers see what the head's publishes name. Raises Corrupt where that cannot be: a part was put back."""
+    if isinstance(table.mode, Upsert):
+        show_versions(table.paths, located_versions(table.paths, _buckets_of(table, state.head)))
+        return
+    wanted = {file.name for record in table.lineage(state.head) for file in record.files}
+    missing, extra = wanted - table.visible(), table.visible() - wanted
+    if missing or extra:
+        name, what = (min(missing), "is gone") if missing else (min(extra), "is in none of its publishes")
+        raise Corrupt(
+            f"{name} of table {table.uri} {what}: a part of the table was lost or put back to an older copy. Bring it "
+            "back, or choose a snapshot with restore_from, which brings the table to exactly its rows"
+        )
+
+
 def new_record(
-    table: Table, parent: int | None, batches: list[PreparedBatch], *, checkpoint_id: int, epoch: int
+    table: Table,
+    parent: int | None,
+    batches: Sequence[PreparedBatch],
+    *,
+    checkpoint_id: int,
+    attempt: AttemptId,
 ) -> PublishRecord:
     """Return the record that publishes ``batches`` on top of ``parent``. Raises Corrupt when a staged file is
     gone.
     """
-    files = tuple(file for batch in batches for file in batch.files)
+    shown, replaces = from_last_replacing(batches)
+    files = tuple(file for batch in shown for file in batch.files)
+    before_schema, row_schema = _schema_of(table, parent), shown[-1].row_schema
     buckets: dict[int, int] = {}
     match table.mode:
         case Append():
             pass
         case Upsert():
-            before = _buckets_of(table, parent)
-            buckets = {**before, **dict.fromkeys(touched_buckets(table.paths.root, files), checkpoint_id)}
+            before = {} if replaces else _buckets_of(table, parent)
+            touched = set(touched_buckets(table.paths.root, files))
+            if before and not has_same_columns(before_schema, row_schema):
+                touched |= before.keys()  # every file of the table has the same columns
+            buckets = {**before, **dict.fromkeys(sorted(touched), checkpoint_id)}
         case _:
             assert_never(table.mode)
-    through = max(batch.batch_id for batch in batches)
     return PublishRecord(
         checkpoint_id=checkpoint_id,
         parent=parent,
-        through_batch=through,
-        epoch=epoch,
+        through_batch=max(batch.batch_id for batch in batches),
+        epoch=attempt.epoch,
+        lineage=attempt.lineage,
         files=files,
         buckets=buckets,
+        replaces=replaces,
+        row_schema=row_schema if replaces else merged(before_schema, row_schema),
     )
+
+
+def from_last_replacing(batches: Sequence[PreparedBatch]) -> tuple[Sequence[PreparedBatch], bool]:
+    """Return the batches from the last one that replaces all rows, and whether there is one."""
+    last = max((index for index, batch in enumerate(batches) if batch.replaces), default=None)
+    return (batches, False) if last is None else (batches[last:], True)
+
+
+def _schema_of(table: Table, number: int | None) -> str:
+    record = None if number is None else table.record(number)
+    return "" if record is None else record.row_schema
 
 
 def finish_begun(table: Table, state: TableState) -> TableState:
@@ -140,7 +161,8 @@ def finish_begun(table: Table, state: TableState) -> TableState:
 def begin_and_finish(table: Table, state: TableState, record: PublishRecord) -> TableState:
     """Carry out one publish: the record first, then the mark that files move, the files, and the new head."""
     record = table.add_record(record)
-    state = state.model_copy(update={"publishing": record.checkpoint_id, "epoch": record.epoch})
+    update = {"publishing": record.checkpoint_id, "epoch": record.epoch, "lineage": record.lineage}
+    state = state.model_copy(update=update)
     table.write_state(state)
     return finish(table, state, record)
 
@@ -167,7 +189,7 @@ def make_versions(table: Table, record: PublishRecord) -> None:
     """Write the bucket versions of a publish that do not exist yet; a table without buckets has none."""
     if isinstance(table.mode, Append):
         return
-    before = _buckets_of(table, record.parent)
+    before = {} if record.replaces else _buckets_of(table, record.parent)
     mine = [bucket for bucket, number in record.buckets.items() if number == record.checkpoint_id]
     write_versions(
         table.paths.root,

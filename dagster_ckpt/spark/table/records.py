@@ -72,9 +72,15 @@ class PublishRecord(Record):
     through_batch: int | None
     """Last batch that this publish and its ancestors contain."""
     epoch: int
+    lineage: str = ""
+    """History of the checkpoint; empty: written before histories had an identity."""
     files: tuple[TableFile, ...]
     buckets: dict[int, int] = Field(default_factory=dict)
     """Upsert: for every bucket of the table the checkpoint id whose version is current."""
+    replaces: bool = False
+    """Upsert: these rows are all there are (output mode *complete*); nothing of the parent is in it."""
+    row_schema: str = ""
+    """Spark schema of the rows, so that a change of it can be told; empty: written by an earlier version."""
     origin: str = ""
     """Where a fork's first rows come from, for people."""
 
@@ -85,6 +91,10 @@ class TableState(Record):
     format_version: Literal[1] = 1
     epoch: int = 0
     """Newest attempt that works on the table: an older one is fenced."""
+    lineage: str = ""
+    """History of that attempt."""
+    written_through: bool = False
+    """It was written at-least-once: rows are visible that no checkpoint tells apart."""
     head: int | None = None
     published_through: int | None = None
     """Prepared batches up to here are published already."""

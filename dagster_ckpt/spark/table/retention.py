@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.spark.files import batch_of, classified, remove_files, replace_whole
-from dagster_ckpt.spark.sink.committables import encoded, prepared_batches, prepared_folder, read_committables
+from dagster_ckpt.spark.sink.committables import PreparedBatch, encoded
 from dagster_ckpt.spark.table.log import Table
 from dagster_ckpt.spark.table.records import (
     PublishRecord,
@@ -20,7 +20,7 @@ _MERGE_FROM = 256
 """
 
 
-def collect_garbage(table: Table, *, needed: Sequence[TableSnapshot], stage_dir: Path) -> int:
+def collect_garbage(table: Table, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
     """Remove what neither the table nor a cut in ``needed`` needs; return how many files went.
 
     ``needed`` names every restorable checkpoint and savepoint, and those in progress. Visible rows, rows set
@@ -30,13 +30,10 @@ def collect_garbage(table: Table, *, needed: Sequence[TableSnapshot], stage_dir:
         batches = {batch for snapshot in needed for batch in snapshot.prepared}
         lineage = table.lineage(state.head)
         kept = _kept(table, lineage, heads={s.head for s in needed if s.head is not None})
-        doomed = [
-            *_versions_superseded(table, lineage, kept),
-            *_committables_done(state, stage_dir, batches),
-        ]
+        unpublished = {Path(file.staged).parent.name for batch in waiting for file in batch.files}
         return (
-            remove_files(doomed)
-            + _remove_staged(table, state, lineage, needed=batches, waiting=_waiting(state, stage_dir))
+            remove_files(_versions_superseded(table, lineage, kept))
+            + _remove_staged(table, state, lineage, needed=batches, waiting=unpublished)
             + _merge_older(table, lineage, kept)
         )
 
@@ -71,20 +68,6 @@ def _versions_superseded(
         for bucket, number in record.buckets.items():
             if number == record.checkpoint_id and (number, bucket) not in shown:
                 yield table.paths.version(number, bucket)
-
-
-def _committables_done(state: TableState, stage_dir: Path, needed: Collection[int]) -> Iterator[Path]:
-    for batch in prepared_batches(stage_dir):
-        if state.published_through is not None and batch <= state.published_through and batch not in needed:
-            yield prepared_folder(stage_dir) / f"{batch}.json"
-
-
-def _waiting(state: TableState, stage_dir: Path) -> set[str]:
-    """Return the staged folders of this stage's batches that no checkpoint has published yet."""
-    done = state.published_through
-    batches = tuple(batch for batch in prepared_batches(stage_dir) if done is None or batch > done)
-    committables = read_committables(stage_dir, batches)
-    return {Path(file.staged).parent.name for batch in committables for file in batch.files}
 
 
 def _remove_staged(

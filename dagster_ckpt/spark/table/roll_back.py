@@ -7,19 +7,17 @@ Repeating a roll-back that stopped half-way finishes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import assert_never
 
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
-from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.files import classified, flush_to_disk, move_whole
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, read_committables
+from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, SinkCut
 from dagster_ckpt.spark.table.buckets import located_versions, show_versions
-from dagster_ckpt.spark.table.log import Table, refuse_fenced
+from dagster_ckpt.spark.table.log import Table, refuse_fenced, refuse_written_through
 from dagster_ckpt.spark.table.publish import (
     finish_begun,
     locate_hidden,
@@ -35,15 +33,6 @@ from dagster_ckpt.spark.table.records import (
 )
 
 
-class LaterRows(StrEnum):
-    """Treatment of rows that were published after the cut."""
-
-    SET_ASIDE = "set_aside"
-    """They leave the table and stay under ``_dagster_ckpt``."""
-    KEEP = "keep"
-    """They stay, and the restored pipeline publishes its rows on top: rows repeat."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack:
     """Result of a roll-back."""
@@ -56,34 +45,31 @@ class RolledBack:
 
 
 def roll_back(
-    table: Table,
-    *,
-    snapshot: TableSnapshot,
-    checkpoint_id: CheckpointId | None,
-    stage_dir: Path,
-    epoch: CoordinatorEpoch,
-    later_rows: LaterRows = LaterRows.SET_ASIDE,
+    table: Table, cut: SinkCut | None, attempt: AttemptId, later_rows: LaterRows = LaterRows.SET_ASIDE
 ) -> RolledBack:
-    """Bring the table to exactly the rows of a cut; ``stage_dir`` is the restored stage with its
-    committables.
+    """Bring the table to exactly the rows of a cut; None empties it. Older attempts are fenced from here on.
 
-    ``TableSnapshot(uri=table.uri)`` with no checkpoint empties it. Older attempts are fenced from here on.
     Raises Corrupt, naming the file, when rows of the cut are gone: nothing was moved then.
     """
     with table.locked() as state, classified(f"rolling back table {table.uri}"):
-        refuse_fenced(table, state, epoch)
+        refuse_fenced(table, state, attempt)
         match later_rows:
             case LaterRows.KEEP:
-                return _keep(table, state, snapshot, epoch=epoch)
+                return _keep(table, state, cut, attempt)
             case LaterRows.SET_ASIDE:
-                if snapshot.head is not None and state.head is None and not table.records():
+                if cut is not None:
+                    refuse_written_through(table, state)
+                if (
+                    cut is not None
+                    and cut.snapshot.head is not None
+                    and state.head is None
+                    and not table.records()
+                ):
                     raise Corrupt(
                         f"table {table.uri} has lost its rows: its folder was removed or emptied. Bring it back from a "
                         "backup, or read all data again (restore_from = 'none')"
                     )
-                batches = read_committables(stage_dir, snapshot.prepared)
-                target = _target(table, snapshot, batches, checkpoint_id=checkpoint_id, epoch=epoch)
-                return _converge(table, state, target, epoch=epoch)
+                return _converge(table, state, _target(table, cut, attempt), attempt)
             case _:
                 assert_never(later_rows)
 
@@ -108,76 +94,85 @@ class _Target:
         return self.record.through_batch if self.record is not None else None
 
 
-def _target(
-    table: Table,
-    snapshot: TableSnapshot,
-    batches: Sequence[PreparedBatch],
-    *,
-    checkpoint_id: CheckpointId | None,
-    epoch: CoordinatorEpoch,
-) -> _Target:
-    lineage = table.lineage(snapshot.head)
-    prepared = [file for batch in batches for file in batch.files]
-    published = [file for record in lineage for file in record.files]
-    files = unique_files([*published, *prepared])
-    if not prepared:
-        return _Target(lineage[0] if lineage else None, files)
-    if checkpoint_id is None:
-        raise InvalidRequest(
-            "prepared batches can only be restored for the checkpoint that holds them: name it"
+def _target(table: Table, cut: SinkCut | None, attempt: AttemptId) -> _Target:
+    if cut is None:
+        return _Target(None, ())
+    chain = table.lineage(cut.snapshot.head)
+    if chain and chain[0].lineage and cut.lineages and chain[0].lineage not in cut.lineages:
+        raise Corrupt(
+            f"table {table.uri}: its publish {chain[0].checkpoint_id} is of another history ({chain[0].lineage}) than "
+            "the snapshot; fork into a table of its own, or give the table that belongs to the snapshot"
         )
-    record = table.record(checkpoint_id)
+    prepared = [file for batch in cut.batches for file in batch.files]
+    if not prepared and not any(batch.replaces for batch in cut.batches):
+        return _Target(chain[0] if chain else None, unique_files(file for one in chain for file in one.files))
+    record = table.record(cut.checkpoint_id)
     if record is None:
-        record = new_record(table, snapshot.head, list(batches), checkpoint_id=checkpoint_id, epoch=epoch)
-    return _Target(record, files)
+        made = new_record(
+            table, cut.snapshot.head, cut.batches, checkpoint_id=cut.checkpoint_id, attempt=attempt
+        )
+        # The cut's own history: a publish that its attempt began finds the same.
+        record = made.model_copy(update={"epoch": cut.batches[-1].epoch, "lineage": cut.batches[-1].lineage})
+    published = [file for one in chain for file in one.files]
+    return _Target(record, unique_files([*published, *prepared]))
 
 
-def _keep(table: Table, state: TableState, snapshot: TableSnapshot, *, epoch: CoordinatorEpoch) -> RolledBack:
+def _keep(table: Table, state: TableState, cut: SinkCut | None, attempt: AttemptId) -> RolledBack:
     """Leave the rows; what the cut had prepared and the table does not show goes out with the next
     checkpoint. Raises Corrupt when the log has lost the publish at which the cut stands.
     """
-    at = None if snapshot.head is None else table.record(snapshot.head)
-    if snapshot.head is not None and at is None:
+    head = None if cut is None else cut.snapshot.head
+    at = None if head is None else table.record(head)
+    if head is not None and at is None:
         raise Corrupt(
-            f"table {table.uri}: publish {snapshot.head} is no longer in its log, so nobody can tell which batches it "
+            f"table {table.uri}: publish {head} is no longer in its log, so nobody can tell which batches it "
             "shows; choose a later checkpoint, or fork into a table of its own"
         )
     through = None if at is None else at.through_batch
     kept = finish_begun(table, state).model_copy(
-        update={"epoch": epoch, "published_through": through, "rolling_back_to": None}
+        update={
+            "epoch": attempt.epoch,
+            "lineage": attempt.lineage,
+            "published_through": through,
+            "rolling_back_to": None,
+        }
     )
     table.write_state(kept)
     return RolledBack(head=kept.head, set_aside=0, returned=0)
 
 
-def _converge(table: Table, state: TableState, target: _Target, *, epoch: CoordinatorEpoch) -> RolledBack:
+def _converge(table: Table, state: TableState, target: _Target, attempt: AttemptId) -> RolledBack:
     hidden: dict[str, Path] = {}
     extra: set[str] = set()
     if isinstance(table.mode, Append):
         hidden = locate_hidden(table, target.files)
-        extra = _published_names(table) - {file.name for file in target.files}
+        # By their names, not by the log's: a record may be missing.
+        extra = table.visible() - {file.name for file in target.files}
     if target.record is not None:
         make_versions(table, table.add_record(target.record))
     versions = located_versions(table.paths, target.buckets)
-    rolling = state.model_copy(
-        update={"epoch": epoch, "rolling_back_to": target.head or SEED, "publishing": None}
-    )
-    table.write_state(rolling)
+    update = {
+        "epoch": attempt.epoch,
+        "lineage": attempt.lineage,
+        "rolling_back_to": target.head or SEED,
+        "publishing": None,
+    }
+    table.write_state(state.model_copy(update=update))
     for name in sorted(extra):
-        move_whole(table.paths.published(name), table.paths.set_aside(epoch) / name)
+        move_whole(table.paths.published(name), table.paths.set_aside(attempt.epoch) / name)
     for name, place in hidden.items():
         move_whole(place, table.paths.published(name))
     if isinstance(table.mode, Upsert):
         show_versions(table.paths, versions)
     flush_to_disk(table.paths.root)
-    done = TableState(epoch=epoch, head=target.head, published_through=target.through_batch)
+    done = TableState(
+        epoch=attempt.epoch,
+        lineage=attempt.lineage,
+        head=target.head,
+        published_through=target.through_batch,
+    )
     table.write_state(done)
     return RolledBack(head=done.head, set_aside=len(extra), returned=len(hidden))
-
-
-def _published_names(table: Table) -> set[str]:
-    named = {file.name for record in table.records() for file in record.files}
-    return {path.name for path in table.paths.root.glob("part-*.parquet")} & named
 
 
 def unique_files(files: Iterable[TableFile]) -> tuple[TableFile, ...]:

@@ -24,6 +24,7 @@ from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.restore.facts import DirectoryState
+from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
@@ -98,6 +99,8 @@ class CoordinatorHarness:
         world: World | None = None,
         store: CoordinatorStore | None = None,
         storage: CheckpointStorage | None = None,
+        seen: Sequence[Seen] = (),
+        strict_history: bool = False,
         **settings: Unpack[Settings],
     ) -> None:
         given: dict[str, Any] = {**settings}
@@ -118,6 +121,8 @@ class CoordinatorHarness:
         self.owner, self._root = owner, root
         self.directory = one_of(DirectoryState, directory, "directory")
         """What a new attempt finds of the previous working directory."""
+        self._seen, self._strict_history = seen, strict_history
+        """What sinks and working directory have seen; whether being behind it matters: Flink has no such rule."""
         self._acks = one_of(AckDurability, acks, "acks")
         self._restore = restore or RestoreOptions.of(restore_from=restore_from, **of_restore)
         self._open(one_of(Ownership, ownership, "ownership"))
@@ -138,18 +143,23 @@ class CoordinatorHarness:
             owner=self.owner,
             root=self._root,
             ownership=ownership,
-            restore=self._restore,
+            restore=self._restore if self._strict_history else self._adopting(),
+            seen=lambda: self._seen,
+            new_lineage=self.world.new_lineage,
             listeners=[self.events.append],
             random=self.world.random,
             hooks=distinct_hooks(self.hooks),
             coordinators=distinct_coordinators(self.driver.gated(self._drivers), self.graph),
             background=self.background,
-            directory_state=lambda path: self.directory,
+            directory_state=lambda _path, _record: self.directory,
             acks=self._acks,
         )
         opened = CheckpointCoordinator.open(setup)
         self._played.opened = opened
         return opened
+
+    def _adopting(self) -> RestoreOptions:
+        return self._restore.model_copy(update={"adopt_history": True})
 
     def run(self, working_directory: str | None = None) -> None:
         """Report the run as RUNNING, its stages restored."""
@@ -213,6 +223,8 @@ class CoordinatorHarness:
             owner=owner,
             restore_from=restore_from,
             world=self.world,
+            seen=self._seen,
+            strict_history=self._strict_history,
         )
 
     def close(self, status: RunStatus | str = RunStatus.SUSPENDED, *, clean: bool = True) -> None:

@@ -52,6 +52,7 @@ class Settings(TypedDict, total=False):
     history_size: int
     claim_mode: ClaimMode | str
     allow_non_restored_state: bool
+    adopt_history: bool
     roll_back_tables: bool
     fork: bool
     without_channel_state_of: int | None

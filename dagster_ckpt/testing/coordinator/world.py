@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 
 from dagster_ckpt.errors import InvalidRequest
@@ -21,6 +23,8 @@ class World:
     """By base URI; the first is the pipeline's own."""
     clock: ManualClock = field(default_factory=ManualClock)
     random: Random = field(default_factory=lambda: Random(0))
+    seed: int = 0
+    _lineages: Iterator[int] = field(default_factory=lambda: count(1))
 
     @classmethod
     def of(cls, store: CoordinatorStore | None, storage: CheckpointStorage | None, seed: int) -> World:
@@ -30,7 +34,12 @@ class World:
             memory_store=store or MemoryCoordinatorStore(),
             memory_storages={own.base_uri: own},
             random=Random(seed),
+            seed=seed,
         )
+
+    def new_lineage(self) -> str:
+        """Return the identity of a history; scenarios of one seed have equal ones."""
+        return f"history-{self.seed}-{next(self._lineages)}"
 
     def memory_at(self, uri: str | None) -> MemoryCheckpointStorage:
         """Return the memory storage at a URI (None: the pipeline's own), an empty one where nothing was written.

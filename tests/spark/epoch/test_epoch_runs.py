@@ -13,7 +13,9 @@ from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.table import tables
+from dagster_ckpt.spark.attempt import sinks
+from dagster_ckpt.spark.sink.port import AttemptId
+from dagster_ckpt.spark.table import parquet_sink
 from dagster_ckpt.spark.table.log import Table
 from dagster_ckpt.spark.table.publish import publish
 from dagster_ckpt.spark.table.records import (
@@ -27,10 +29,10 @@ def breaks(**_inputs: Any) -> Any:
     raise RuntimeError("a mistake in the stage")
 
 
-def refuses_totals(table: Table, **given: Any) -> object:
+def refuses_totals(table: Table, *given: Any) -> object:
     if isinstance(table.mode, Upsert):
         raise ValueError("the totals cannot be written")
-    return publish(table, **given)
+    return publish(table, *given)
 
 
 def check_tables(lab: Lab, feed: Feed) -> None:
@@ -54,7 +56,7 @@ def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(
 
     feed.customer("zoe", "ch")
     with monkeypatch.context() as patched:  # a run whose rows nobody can see is no success
-        patched.setattr(tables, "publish", refuses_totals)
+        patched.setattr(parquet_sink, "publish", refuses_totals)
         unseen = lab.run(pipeline)
     assert not unseen.success
     assert "tables do not show its rows yet" in failure_text(unseen)
@@ -175,16 +177,15 @@ def test_a_savepoint_restores_without_the_coordinator_store_and_into_a_fork(lab:
 
 def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -> None:
     pipeline = shop(feed.folder)
-    mine = tables.PipelineTables(
+    mine = sinks.PipelineSinks(
         pipeline=pipeline,
         table_dir=tmp_path,
+        work_dir=tmp_path / "work",
         mode=CheckpointingMode.EXACTLY_ONCE,
-        epoch=lambda: CoordinatorEpoch(1),
+        attempt_id=lambda: AttemptId("", CoordinatorEpoch(1)),
     )
-    target = pipeline.stages[StageUid("totals")].table
-    assert target is not None
-    table = mine._create(target)
+    table = mine.of(StageUid("totals"))
     before = TableSnapshot(uri=str(tmp_path / "sums"), head=7)
     with pytest.raises(InvalidRequest, match=r"rows of the restore point: they are in .*table='sums'"):
         mine._refuse_another_table(StageUid("totals"), table, before)
-    mine._refuse_another_table(StageUid("totals"), table, TableSnapshot(uri=table.uri, head=7))
+    mine._refuse_another_table(StageUid("totals"), table, TableSnapshot(uri=table.place, head=7))

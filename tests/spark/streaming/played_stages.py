@@ -34,13 +34,13 @@ from dagster_ckpt.spark.channel.positions import CommittedBatches
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import DataFile
+from dagster_ckpt.spark.sink.phases import SinkPart
 from dagster_ckpt.spark.snapshot.take import Cut
 from dagster_ckpt.spark.streaming.gate import BatchGate
 from dagster_ckpt.spark.streaming.input_channel import InputChannel
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, Begin, IsAborted, IsComplete, JobEnded
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
-from dagster_ckpt.spark.table.tables import SinkCut
 from dagster_ckpt.testing.clock import ManualClock
 
 EPOCH = CoordinatorEpoch(1)
@@ -239,7 +239,7 @@ class Play:
             snapshotter=worker.snapshotter,
             batches=worker.batches,
             inputs=self.queries[worker.uid].logs,
-            sink_cut=lambda _: SinkCut(),
+            sink_cut=lambda _: SinkPart(),
             retries=0,
             done=lambda *_: None,
         )

@@ -215,7 +215,7 @@ def test_a_table_that_cannot_be_published_ends_the_stream_as_failed_checkpoints_
     pipeline = straight(numbers.folder)
     running = lab.start(pipeline, strategy=NoRestart(), tolerable_failed_checkpoints=1)
     with monkeypatch.context() as broken:
-        broken.setattr("dagster_ckpt.spark.table.tables.publish", refuse)
+        broken.setattr("dagster_ckpt.spark.attempt.sinks.publish_prepared", refuse)
         numbers.put(5)
         for number in (1, 2):
             assert running.outcome(running.trigger()).__class__ is Completed, number

@@ -21,6 +21,7 @@ from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.files import DataFile
+from dagster_ckpt.spark.sink.phases import SinkPart
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome
 from dagster_ckpt.spark.streaming.background import DaemonBackground
@@ -28,7 +29,6 @@ from dagster_ckpt.spark.streaming.garbage import cut_point
 from dagster_ckpt.spark.streaming.gate import BatchGate, StoppedAtBatchBoundary
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from dagster_ckpt.spark.streaming.timer import Poller
-from dagster_ckpt.spark.table.tables import SinkCut
 from tests import progress
 from tests.spark.streaming.lab import until
 
@@ -290,7 +290,7 @@ def test_a_snapshot_that_is_cancelled_while_it_waits_to_retry_has_nothing_to_say
         snapshotter=snapshotter,
         batches=CommittedBatches(tmp_path, inputs={}, starts={}),
         inputs={},
-        sink_cut=lambda batch: SinkCut(),
+        sink_cut=lambda batch: SinkPart(),
         retries=2,
         done=lambda _, outcome: told.append(outcome),
     )

@@ -13,19 +13,18 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId
-from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.spark.session import build_session
+from dagster_ckpt.spark.sink.phases import preparing
+from dagster_ckpt.spark.sink.port import Published
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.publish import Published, adopt, publish
+from dagster_ckpt.spark.table.publish import adopt
 from dagster_ckpt.spark.table.records import (
     Append,
     Upsert,
 )
-from dagster_ckpt.spark.table.sink import (
-    TableSink,
-)
+from tests.spark.table.tables import attempt_id, permit, publish_through, sink_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +63,7 @@ class Sink:
             str(folder / mode / "table"), pipeline=PipelineId("kills"), mode=MODES[mode]
         )
         self.epoch = CoordinatorEpoch(1 + self.table.state().epoch)
-        self.checkpoint = adopt(self.table, epoch=self.epoch).head or 0
+        self.checkpoint = adopt(self.table, attempt_id(self.epoch)).head or 0
         self.committed: BatchId | None = None
         source = (
             spark.readStream.schema("k long, v long")
@@ -75,7 +74,7 @@ class Sink:
         frame = source.groupBy("k").agg({"v": "sum"}).toDF("k", "v") if mode == "upsert" else source
         self.query = (
             frame.writeStream.outputMode("update" if mode == "upsert" else "append")
-            .foreachBatch(TableSink(self.table, stage_dir=self.stage, epoch=self.epoch))
+            .foreachBatch(preparing(sink_of(self.table, self.epoch), self.stage))
             .option("checkpointLocation", str(self.stage / "query"))
             .start()
         )
@@ -97,8 +96,8 @@ class Sink:
         if self.committed is None:
             return
         self.checkpoint += 1
-        permit = CommitPermit(PipelineId("kills"), self.epoch, CheckpointId(self.checkpoint), object())
-        done = publish(self.table, stage_dir=self.stage, through_batch=self.committed, permit=permit)
+        by = permit(self.checkpoint, self.epoch, PipelineId("kills"))
+        done = publish_through(self.table, self.stage, self.committed, by)
         if isinstance(done, Published):
             print(f"PUBLISHED {self.mode} {self.committed}", flush=True)
 

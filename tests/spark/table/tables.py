@@ -10,28 +10,44 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId
+from dagster_ckpt.authoring.targets import ParquetTable
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.spark.files import batch_folder_name, create_exclusively, parquet_files
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, encoded, prepared_folder
+from dagster_ckpt.spark.sink.committables import (
+    PreparedBatch,
+    TableFile,
+    batches_between,
+    encoded,
+    prepared_folder,
+    read_committables,
+)
+from dagster_ckpt.spark.sink.phases import cut_of_sink
+from dagster_ckpt.spark.sink.port import (
+    AlreadyPublished,
+    AttemptId,
+    LaterRows,
+    Published,
+    SinkContext,
+    SinkCut,
+)
 from dagster_ckpt.spark.table.log import Table
-from dagster_ckpt.spark.table.publish import AlreadyPublished, Published, publish
+from dagster_ckpt.spark.table.parquet_sink import ParquetSink
+from dagster_ckpt.spark.table.publish import publish
 from dagster_ckpt.spark.table.records import (
     BUCKET_COLUMN,
     Upsert,
 )
 from dagster_ckpt.spark.table.roll_back import RolledBack, roll_back
-from dagster_ckpt.spark.table.sink import (
-    table_snapshot,
-)
 
 PIPELINE = PipelineId("shop")
+LINEAGE = "one"
 Row = tuple[int, int]
 
 
 def permit(checkpoint: int, epoch: int = 1, pipeline: PipelineId = PIPELINE) -> CommitPermit:
-    return CommitPermit(pipeline, CoordinatorEpoch(epoch), CheckpointId(checkpoint), object())
+    return CommitPermit(pipeline, CoordinatorEpoch(epoch), CheckpointId(checkpoint), object(), LINEAGE)
 
 
 def rows_of(folder: Path) -> list[Row]:
@@ -65,7 +81,7 @@ def prepare(
         for number, file in enumerate(parquet_files(table.paths.root, folder))
     )
     prepared_folder(stage_dir).mkdir(parents=True, exist_ok=True)
-    committable = PreparedBatch(batch_id=batch, epoch=epoch, files=named, row_schema="{}")
+    committable = PreparedBatch(batch_id=batch, epoch=epoch, lineage=LINEAGE, files=named, row_schema="{}")
     create_exclusively(prepared_folder(stage_dir) / f"{batch}.json", encoded(committable))
 
 
@@ -97,28 +113,62 @@ class Attempt:
         self.next_batch += 1
         self.processed.extend(row for file in files for row in file)
 
+    @property
+    def sink(self) -> ParquetSink:
+        return sink_of(self.table, self.epoch)
+
     def cut(self, checkpoint: int) -> Cut:
         batch = self.next_batch - 1 if self.next_batch else None
-        taken = table_snapshot(self.table, stage_dir=self.stage_dir, through_batch=batch and BatchId(batch))
-        if batch == 0:
-            taken = table_snapshot(self.table, stage_dir=self.stage_dir, through_batch=BatchId(0))
-        committables = {name: (self.stage_dir / name).read_bytes() for name in taken.committables}
+        taken = cut_of_sink(self.sink, self.stage_dir, None if batch is None else BatchId(batch))
+        assert taken.snapshot is not None
+        names = [file.path for file in taken.files]
         return Cut(
             checkpoint=checkpoint,
             batch=batch,
             snapshot=taken.snapshot,
-            committables=committables,
+            committables={name: (self.stage_dir / name).read_bytes() for name in names},
             rows=expected(self.table, self.processed),
         )
 
     def publish(self, cut: Cut) -> Published | AlreadyPublished:
         through = None if cut.batch is None else BatchId(cut.batch)
-        return publish(
-            self.table,
-            stage_dir=self.stage_dir,
-            through_batch=through,
-            permit=permit(cut.checkpoint, self.epoch),
-        )
+        return publish_through(self.table, self.stage_dir, through, permit(cut.checkpoint, self.epoch))
+
+
+def sink_of(table: Table, epoch: int = 1) -> ParquetSink:
+    """The table as a sink of an attempt."""
+    context = SinkContext(
+        pipeline=table.pipeline,
+        uid=StageUid("sink"),
+        name="sink",
+        key=table.mode.keys if isinstance(table.mode, Upsert) else (),
+        is_complete=False,
+        table_dir=table.paths.root.parent,
+        work_dir=table.paths.root.parent / "staged",
+        attempt=lambda: attempt_id(epoch),
+    )
+    buckets = table.mode.buckets if isinstance(table.mode, Upsert) else 8
+    return ParquetSink(ParquetTable(str(table.paths.root), buckets), context)
+
+
+def attempt_id(epoch: int) -> AttemptId:
+    return AttemptId(LINEAGE, CoordinatorEpoch(epoch))
+
+
+def publish_through(
+    table: Table, stage_dir: Path, through: BatchId | None, by: CommitPermit
+) -> Published | AlreadyPublished:
+    """Publish what is prepared up to a batch; also when nothing is, so that a repeated publish can be seen."""
+    numbers = batches_between(stage_dir, table.state().published_through, through)
+    return publish(table, read_committables(stage_dir, numbers), by)
+
+
+def sink_cut(cut: Cut, stage_dir: Path) -> SinkCut:
+    return SinkCut(
+        snapshot=cut.snapshot,
+        batches=tuple(read_committables(stage_dir, cut.snapshot.prepared)),
+        checkpoint_id=CheckpointId(cut.checkpoint),
+    )
 
 
 def restored(table: Table, cut: Cut, stage_dir: Path, *, epoch: int) -> Attempt:
@@ -131,14 +181,10 @@ def restored(table: Table, cut: Cut, stage_dir: Path, *, epoch: int) -> Attempt:
     return Attempt(table, stage_dir, epoch=epoch, next_batch=next_batch, processed=list(cut.rows))
 
 
-def roll_back_to(table: Table, cut: Cut, stage_dir: Path, *, epoch: int) -> RolledBack:
-    return roll_back(
-        table,
-        snapshot=cut.snapshot,
-        checkpoint_id=CheckpointId(cut.checkpoint),
-        stage_dir=stage_dir,
-        epoch=CoordinatorEpoch(epoch),
-    )
+def roll_back_to(
+    table: Table, cut: Cut, stage_dir: Path, *, epoch: int, later_rows: LaterRows = LaterRows.SET_ASIDE
+) -> RolledBack:
+    return roll_back(table, sink_cut(cut, stage_dir), attempt_id(epoch), later_rows)
 
 
 def expected(table: Table, rows: Sequence[Row]) -> list[Row]:

@@ -10,23 +10,21 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch, PipelineId
+from dagster_ckpt.core.ids import BatchId, PipelineId
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
-from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.committables import TableFile, read_committables
+from dagster_ckpt.spark.sink.phases import cut_of_sink
+from dagster_ckpt.spark.sink.port import AlreadyPublished, Published
 from dagster_ckpt.spark.table.buckets import merge_rows, write_versions
 from dagster_ckpt.spark.table.log import create_table, open_table
-from dagster_ckpt.spark.table.publish import AlreadyPublished, Published, adopt
+from dagster_ckpt.spark.table.publish import adopt
 from dagster_ckpt.spark.table.records import (
     BUCKET_COLUMN,
     Append,
     Upsert,
 )
-from dagster_ckpt.spark.table.sink import (
-    flush_committables,
-    table_snapshot,
-)
 from tests.spark.crashing import crashes_at_every_change
-from tests.spark.table.tables import PIPELINE, Attempt, permit, rows_of
+from tests.spark.table.tables import PIPELINE, Attempt, attempt_id, permit, publish_through, rows_of
 
 MODES = [pytest.param(Append(), id="append"), pytest.param(Upsert(keys=("k",), buckets=3), id="upsert")]
 
@@ -47,9 +45,9 @@ def test_rows_are_invisible_until_their_checkpoint_is_published(
     assert rows_of(tmp_path / "table") == []
     published = attempt.publish(cut)
     assert isinstance(published, Published)
-    assert (published.head, published.rows, published.files) == (1, 4, 3)
+    assert (published.version, published.rows, published.files) == ("1", 4, 3)
     assert rows_of(tmp_path / "table") == [(1, 10), (2, 20), (3, 30), (4, 40)]
-    assert attempt.publish(cut) == AlreadyPublished(1)
+    assert attempt.publish(cut) == AlreadyPublished()
     assert rows_of(tmp_path / "table") == cut.rows
 
 
@@ -100,7 +98,7 @@ def test_empty_batches_publish_nothing(tmp_path: Path) -> None:
     attempt = new_attempt(tmp_path, Append())
     attempt.batch()
     attempt.batch([])
-    assert attempt.publish(attempt.cut(1)) == AlreadyPublished(None)
+    assert attempt.publish(attempt.cut(1)) == AlreadyPublished()
     assert open_table(str(tmp_path / "table")).state().head is None
 
 
@@ -129,7 +127,7 @@ def test_a_publish_stopped_at_any_file_operation_is_finished_by_repeating_it(
             assert len({k for k, _ in halfway}) == len(halfway)
         attempt.publish(cut)
         assert rows_of(tmp_path / "table") == cut.rows
-        assert attempt.publish(cut) == AlreadyPublished(2)
+        assert attempt.publish(cut) == AlreadyPublished()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -148,7 +146,7 @@ def test_a_publish_stopped_half_way_is_finished_by_the_attempt_that_takes_over(
 
     outcomes = set()
     for _ in crashes_at_every_change(tmp_path / "table", prepare, lambda: attempt.publish(cut)):
-        adopt(attempt.table, epoch=CoordinatorEpoch(2))
+        adopt(attempt.table, attempt_id(2))
         outcomes.add(tuple(rows_of(tmp_path / "table")))
         follower = Attempt(attempt.table, attempt.stage_dir, epoch=2, next_batch=1)
         follower.publish(cut)
@@ -160,26 +158,19 @@ def test_an_older_attempt_is_fenced_once_a_newer_one_took_the_table_over(tmp_pat
     attempt = new_attempt(tmp_path, Append())
     attempt.batch([(1, 1)])
     cut = attempt.cut(1)
-    adopt(attempt.table, epoch=CoordinatorEpoch(2))
+    adopt(attempt.table, attempt_id(2))
     with pytest.raises(Fenced, match="attempt 2 has taken it over"):
         attempt.publish(cut)
     with pytest.raises(Fenced):
-        adopt(attempt.table, epoch=CoordinatorEpoch(1))
+        adopt(attempt.table, attempt_id(1))
     assert rows_of(tmp_path / "table") == []
 
 
 def test_a_permit_of_another_pipeline_publishes_nothing(tmp_path: Path) -> None:
     attempt = new_attempt(tmp_path, Append())
     attempt.batch([(1, 1)])
-    from dagster_ckpt.spark.table.publish import publish
-
     with pytest.raises(InvalidRequest, match="belongs to pipeline 'shop'"):
-        publish(
-            attempt.table,
-            stage_dir=attempt.stage_dir,
-            through_batch=BatchId(0),
-            permit=permit(1, pipeline=PipelineId("other")),
-        )
+        publish_through(attempt.table, attempt.stage_dir, BatchId(0), permit(1, pipeline=PipelineId("other")))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -199,22 +190,22 @@ def test_a_staged_file_that_is_gone_is_named_and_nothing_is_published(
 def test_a_missing_committable_is_named(tmp_path: Path) -> None:
     attempt = new_attempt(tmp_path, Append())
     attempt.batch([(1, 1)])
-    cut = table_snapshot(attempt.table, stage_dir=attempt.stage_dir, through_batch=BatchId(0))
+    cut = attempt.cut(1)
     (attempt.stage_dir / "sink" / "prepared" / "0.json").unlink()
     with pytest.raises(Corrupt, match=r"0\.json"):
-        flush_committables(attempt.table, cut, stage_dir=attempt.stage_dir)
+        read_committables(attempt.stage_dir, cut.snapshot.prepared)
 
 
 def test_flushing_a_cut_finds_staged_and_published_files(tmp_path: Path) -> None:
     attempt = new_attempt(tmp_path, Append())
     attempt.batch([(1, 1)])
-    cut = table_snapshot(attempt.table, stage_dir=attempt.stage_dir, through_batch=BatchId(0))
-    flush_committables(attempt.table, cut, stage_dir=attempt.stage_dir)
+    batches = read_committables(attempt.stage_dir, attempt.cut(1).snapshot.prepared)
+    attempt.sink.flush(batches)
     attempt.publish(attempt.cut(1))
-    flush_committables(attempt.table, cut, stage_dir=attempt.stage_dir)
+    attempt.sink.flush(batches)
     next((tmp_path / "table").glob("part-*.parquet")).unlink()
-    with pytest.raises(FileNotFoundError):
-        flush_committables(attempt.table, cut, stage_dir=attempt.stage_dir)
+    with pytest.raises(Corrupt, match="is gone"):
+        attempt.sink.flush(batches)
 
 
 def test_a_cut_names_the_head_and_what_is_prepared_and_not_published(tmp_path: Path) -> None:
@@ -228,8 +219,9 @@ def test_a_cut_names_the_head_and_what_is_prepared_and_not_published(tmp_path: P
     attempt.batch([(3, 3)])
     second = attempt.cut(2)
     assert (second.snapshot.head, second.snapshot.prepared) == (1, (2,))
-    earlier = table_snapshot(attempt.table, stage_dir=attempt.stage_dir, through_batch=BatchId(1))
-    assert earlier.snapshot.prepared == ()
+    earlier = cut_of_sink(attempt.sink, attempt.stage_dir, BatchId(1)).snapshot
+    assert earlier is not None
+    assert earlier.prepared == ()
 
 
 def test_a_table_belongs_to_one_pipeline_and_keeps_its_mode(tmp_path: Path) -> None:

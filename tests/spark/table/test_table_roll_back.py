@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
+from dagster_ckpt.spark.sink.committables import prepared_batches, read_committables
+from dagster_ckpt.spark.sink.port import LaterRows
 from dagster_ckpt.spark.table.fork import seed_fork
 from dagster_ckpt.spark.table.log import Table, create_table, open_table
 from dagster_ckpt.spark.table.publish import adopt
@@ -21,10 +23,20 @@ from dagster_ckpt.spark.table.records import (
     Upsert,
 )
 from dagster_ckpt.spark.table.retention import collect_garbage
-from dagster_ckpt.spark.table.roll_back import LaterRows, roll_back
+from dagster_ckpt.spark.table.roll_back import roll_back
 from dagster_ckpt.testing.faults import SimulatedCrash
 from tests.spark.crashing import crash_before_change, crashes_at_every_change
-from tests.spark.table.tables import PIPELINE, Attempt, Cut, expected, restored, roll_back_to, rows_of
+from tests.spark.table.tables import (
+    PIPELINE,
+    Attempt,
+    Cut,
+    attempt_id,
+    expected,
+    restored,
+    roll_back_to,
+    rows_of,
+    sink_cut,
+)
 
 MODES = [pytest.param(Append(), id="append"), pytest.param(Upsert(keys=("k",), buckets=3), id="upsert")]
 
@@ -105,14 +117,7 @@ def test_rows_set_aside_are_kept_under_the_epoch_that_set_them_aside(tmp_path: P
 @pytest.mark.parametrize("mode", MODES)
 def test_a_fresh_start_empties_the_table(tmp_path: Path, mode: Append | Upsert) -> None:
     attempt, _ = three_cuts(tmp_path, mode)
-    nothing = TableSnapshot(uri=attempt.table.uri)
-    roll_back(
-        attempt.table,
-        snapshot=nothing,
-        checkpoint_id=None,
-        stage_dir=tmp_path / "s2",
-        epoch=CoordinatorEpoch(2),
-    )
+    roll_back(attempt.table, None, attempt_id(2))
     assert rows_of(tmp_path / "table") == []
     follower = Attempt(attempt.table, tmp_path / "s2", epoch=2)
     follower.batch([(1, 9)])
@@ -162,7 +167,7 @@ def test_a_roll_back_stopped_at_any_file_operation_is_finished_by_repeating_it(
     for number in crashes_at_every_change(tmp_path / "table", prepare, act):
         if attempt.table.state().rolling_back_to is not None:
             with pytest.raises(InvalidRequest, match="in the middle of a roll-back"):
-                adopt(attempt.table, epoch=CoordinatorEpoch(3))
+                adopt(attempt.table, attempt_id(3))
         if number % 2:
             roll_back_to(attempt.table, other, tmp_path / f"stage-{other.checkpoint}", epoch=3)
             assert rows_of(tmp_path / "table") == other.rows
@@ -187,14 +192,7 @@ def test_a_roll_back_fences_older_attempts(tmp_path: Path) -> None:
 def test_rows_that_are_told_to_stay_stay_and_new_ones_come_on_top(tmp_path: Path) -> None:
     attempt, cuts = three_cuts(tmp_path, Append())
     follower = restored(attempt.table, cuts[0], tmp_path / "stage-2", epoch=2)
-    roll_back(
-        attempt.table,
-        snapshot=cuts[0].snapshot,
-        checkpoint_id=CheckpointId(1),
-        stage_dir=follower.stage_dir,
-        epoch=CoordinatorEpoch(2),
-        later_rows=LaterRows.KEEP,
-    )
+    roll_back_to(attempt.table, cuts[0], follower.stage_dir, epoch=2, later_rows=LaterRows.KEEP)
     assert rows_of(tmp_path / "table") == cuts[2].rows
     follower.batch([(6, 4)])
     follower.publish(follower.cut(4))
@@ -220,19 +218,18 @@ def test_a_fork_begins_with_the_rows_of_the_cut_and_leaves_the_source_alone(
         seed(attempt, replace(cut, checkpoint=9), fork, other.stage_dir)
 
 
+def collect(attempt: Attempt, needed: list[TableSnapshot]) -> int:
+    done = attempt.table.state().published_through
+    waiting = [n for n in prepared_batches(attempt.stage_dir) if done is None or n > done]
+    return collect_garbage(attempt.table, needed, read_committables(attempt.stage_dir, waiting))
+
+
 def new_fork(folder: Path, mode: Append | Upsert) -> Table:
     return create_table(str(folder / "fork"), pipeline=PipelineId("what-if"), mode=mode)
 
 
 def seed(attempt: Attempt, cut: Cut, fork: Table, stage_dir: Path) -> None:
-    seed_fork(
-        attempt.table,
-        snapshot=cut.snapshot,
-        checkpoint_id=CheckpointId(cut.checkpoint),
-        stage_dir=stage_dir,
-        target=fork,
-        epoch=CoordinatorEpoch(1),
-    )
+    seed_fork(attempt.table, cut=sink_cut(cut, stage_dir), target=fork, attempt=attempt_id(1))
 
 
 def open_or_none(folder: Path) -> int | None:
@@ -272,9 +269,9 @@ def test_garbage_collection_keeps_what_needed_cuts_and_the_running_attempt_need(
     attempt, cuts = three_cuts(tmp_path, mode)
     attempt.batch([(7, 7)])
     needed = [cuts[1].snapshot, cuts[2].snapshot]
-    adopt(attempt.table, epoch=CoordinatorEpoch(2))
-    collect_garbage(attempt.table, needed=needed, stage_dir=attempt.stage_dir)
-    collect_garbage(attempt.table, needed=needed, stage_dir=attempt.stage_dir)
+    adopt(attempt.table, attempt_id(2))
+    collect(attempt, needed)
+    collect(attempt, needed)
     assert rows_of(tmp_path / "table") == cuts[2].rows
     follower = Attempt(attempt.table, attempt.stage_dir, epoch=2, next_batch=4, processed=attempt.processed)
     after = follower.cut(4)
@@ -292,10 +289,9 @@ def test_garbage_collection_removes_superseded_versions_and_old_committables(tmp
         attempt.batch([(1, number)])
         attempt.publish(attempt.cut(number))
     last = attempt.cut(6)
-    assert collect_garbage(attempt.table, needed=[last.snapshot], stage_dir=attempt.stage_dir) > 0
+    assert collect(attempt, [last.snapshot]) > 0
     assert len(list((tmp_path / "table").rglob("versions/*/*.parquet"))) == 1
     assert list((tmp_path / "table").rglob("staged/1/batch-*")) == []
-    assert list((attempt.stage_dir / "sink" / "prepared").iterdir()) == []
     assert rows_of(tmp_path / "table") == [(1, 5)]
 
 
@@ -307,7 +303,7 @@ def test_a_long_publish_log_is_merged_and_the_rows_stay_tellable(tmp_path: Path)
         cuts.append(attempt.cut(number))
         attempt.publish(cuts[-1])
     needed = [cut.snapshot for cut in cuts[-5:]]
-    collect_garbage(attempt.table, needed=needed, stage_dir=attempt.stage_dir)
+    collect(attempt, needed)
     assert len(attempt.table.records()) == 6
     restored(attempt.table, cuts[-3], tmp_path / "stage-2", epoch=2)
     roll_back_to(attempt.table, cuts[-3], tmp_path / "stage-2", epoch=2)
@@ -316,14 +312,7 @@ def test_a_long_publish_log_is_merged_and_the_rows_stay_tellable(tmp_path: Path)
     with pytest.raises(Corrupt, match=r"cannot be told apart; choose a later checkpoint$"):
         roll_back_to(attempt.table, cuts[5], tmp_path / "stage-3", epoch=3)
     with pytest.raises(Corrupt, match="nobody can tell which batches it shows"):
-        roll_back(
-            attempt.table,
-            snapshot=cuts[5].snapshot,
-            checkpoint_id=None,
-            stage_dir=tmp_path / "stage-3",
-            epoch=CoordinatorEpoch(3),
-            later_rows=LaterRows.KEEP,
-        )
+        roll_back_to(attempt.table, cuts[5], tmp_path / "stage-3", epoch=3, later_rows=LaterRows.KEEP)
 
 
 _WALK = st.lists(
@@ -371,12 +360,10 @@ def test_a_random_walk_of_publishes_crashes_and_roll_backs_always_shows_the_orac
                 visible = cut.rows
             case "adopt":
                 epoch += 1
-                adopt(attempt.table, epoch=CoordinatorEpoch(epoch))
+                adopt(attempt.table, attempt_id(epoch))
                 attempt.epoch = epoch
             case "collect":
-                collect_garbage(
-                    attempt.table, needed=[cut.snapshot for cut in cuts], stage_dir=attempt.stage_dir
-                )
+                collect(attempt, [cut.snapshot for cut in cuts])
         assert rows_of(folder / "table") == visible
 
 
@@ -389,19 +376,6 @@ def _crashing(folder: Path, crash: int | None, act: object) -> None:
         except SimulatedCrash:
             pass
     act()
-
-
-def test_the_checkpoint_must_be_named_when_it_holds_committables(tmp_path: Path) -> None:
-    attempt, cuts = three_cuts(tmp_path, Append())
-    follower = restored(attempt.table, cuts[1], tmp_path / "stage-2", epoch=2)
-    with pytest.raises(InvalidRequest, match="name it"):
-        roll_back(
-            attempt.table,
-            snapshot=cuts[1].snapshot,
-            checkpoint_id=None,
-            stage_dir=follower.stage_dir,
-            epoch=CoordinatorEpoch(2),
-        )
 
 
 @pytest.mark.parametrize("mode", MODES)

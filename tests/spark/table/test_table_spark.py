@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,24 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId
-from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.sink.committables import read_committables
+from dagster_ckpt.spark.sink.phases import cut_of_sink, preparing
+from dagster_ckpt.spark.sink.port import SinkCut
 from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.publish import publish
 from dagster_ckpt.spark.table.records import (
     Append,
     Upsert,
 )
 from dagster_ckpt.spark.table.roll_back import roll_back
-from dagster_ckpt.spark.table.sink import (
-    DirectTableSink,
-    TableSink,
-    flush_committables,
-    table_snapshot,
-)
 from tests.root import ROOT
-from tests.spark.table.tables import PIPELINE, permit, rows_of
+from tests.spark.table.tables import PIPELINE, attempt_id, permit, publish_through, rows_of, sink_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +47,7 @@ def totals(spark: SparkSession, folder: Path) -> DataFrame:
     return source.groupBy("k").agg({"v": "sum"}).toDF("k", "v")
 
 
-def run(frame: DataFrame, sink: TableSink | DirectTableSink, query_dir: Path, mode: str) -> None:
+def run(frame: DataFrame, sink: Callable[[DataFrame, int], None], query_dir: Path, mode: str) -> None:
     (
         frame.writeStream.outputMode(mode)
         .foreachBatch(sink)
@@ -68,27 +63,23 @@ def test_running_totals_are_published_with_their_checkpoint_and_rolled_back_with
 ) -> None:
     table = create_table(str(tmp_path / "table"), pipeline=PIPELINE, mode=Upsert(keys=("k",), buckets=4))
     stage = tmp_path / "stage"
-    sink = TableSink(table, stage_dir=stage, epoch=CoordinatorEpoch(1))
+    sink = preparing(sink_of(table), stage)
     for number in (1, 2):
         put(tmp_path / "in", number)
     frame = totals(spark, tmp_path / "in")
     run(frame, sink, stage / "query", "update")
-    first = table_snapshot(table, stage_dir=stage, through_batch=BatchId(1))
-    flush_committables(table, first, stage_dir=stage)
+    first = cut_of_sink(sink_of(table), stage, BatchId(1)).snapshot
+    assert first is not None
     assert rows_of(tmp_path / "table") == []
-    publish(table, stage_dir=stage, through_batch=BatchId(1), permit=permit(1))
+    publish_through(table, stage, BatchId(1), permit(1))
     assert rows_of(tmp_path / "table") == [(k, 3) for k in range(20)]
     put(tmp_path / "in", 3)
     run(frame, sink, stage / "query", "update")
-    publish(table, stage_dir=stage, through_batch=BatchId(2), permit=permit(2))
+    publish_through(table, stage, BatchId(2), permit(2))
     assert rows_of(tmp_path / "table") == [(k, 6) for k in range(20)]
-    back = roll_back(
-        table,
-        snapshot=first.snapshot,
-        checkpoint_id=CheckpointId(1),
-        stage_dir=stage,
-        epoch=CoordinatorEpoch(2),
-    )
+    batches = tuple(read_committables(stage, first.prepared))
+    cut = SinkCut(snapshot=first, batches=batches, checkpoint_id=CheckpointId(1))
+    back = roll_back(table, cut, attempt_id(2))
     assert back.head == 1
     assert rows_of(tmp_path / "table") == [(k, 3) for k in range(20)]
 
@@ -104,10 +95,10 @@ def test_pandas_pyarrow_and_spark_read_the_table_as_a_plain_dataset(
     for mode in (Append(), Upsert(keys=("name", "k"), buckets=3)):
         folder = tmp_path / mode.kind
         table = create_table(str(folder), pipeline=PIPELINE, mode=mode)
-        sink = TableSink(table, stage_dir=tmp_path / f"stage-{mode.kind}", epoch=CoordinatorEpoch(1))
+        sink = preparing(sink_of(table), tmp_path / f"stage-{mode.kind}")
         sink(rows, 0)
         sink(rows, 0)
-        publish(table, stage_dir=tmp_path / f"stage-{mode.kind}", through_batch=BatchId(0), permit=permit(1))
+        publish_through(table, tmp_path / f"stage-{mode.kind}", BatchId(0), permit(1))
         sink(rows, 1)
         assert spark.read.parquet(str(folder)).exceptAll(rows).count() == 0
         assert spark.read.parquet(str(folder)).count() == 10
@@ -118,9 +109,8 @@ def test_pandas_pyarrow_and_spark_read_the_table_as_a_plain_dataset(
 
 def test_rows_without_the_key_column_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     table = create_table(str(tmp_path / "table"), pipeline=PIPELINE, mode=Upsert(keys=("key",)))
-    sink = TableSink(table, stage_dir=tmp_path / "stage", epoch=CoordinatorEpoch(1))
     with pytest.raises(InvalidRequest, match="no key column 'key'"):
-        sink(spark.range(1), 0)
+        sink_of(table).check(spark.range(1))
 
 
 def test_at_least_once_shows_every_batch_at_once_and_an_upsert_still_each_key_once(
@@ -129,18 +119,15 @@ def test_at_least_once_shows_every_batch_at_once_and_an_upsert_still_each_key_on
     put(tmp_path / "in", 1)
     put(tmp_path / "in", 2)
     table = create_table(str(tmp_path / "upsert"), pipeline=PIPELINE, mode=Upsert(keys=("k",), buckets=2))
-    sink = DirectTableSink(table, epoch=CoordinatorEpoch(1))
-    run(totals(spark, tmp_path / "in"), sink, tmp_path / "q1", "update")
+    direct = sink_of(table).write_through
+    run(totals(spark, tmp_path / "in"), lambda frame, n: direct(frame, BatchId(n)), tmp_path / "q1", "update")
     assert rows_of(tmp_path / "upsert") == [(k, 3) for k in range(20)]
-    plain = DirectTableSink(
-        create_table(str(tmp_path / "append"), pipeline=PIPELINE, mode=Append()), epoch=CoordinatorEpoch(1)
-    )
-    plain(spark.sql("SELECT 1L AS k, 2L AS v"), 0)
-    plain(spark.sql("SELECT 1L AS k, 2L AS v"), 0)
+    plain = sink_of(create_table(str(tmp_path / "append"), pipeline=PIPELINE, mode=Append()))
+    plain.write_through(spark.sql("SELECT 1L AS k, 2L AS v"), BatchId(0))
+    plain.write_through(spark.sql("SELECT 1L AS k, 2L AS v"), BatchId(0))
     assert rows_of(tmp_path / "append") == [(1, 2), (1, 2)]
-    assert table_snapshot(table, stage_dir=tmp_path / "s", through_batch=None).snapshot == TableSnapshot(
-        uri=table.uri
-    )
+    with pytest.raises(InvalidRequest, match="was written at least once"):
+        plain.take_over()
 
 
 @pytest.mark.spark
@@ -195,4 +182,4 @@ def _follow(lines: Iterable[str], kill_after: int | None, said: Path) -> None:
 def test_the_permit_decides_which_pipeline_publishes(tmp_path: Path) -> None:
     table = create_table(str(tmp_path / "table"), pipeline=PipelineId("mine"), mode=Append())
     with pytest.raises(InvalidRequest, match="belongs to pipeline 'mine'"):
-        publish(table, stage_dir=tmp_path, through_batch=None, permit=permit(1))
+        publish_through(table, tmp_path, None, permit(1))

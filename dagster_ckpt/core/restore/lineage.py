@@ -1,0 +1,113 @@
+"""Lineage: the identity of a pipeline's history, and the refusal to run behind what the world has seen of it.
+
+Epochs, checkpoint ids and batch ids are unique within one history only. A database that was put back, lost or swapped
+knows less than the storage, the working directory and the sinks; whoever went on from it would use numbers again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.errors import InvalidRequest
+
+WAYS_OUT = (
+    "Ways out: bring back what is missing; restore_from a snapshot you choose, which goes on above every number seen; "
+    "restore_from 'none' to read all data again"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Newest of a pipeline that was found outside the coordinator store."""
+
+    where: str
+    """For people: ``table /lake/orders``, ``the checkpoint storage s3://…``."""
+    lineage: str = ""
+    """Empty: written before histories had an identity."""
+    epoch: int = 0
+    checkpoint_id: int = 0
+    holds: bool = True
+    """It has snapshots or rows that a start without state would leave behind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownHistory:
+    """History as the coordinator store has it."""
+
+    pipeline: PipelineId
+    is_recorded: bool
+    lineage: str = ""
+    lineages: tuple[str, ...] = ()
+    """Histories it goes on from."""
+    epoch: int = 0
+    next_checkpoint_id: int = 1
+
+    def owns(self, lineage: str) -> bool:
+        """Tell whether what carries this id is the pipeline's own."""
+        return lineage in ("", self.lineage, *self.lineages)
+
+    def is_behind(self, seen: Seen) -> bool:
+        """Tell whether the world has seen more than the store knows."""
+        return seen.epoch > self.epoch or seen.checkpoint_id >= self.next_checkpoint_id
+
+
+def refuse_behind(
+    known: KnownHistory, seen: Sequence[Seen], *, is_chosen: bool, adopt_history: bool, newest: str
+) -> None:
+    """Raise InvalidRequest where the store is behind what was seen, or another history's.
+
+    ``is_chosen``: a person chose the restore point; ``newest``: the newest snapshot found, as a restore point.
+    """
+    if adopt_history:
+        return
+    if not known.is_recorded:
+        if not is_chosen:
+            _refuse_lost(known, seen, newest)
+        return
+    for one in seen:
+        if not known.owns(one.lineage) and not (is_chosen and not known.lineage):
+            raise InvalidRequest(_foreign(known, one))
+    if not is_chosen:
+        _refuse_older(known, seen, newest)
+
+
+def _refuse_lost(known: KnownHistory, seen: Iterable[Seen], newest: str) -> None:
+    left = [one for one in seen if one.holds]
+    if left:
+        raise InvalidRequest(
+            f"the coordinator store has no record of pipeline {known.pipeline!r}, but {_list(left)}: the store was "
+            f"lost, or is another one. Nothing was started. {WAYS_OUT}{_hint(newest)}; 'dagster-ckpt doctor --repair' "
+            "rebuilds the record from the storage"
+        )
+
+
+def _refuse_older(known: KnownHistory, seen: Iterable[Seen], newest: str) -> None:
+    ahead = [one for one in seen if known.is_behind(one)]
+    if ahead:
+        raise InvalidRequest(
+            f"the coordinator store is behind: it knows pipeline {known.pipeline!r} up to attempt {known.epoch} and "
+            f"checkpoint {known.next_checkpoint_id - 1}, but {_list(ahead)}. It was put back to an older copy. "
+            f"Nothing was started. {WAYS_OUT}{_hint(newest)}; adopt_history to go on from the latest snapshot it knows"
+        )
+
+
+def _foreign(known: KnownHistory, one: Seen) -> str:
+    return (
+        f"{one.where} belongs to another history ({one.lineage}) of a pipeline named {known.pipeline!r} than the "
+        f"coordinator store ({known.lineage or 'none yet'}): another deployment uses it, or the store was replaced. "
+        "Nothing was started. Give this deployment places of its own, or set adopt_history to take that history over"
+    )
+
+
+def _list(seen: Iterable[Seen]) -> str:
+    return ", ".join(
+        f"{one.where} has seen attempt {one.epoch}"
+        + (f" and checkpoint {one.checkpoint_id}" if one.checkpoint_id else "")
+        for one in seen
+    )
+
+
+def _hint(newest: str) -> str:
+    return f" (the newest snapshot found is {newest})" if newest else ""

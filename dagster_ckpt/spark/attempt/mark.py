@@ -1,0 +1,79 @@
+"""Mark of a working directory: whose it is, and whether its last attempt ended cleanly.
+
+A directory is worked on in again only as its last attempt left it: an older copy of it, put back from a backup, has an
+older mark.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.model import Record
+from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.sink.committables import encoded, read_record
+
+
+class AttemptMark(Record):
+    """``attempt.json``: replaced whole when an attempt begins to work in the directory, and when it ends."""
+
+    format_version: Literal[1] = 1
+    lineage: str
+    epoch: int
+    """Attempt that works there, or did last."""
+    ended: bool = False
+    """All its queries were stopped at batch boundaries, and nothing was written since."""
+
+
+def mark(directory: AttemptDirectory, lineage: str, epoch: int, *, ended: bool = False) -> None:
+    """Write the mark, durably."""
+    directory.root.mkdir(parents=True, exist_ok=True)
+    replace_whole(directory.mark, encoded(AttemptMark(lineage=lineage, epoch=epoch, ended=ended)))
+
+
+def mark_ended(coordinator: CheckpointCoordinator) -> None:
+    """Write that the attempt ended cleanly; before its coordinator is closed, which says the same in the store."""
+    if coordinator.working_directory:
+        directory = AttemptDirectory(Path(coordinator.working_directory))
+        mark(directory, coordinator.lineage, coordinator.epoch, ended=True)
+
+
+def is_as_left(directory: AttemptDirectory, record: CoordinatorRecord) -> bool:
+    """Tell whether the directory is as the record's last attempt left it; before there were marks, it is believed."""
+    if not record.lineage:
+        return True
+    try:
+        found = read_record(AttemptMark, directory.mark)
+    except Corrupt:
+        return False
+    return (
+        found is not None
+        and found.ended
+        and found.epoch == record.status_epoch
+        and found.lineage in (record.lineage, *record.lineages)
+    )
+
+
+def seen_in_directory(work_dir: Path, pipeline: PipelineId) -> list[Seen]:
+    """Return the newest attempt that worked below ``work_dir``; nothing where none did."""
+    found: list[Seen] = []
+    for number, directory in AttemptDirectory.all_of(work_dir, pipeline).items():
+        try:
+            left = read_record(AttemptMark, directory.mark)
+        except Corrupt:
+            left = None
+        found.append(
+            Seen(
+                where=f"the working directory {directory.root}",
+                lineage=left.lineage if left is not None else "",
+                epoch=max(number, left.epoch if left is not None else 0),
+                holds=False,
+            )
+        )
+    return sorted(found, key=lambda seen: seen.epoch)[-1:]

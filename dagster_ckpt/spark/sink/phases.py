@@ -1,0 +1,79 @@
+"""The phases of a sink within its stage: batches prepared, cuts taken, committables published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import FileKind, TableSnapshot
+from dagster_ckpt.spark.channel.sink import run_only
+from dagster_ckpt.spark.sink.committables import (
+    batches_between,
+    committable_paths,
+    is_prepared,
+    read_committables,
+    write_committable,
+)
+from dagster_ckpt.spark.sink.port import Published, Sink
+from dagster_ckpt.spark.sink.published import note_published
+from dagster_ckpt.spark.snapshot.state_files import PlannedFile, planned
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPart:
+    """A sink's part of a cut beside its query."""
+
+    snapshot: TableSnapshot | None = None
+    files: tuple[PlannedFile, ...] = ()
+    """Committables, which the checkpoint must hold."""
+
+
+def preparing(sink: Sink, stage_dir: Path) -> Callable[[DataFrame, int], None]:
+    """Return the function for ``foreachBatch`` that prepares micro-batches and writes their committables."""
+
+    def prepare(batch: DataFrame, number: int) -> None:
+        if is_prepared(stage_dir, number):  # the second try of a prepared batch stages nothing
+            run_only(batch)
+            return
+        prepared = sink.prepare(batch, BatchId(number))
+        if prepared.files or prepared.replaces:  # nothing has to be published for a batch without rows
+            write_committable(stage_dir, prepared)
+
+    return prepare
+
+
+def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPart:
+    """Return what a checkpoint must hold of a sink, flushed to disk.
+
+    No lock is needed: a publish that ends meanwhile only makes the cut name batches that are visible already, and a
+    roll-back recognizes those.
+    """
+    position = sink.position()
+    numbers = batches_between(stage_dir, position.through_batch if position is not None else None, through)
+    sink.flush(read_committables(stage_dir, numbers))
+    names = (str(path.relative_to(stage_dir)) for path in committable_paths(stage_dir, numbers))
+    return SinkPart(
+        TableSnapshot(uri=sink.place, head=position.head if position is not None else None, prepared=numbers),
+        tuple(planned(stage_dir, name, FileKind.COMMITTABLE) for name in names),
+    )
+
+
+def publish_prepared(
+    sink: Sink, stage_dir: Path, through: BatchId | None, permit: CommitPermit
+) -> Published | None:
+    """Publish what is prepared and not visible; None: nothing was to be done."""
+    position = sink.position()
+    done = position.through_batch if position is not None else None
+    numbers = batches_between(stage_dir, done, through)
+    if not numbers:
+        return None
+    published = sink.publish(read_committables(stage_dir, numbers), permit)
+    note_published(stage_dir, sink.position())
+    return published if isinstance(published, Published) else None

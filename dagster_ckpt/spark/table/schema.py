@@ -1,0 +1,101 @@
+"""Columns of a Parquet table: which rows it can take, and which changes of their types readers survive.
+
+Files of one table are read together, by readers that know nothing of us: a column may be added or left out, but its
+type may change only where all files are written again (a table with a key), and only to a wider one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.table.records import BUCKET_COLUMN
+
+Column = Mapping[str, Any]
+
+_WIDER = {
+    "byte": ("short", "integer", "long"),
+    "short": ("integer", "long"),
+    "integer": ("long",),
+    "float": ("double",),
+}
+"""Types Arrow can tell the smaller values of without loss."""
+
+
+def columns(schema: str) -> dict[str, Column]:
+    """Return the columns of a Spark schema (JSON) by name, without ours; empty where there is none."""
+    fields: list[Column] = json.loads(schema).get("fields", []) if schema else []
+    return {field["name"]: field for field in fields if field["name"] != BUCKET_COLUMN}
+
+
+def has_same_columns(one: str, other: str) -> bool:
+    """Tell whether files of both schemas have the same columns of the same types; unknown ones have."""
+    if not one or not other:
+        return True
+    types = [{name: column["type"] for name, column in columns(schema).items()} for schema in (one, other)]
+    return types[0] == types[1]
+
+
+def merged(old: str, new: str) -> str:
+    """Return the schema of a table of rows of both: every column there ever was, of its newest type."""
+    if not old:
+        return new
+    return json.dumps({"type": "struct", "fields": list({**columns(old), **columns(new)}.values())})
+
+
+def refuse_unfit(where: str, schema: str, keys: Sequence[str]) -> None:
+    """Raise InvalidRequest for rows that no Parquet table can take: no columns, equal names, unusable keys."""
+    names = [field["name"] for field in json.loads(schema).get("fields", [])]
+    if not names:
+        raise InvalidRequest(f"{where}: the rows have no columns; select at least one")
+    if BUCKET_COLUMN in names:
+        raise InvalidRequest(f"{where}: the column name {BUCKET_COLUMN!r} is taken; rename the column")
+    twice = [name for name, count in Counter(map(str.lower, names)).items() if count > 1]
+    if twice:
+        same = [name for name in names if name.lower() == twice[0]]
+        raise InvalidRequest(
+            f"{where}: the columns {same} differ in case only or not at all, and most readers cannot tell them apart; "
+            "rename one"
+        )
+    found = columns(schema)
+    for key in keys:
+        if key not in found:
+            raise InvalidRequest(f"{where}: the rows have no key column {key!r}: name columns of {names}")
+        kind = found[key]["type"]
+        if isinstance(kind, dict) or kind == "variant":
+            text = kind.get("type") if isinstance(kind, dict) else kind
+            raise InvalidRequest(
+                f"{where}: the key column {key!r} is of type {text}, whose values cannot be compared; use plain "
+                "columns (numbers, text, dates). Rows staged with it are left behind by restore_from an earlier "
+                "snapshot, or 'none'"
+            )
+
+
+def refuse_changed(where: str, old: str, new: str, *, can_rewrite: bool) -> None:
+    """Raise InvalidRequest, naming the change, where rows of ``new`` and files of ``old`` cannot be read together."""
+    before, after = columns(old), columns(new)
+    for name in before.keys() & after.keys():
+        was, now = before[name]["type"], after[name]["type"]
+        if was == now or (can_rewrite and is_wider(was, now)):
+            continue
+        hint = "keep its type, or write to a new table"
+        if is_wider(was, now):
+            hint = "readers of a folder with both types fail: keep its type, give the table a key, or use a new table"
+        raise InvalidRequest(f"{where}: column {name!r} was {_text(was)} and is {_text(now)} now: {hint}")
+
+
+def is_wider(was: Any, now: Any) -> bool:
+    """Tell whether every value of the one type is one of the other."""
+    if not isinstance(was, str) or not isinstance(now, str):
+        return False
+    if was.startswith("decimal(") and now.startswith("decimal("):
+        (p, s), (q, t) = (map(int, kind[8:-1].split(",")) for kind in (was, now))
+        return s == t and q >= p
+    return now in _WIDER.get(was, ())
+
+
+def _text(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind.get("type", kind))
