@@ -14,13 +14,16 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.catalog import list_storage
 from dagster_ckpt.operations.clean import plan_cleaning
 from dagster_ckpt.operations.contents import missing_files
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.facts import entries_of
+from dagster_ckpt.operations.outside import FoundOutside, find_outside
 from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.runtime.restore_facts import known_history
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 
 __all__ = ["Diagnosis", "Finding", "FindingKind", "diagnose"]
@@ -31,6 +34,10 @@ class FindingKind(StrEnum):
 
     RECORD_UNREADABLE = "record_unreadable"
     """The pipeline's record in the store is damaged: nothing else can be said about it."""
+    LOST_RECORD = "lost_record"
+    """The storage holds snapshots of a pipeline that the store does not know: it was lost, or is another one."""
+    BEHIND = "behind"
+    """Storage or tables have seen more of a pipeline than the store knows: it was put back to an older copy."""
     MISSING = "missing"
     """A snapshot the store promises lacks files: it cannot be restored."""
     DAMAGED = "damaged"
@@ -86,16 +93,20 @@ def diagnose(deployment: Deployment, pipeline: PipelineId | None = None, *, now:
     everything = tuple(deployment.store.pipelines())
     chosen = everything if pipeline is None else (pipeline,)
     findings: list[Finding] = []
+    outside = find_outside(deployment)
     readable: dict[PipelineId, CoordinatorRecord] = {}
     for name in everything:
         try:
             readable[name] = load_record(deployment.store, name)
         except Corrupt as error:
             findings.append(_unreadable(name, str(error)))
-    if pipeline is not None and pipeline not in everything:
+    lost = [name for name in outside if name not in everything and pipeline in (None, name)]
+    findings += [_lost(name, outside[name]) for name in lost]
+    if pipeline is not None and pipeline not in (*everything, *lost):
         load_record(deployment.store, pipeline)  # says what there is
     for name in chosen:
         if name in readable:
+            findings += _behind(readable[name], outside.get(name))
             findings += _of_record(deployment, readable[name], now)
             findings += _of_files(deployment, name, is_store_whole=len(readable) == len(everything))
     if pipeline is None:
@@ -116,6 +127,47 @@ def _unreadable(pipeline: PipelineId, message: str) -> Finding:
         message=message,
         advice="restore the store's database; snapshots can be restored by URI meanwhile ('list --from-storage')",
     )
+
+
+# --- what the world has seen -----------------------------------------------------------------------------------
+
+
+def _lost(pipeline: PipelineId, outside: FoundOutside) -> Finding:
+    return Finding(
+        kind=FindingKind.LOST_RECORD,
+        pipeline=pipeline,
+        what=f"record of {pipeline}",
+        message=f"the store has no record, the storage holds {len(outside.snapshots)} of its snapshots",
+        advice=f"bring the database back, or build the record again: dagster-ckpt doctor {pipeline} --repair",
+    )
+
+
+def _behind(record: CoordinatorRecord, outside: FoundOutside | None) -> Iterator[Finding]:
+    if outside is None or outside.newest is None:
+        return
+    pipeline = PipelineId(record.pipeline)
+    history = known_history(pipeline, record)
+    newest = outside.newest
+    stored = Seen(
+        where="the storage", lineage=newest.lineage, epoch=newest.epoch, checkpoint_id=outside.highest_id
+    )
+    for seen in (stored, *outside.tables):
+        is_foreign = bool(record.lineage) and not history.owns(seen.lineage)
+        if is_foreign or history.is_behind(seen):
+            other = (
+                f" of another history ({seen.lineage}, the record's is {record.lineage})"
+                if is_foreign
+                else ""
+            )
+            yield Finding(
+                kind=FindingKind.BEHIND,
+                pipeline=pipeline,
+                what=seen.where,
+                message=f"it has seen attempt {seen.epoch}, checkpoint {seen.checkpoint_id}{other}; the record knows "
+                f"attempt {record.epoch} and checkpoint {record.next_id - 1}",
+                advice="bring the database back; or restore_from a snapshot you choose; or, where the storage is "
+                "ahead: dagster-ckpt doctor --repair",
+            )
 
 
 # --- what the record promises ---------------------------------------------------------------------------------

@@ -144,6 +144,7 @@ def _claim(
     claimed = state.record.model_copy(
         update={
             "epoch": epoch,
+            "is_rebuilt": False,
             **_history_changes(setup, record, restored, world, is_behind=is_behind),
             "owner": setup.owner,
             "root": setup.root or setup.owner,

@@ -34,6 +34,7 @@ def known_history(pipeline: PipelineId, record: CoordinatorRecord | None) -> Kno
         is_recorded=True,
         lineage=record.lineage,
         lineages=record.lineages,
+        is_rebuilt=record.is_rebuilt,
         epoch=record.epoch,
         next_checkpoint_id=record.next_id,
     )

@@ -10,16 +10,26 @@ from dagster_ckpt.cli.context import ExitCode, Work, command
 from dagster_ckpt.cli.output import size
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.operations.doctor import diagnose
+from dagster_ckpt.operations.repair import repair_store
 
 
 @command("doctor")
 @click.argument("pipeline", default="")
-def doctor(work: Work, *, pipeline: str) -> ExitCode:
-    """Compare the coordinator store with checkpoint storage: files missing, left over, unknown.
+@click.option(
+    "--repair", is_flag=True, help="Build records that were lost, or are behind, again from the storage."
+)
+def doctor(work: Work, *, pipeline: str, repair: bool) -> ExitCode:
+    """Compare the coordinator store with checkpoint storage and tables: missing, left over, unknown, behind.
 
     Exit code 1 when there are problems a person should look at.
     """
     deployment = work.deployment
+    if repair:
+        for done in repair_store(deployment, pipeline_id(pipeline) if pipeline else None):
+            added = ", ".join(done.added) or "no further snapshot"
+            work.output.say(
+                f"record of {done.pipeline} built again: {added}; the next number is {done.next_id}"
+            )
     with work.output.busy("holding the store against the storage"):
         found = diagnose(deployment, pipeline_id(pipeline) if pipeline else None, now=time.time())
     work.output.result(found)

@@ -204,6 +204,8 @@ class CoordinatorRecord(Record):
     """Identity of the pipeline's history, made with its first record; empty: written before there was one."""
     lineages: tuple[str, ...] = ()
     """Histories it goes on from: what carries one of their ids is the pipeline's own."""
+    is_rebuilt: bool = False
+    """It was built again from the storage, which does not tell how many attempts there were: the next claim asks."""
     epoch: int = 0
     """Which attempt owns the pipeline; an older one is fenced."""
     owner: str = ""

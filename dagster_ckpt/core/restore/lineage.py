@@ -41,6 +41,8 @@ class KnownHistory:
     lineage: str = ""
     lineages: tuple[str, ...] = ()
     """Histories it goes on from."""
+    is_rebuilt: bool = False
+    """Built again from the storage: attempts since its newest checkpoint are not known."""
     epoch: int = 0
     next_checkpoint_id: int = 1
 
@@ -50,7 +52,9 @@ class KnownHistory:
 
     def is_behind(self, seen: Seen) -> bool:
         """Tell whether the world has seen more than the store knows."""
-        return seen.epoch > self.epoch or seen.checkpoint_id >= self.next_checkpoint_id
+        return (
+            seen.epoch > self.epoch and not self.is_rebuilt
+        ) or seen.checkpoint_id >= self.next_checkpoint_id
 
 
 def refuse_behind(
@@ -67,7 +71,7 @@ def refuse_behind(
             _refuse_lost(known, seen, newest)
         return
     for one in seen:
-        if not known.owns(one.lineage) and not (is_chosen and not known.lineage):
+        if not known.owns(one.lineage) and (known.lineage or not is_chosen):
             raise InvalidRequest(_foreign(known, one))
     if not is_chosen:
         _refuse_older(known, seen, newest)

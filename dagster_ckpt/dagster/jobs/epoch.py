@@ -44,6 +44,9 @@ class RestoreConfig(dg.Config):
     """Set aside rows that tables received after the restore point."""
     fork: bool = False
     """The snapshot is another pipeline's: begin with new query ids and tables of our own."""
+    adopt_history: bool = False
+    """Go on although the coordinator store is behind what storage, working directory or sinks have seen, or these are
+    another history's."""
     without_channel_state_of: int | None = None
     """Leave out the in-flight data of exactly this checkpoint."""
 

@@ -216,6 +216,8 @@ class CoordinatorHarness:
             "stages": self.graph.stages,
             "edges": self.graph.edges,
             "pipeline": self.graph.pipeline,
+            "seen": self._seen,
+            "strict_history": self._strict_history,
             **self.config.model_dump(exclude_unset=True),
         }
         return CoordinatorHarness(
@@ -223,8 +225,6 @@ class CoordinatorHarness:
             owner=owner,
             restore_from=restore_from,
             world=self.world,
-            seen=self._seen,
-            strict_history=self._strict_history,
         )
 
     def close(self, status: RunStatus | str = RunStatus.SUSPENDED, *, clean: bool = True) -> None:

@@ -16,6 +16,7 @@ from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.in_store import StorageKind
 from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.core.restore.facts import DirectoryState
+from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.driver.hooks import MasterHook
@@ -76,6 +77,8 @@ class AttemptOptions(Settings, total=False):
     world: World | None
     store: CoordinatorStore | None
     storage: CheckpointStorage | None
+    seen: Sequence[Seen]
+    strict_history: bool
 
 
 class HarnessOptions(AttemptOptions, total=False):

@@ -1,0 +1,85 @@
+"""What the world has seen of a pipeline, for people who ask: storage, savepoint folder, the tables they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.location import SnapshotLocation, location_of
+from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.operations.catalog import list_storage
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.spark.table.log import open_table
+
+__all__ = ["FoundOutside", "find_outside"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundOutside:
+    """Everything of one pipeline that is not in the coordinator store."""
+
+    snapshots: tuple[tuple[CheckpointMetadata, SnapshotLocation], ...]
+    """Complete ones that can be read, oldest first."""
+    highest_id: int
+    """Highest checkpoint id in use, also of one that is not complete; 0: none."""
+    tables: tuple[Seen, ...]
+    """Parquet tables that these snapshots name. Others are asked by the pipeline's next run."""
+
+    @property
+    def newest(self) -> CheckpointMetadata | None:
+        """Newest snapshot."""
+        return self.snapshots[-1][0] if self.snapshots else None
+
+
+def find_outside(deployment: Deployment) -> dict[PipelineId, FoundOutside]:
+    """Return what is found of every pipeline below the deployment's storage and savepoint folder."""
+    found: dict[PipelineId, list[tuple[CheckpointMetadata, SnapshotLocation]]] = {}
+    for metadata, location in _snapshots(deployment):
+        found.setdefault(PipelineId(metadata.pipeline), []).append((metadata, location))
+    return {name: _outside(deployment, name, snapshots) for name, snapshots in found.items()}
+
+
+def _snapshots(deployment: Deployment) -> Iterator[tuple[CheckpointMetadata, SnapshotLocation]]:
+    storages = [deployment.storage]
+    if deployment.savepoint_dir:
+        with suppress(CheckpointError):
+            storages.append(deployment.open_storage(deployment.savepoint_dir))
+    for uri, metadata in {f.uri: f.metadata for s in storages for f in list_storage(s)}.items():
+        if metadata is not None:
+            with suppress(CheckpointError):  # a checkpoint beside its own place cannot be restored from there
+                yield metadata, location_of(uri, metadata)
+
+
+def _outside(
+    deployment: Deployment,
+    pipeline: PipelineId,
+    snapshots: list[tuple[CheckpointMetadata, SnapshotLocation]],
+) -> FoundOutside:
+    layout = paths.CheckpointPaths(pipeline)
+    stored = (layout.number_of(found.key) for found in deployment.storage.list(pipeline))
+    numbers = [metadata.checkpoint_id for metadata, _ in snapshots]
+    ordered = sorted(snapshots, key=lambda found: found[0].checkpoint_id)
+    uris = {
+        stage.table.uri for metadata, _ in snapshots for stage in metadata.stages if stage.table is not None
+    }
+    return FoundOutside(
+        snapshots=tuple(ordered),
+        highest_id=max([*numbers, *(number for number in stored if number is not None)], default=0),
+        tables=tuple(seen for uri in sorted(uris) if (seen := _table(uri, pipeline)) is not None),
+    )
+
+
+def _table(uri: str, pipeline: PipelineId) -> Seen | None:
+    try:
+        table = open_table(uri)
+        if table.pipeline != pipeline:
+            return None
+        state, newest = table.state(), table.newest()
+    except CheckpointError:
+        return None
+    return Seen(where=f"table {uri}", lineage=state.lineage, epoch=state.epoch, checkpoint_id=newest or 0)

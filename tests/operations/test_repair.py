@@ -1,0 +1,76 @@
+"""A coordinator store that was lost or put back, built again from the storage."""
+
+from __future__ import annotations
+
+import pytest
+
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.operations.catalog import find_snapshot, list_snapshots
+from dagster_ckpt.operations.doctor import FindingKind, diagnose
+from dagster_ckpt.operations.repair import repair_store
+from dagster_ckpt.spark.table.log import create_table
+from dagster_ckpt.spark.table.publish import adopt
+from dagster_ckpt.spark.table.records import Append
+from dagster_ckpt.testing.memory import MemoryCoordinatorStore
+from tests.operations.world import SALES, World
+from tests.records import find_record
+from tests.spark.table.tables import attempt_id
+
+
+def kinds(world: World) -> list[FindingKind]:
+    return [finding.kind for finding in diagnose(world.deployment, now=0.0).findings]
+
+
+def test_a_lost_store_is_told_and_built_again_with_every_snapshot(world: World) -> None:
+    for number in (1, 2):
+        world.checkpoint(number)
+    world.savepoint(3)
+    before = {one.key for one in list_snapshots(world.deployment, SALES)}
+    world.store = MemoryCoordinatorStore()
+    (finding,) = [
+        f for f in diagnose(world.deployment, now=0.0).findings if f.kind is FindingKind.LOST_RECORD
+    ]
+    assert "doctor sales --repair" in finding.advice
+    (done,) = repair_store(world.deployment)
+    assert set(done.added) == before == {one.key for one in list_snapshots(world.deployment, SALES)}
+    assert done.next_id == 4
+    assert find_snapshot(world.deployment, "latest", SALES).key == "chk-000002"
+    record = find_record(world.store, SALES)
+    assert record is not None
+    assert (record.is_rebuilt, record.epoch, record.working_directory) == (True, 1, "")
+    assert kinds(world) == []
+    assert repair_store(world.deployment) == ()
+
+
+def test_a_store_that_was_put_back_is_told_and_brought_up_to_the_storage(world: World) -> None:
+    world.checkpoint(1)
+    stored = world.store.load(SALES)
+    assert stored is not None
+    world.checkpoint(2)
+    world.store = MemoryCoordinatorStore()
+    world.store.compare_and_set(SALES, 0, stored.body, ())
+    assert FindingKind.BEHIND in kinds(world)
+    (done,) = repair_store(world.deployment, SALES)
+    assert (done.added, done.next_id) == (("chk-000002",), 3)
+    assert FindingKind.BEHIND not in kinds(world)
+
+
+def test_a_table_that_has_seen_more_than_the_store_is_told(world: World) -> None:
+    table = create_table(str(world.folder / "t"), pipeline=SALES, mode=Append())
+    adopt(table, attempt_id(1))
+    world.change(lineage="one")
+    world.checkpoint(1, table=TableSnapshot(uri=table.uri))
+    assert kinds(world) == []
+    adopt(table, attempt_id(5))
+    (finding,) = diagnose(world.deployment, now=0.0).findings
+    assert finding.kind is FindingKind.BEHIND
+    assert "it has seen attempt 5" in finding.message
+    world.change(lineage="two")
+    assert "of another history (one" in diagnose(world.deployment, now=0.0).findings[0].message
+
+
+def test_nothing_can_be_built_from_an_empty_storage(world: World) -> None:
+    with pytest.raises(InvalidRequest, match="holds no readable snapshot of pipeline 'other'"):
+        repair_store(world.deployment, PipelineId("other"))

@@ -1,0 +1,122 @@
+"""Which rows a Parquet table takes beside those it has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.table.log import create_table
+from dagster_ckpt.spark.table.records import Append
+from dagster_ckpt.spark.table.schema import has_same_columns, is_wider, merged, refuse_changed, refuse_unfit
+from tests.spark.table.tables import (
+    PIPELINE,
+    Attempt,
+    permit,
+    publish_through,
+    restored,
+    roll_back_to,
+    rows_of,
+)
+
+
+def schema(**types: object) -> str:
+    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in types.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+STRUCT = {"type": "struct", "fields": []}
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "says"),
+    [
+        (schema(), (), "no columns"),
+        (schema(k="long", K="string"), (), r"\['k', 'K'\] differ in case only"),
+        (schema(k="long"), ("key",), "no key column 'key'"),
+        (schema(k=STRUCT), ("k",), "key column 'k' is of type struct.*restore_from"),
+        (schema(k="variant"), ("k",), "type variant"),
+    ],
+)
+def test_rows_no_table_can_take_are_refused_when_the_stage_starts(
+    rows: str, keys: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        refuse_unfit("table t", rows, keys)
+
+
+def test_columns_are_added_and_left_out_and_types_stay() -> None:
+    old = schema(k="long", v="integer")
+    refuse_changed("table t", old, schema(k="long", w="string"), can_rewrite=False)
+    with pytest.raises(InvalidRequest, match=r"column 'v' was integer and is long now.*give the table a key"):
+        refuse_changed("table t", old, schema(k="long", v="long"), can_rewrite=False)
+    refuse_changed("table t", old, schema(k="long", v="long"), can_rewrite=True)
+    with pytest.raises(InvalidRequest, match="column 'v' was integer and is string now"):
+        refuse_changed("table t", old, schema(k="long", v="string"), can_rewrite=True)
+
+
+def test_a_column_that_was_left_out_for_a_while_keeps_its_type() -> None:
+    table = merged(schema(k="long", v="integer"), schema(k="long"))
+    with pytest.raises(InvalidRequest, match="column 'v' was integer"):
+        refuse_changed("table t", table, schema(k="long", v="string"), can_rewrite=True)
+    assert not has_same_columns(table, schema(k="long"))
+    assert has_same_columns("", schema(k="long")), "unknown is no change"
+
+
+def test_wider_types_hold_every_value() -> None:
+    assert is_wider("decimal(9,2)", "decimal(12,2)")
+    assert not is_wider("decimal(9,2)", "decimal(12,3)")
+    assert not is_wider("long", "integer")
+    assert not is_wider(STRUCT, STRUCT)
+
+
+# --- what of a table is kept ----------------------------------------------------------------------------------
+
+
+def two_publishes(folder: Path) -> tuple[Attempt, list[object]]:
+    attempt = Attempt(create_table(str(folder / "table"), pipeline=PIPELINE, mode=Append()), folder / "s")
+    cuts = []
+    for number in (1, 2):
+        attempt.batch([(number, number)])
+        cuts.append(attempt.cut(number))
+        attempt.publish(cuts[-1])
+    return attempt, list(cuts)
+
+
+def test_a_restore_shows_the_rows_of_its_cut_also_where_a_publish_record_is_missing(tmp_path: Path) -> None:
+    attempt, cuts = two_publishes(tmp_path)
+    attempt.table.paths.record(2).unlink()
+    restored(attempt.table, cuts[0], tmp_path / "s2", epoch=2)  # type: ignore[arg-type]
+    roll_back_to(attempt.table, cuts[0], tmp_path / "s2", epoch=2)  # type: ignore[arg-type]
+    assert rows_of(tmp_path / "table") == [(1, 1)]
+
+
+@pytest.mark.parametrize("lost", ["record", "file", "extra"])
+def test_a_table_of_which_a_part_is_missing_is_not_continued(tmp_path: Path, lost: str) -> None:
+    attempt, _ = two_publishes(tmp_path)
+    visible = sorted((tmp_path / "table").glob("part-*.parquet"))
+    match lost:
+        case "record":
+            attempt.table.paths.record(2).unlink()
+        case "file":
+            visible[0].unlink()
+        case _:
+            visible[0].with_name("part-000001-0000000009-00000-0123456789ab.parquet").write_bytes(b"")
+    with pytest.raises(Corrupt, match="table"):
+        attempt.sink.take_over()
+
+
+def test_another_historys_publish_of_the_same_number_is_no_publish_of_ours(tmp_path: Path) -> None:
+    """Store, work and checkpoints deleted, tables kept: the old record of the number must not win."""
+    attempt, cuts = two_publishes(tmp_path)
+    record = attempt.table.record(2)
+    assert record is not None
+    attempt.table.write_state(attempt.table.state().model_copy(update={"head": 1, "published_through": 0}))
+    again = Attempt(attempt.table, tmp_path / "other", next_batch=1)
+    again.batch([(7, 7)])
+    again.cut(2)
+    with pytest.raises(Corrupt, match="with other files"):
+        publish_through(attempt.table, again.stage_dir, again.next_batch - 1, permit(2))  # type: ignore[arg-type]
+    assert cuts
