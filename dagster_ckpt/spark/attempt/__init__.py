@@ -7,6 +7,7 @@
 | ``restore`` | the working directory an attempt starts from |
 | ``mark`` | whose a working directory is, and whether its last attempt ended cleanly |
 | ``sinks`` | the sinks of a pipeline: written, cut, published, taken back |
+| ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``stage_query`` | a stage as a running query |
 | ``hooks`` | the pipeline's hooks, made for one attempt |
 | ``table_clean_up`` | removal of table files nothing restorable needs |

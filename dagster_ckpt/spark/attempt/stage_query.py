@@ -167,6 +167,7 @@ class StageQuery:
             spark,
             str(self.attempt.stage(upstream).log),
             channel=upstream,
+            formerly=self.pipeline.stages[upstream].previous_uids,
             release_file=str(self.release.path),
             max_entries=self.stage.max_entries_per_trigger or None,
         )

@@ -5,13 +5,15 @@ files: the log, and the stage's ``released`` file. Its offset is one log positio
 below ``p`` are read. Data files are read by the executors' Python workers as Arrow batches.
 
 Options: ``path`` (the log's folder), ``channel`` (a name that its offsets carry, because Spark numbers the
-sources of a query in the order of its plan and not of its inputs), ``release`` (the reading stage's
+sources of a query in the order of its plan and not of its inputs: a restored offset of another channel is refused),
+``formerly`` (earlier names of the channel, a JSON list), ``release`` (the reading stage's
 ``released`` file; without it no barrier ever holds), ``max_entries`` and ``max_rows`` per micro-batch,
 ``parallelism`` (input partitions per batch).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,6 +51,7 @@ def read_channel(
     log_dir: str,
     *,
     channel: str | None = None,
+    formerly: Sequence[str] = (),
     release_file: str | None = None,
     max_entries: int | None = None,
     max_rows: int | None = None,
@@ -64,6 +67,7 @@ def read_channel(
     options = {
         "path": str(log_dir),
         "channel": channel,
+        "formerly": json.dumps(list(formerly)) if formerly else None,
         "release": release_file and str(release_file),
         "max_entries": max_entries,
         "max_rows": max_rows,
@@ -107,6 +111,7 @@ class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[
         self._directory = _required_path(options)
         self._release_file = options.get("release")
         self._name = options.get("channel")
+        self._formerly = tuple(json.loads(options.get("formerly") or "[]"))
         self._limit = Limit(entries=_positive(options, "max_entries"), rows=_positive(options, "max_rows"))
         self._parallelism = _positive(options, "parallelism") or _DEFAULT_PARALLELISM
         self._schema = schema
@@ -137,7 +142,7 @@ class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[
         end.
         """
         released = Release.at(self._release_file).read() if self._release_file else HoldNothing()
-        position = LogPosition(start["pos"])
+        position = self._position(start)
         if self._target is not None and position >= self._target:
             return start
         end = next_end(
@@ -159,7 +164,7 @@ class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Spread the files of a batch over at most ``parallelism`` tasks of about equal bytes."""
-        data = self._channel.files_between(LogPosition(start["pos"]), LogPosition(end["pos"]))
+        data = self._channel.files_between(self._position(start), self._position(end))
         shares = balanced([file for entry in data for file in entry.files], self._parallelism)
         return [DataFiles(tuple(f"{self._directory}/{file.name}" for file in share)) for share in shares]
 
@@ -171,6 +176,22 @@ class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[
 
     def _offset(self, position: LogPosition) -> dict[str, int | str]:
         return {"pos": position} if self._name is None else {"channel": self._name, "pos": position}
+
+    def _position(self, offset: dict[str, Any]) -> LogPosition:
+        """Return the position in an offset of Spark's log. Raises InvalidRequest for one in another channel.
+
+        Spark hands out the offsets by the order of the sources; where that has changed, going on would lose rows of
+        one channel and read those of another twice. Offsets without a name are of before there were names.
+        """
+        name = offset.get("channel", self._name)
+        if "pos" in offset and (self._name is None or name in (self._name, *self._formerly)):
+            return LogPosition(offset["pos"])
+        held = f"channel {name!r}" if "pos" in offset else "a source that is no channel"
+        raise InvalidRequest(
+            f"the order of its inputs has changed: the position that Spark kept for its input {self._name!r} is one "
+            f"in {held}, and Spark tells inputs apart by their order in the query only. Put the inputs of its union or "
+            "join back into the order they had"
+        )
 
     # --- reading --------------------------------------------------------------------------------------------
 

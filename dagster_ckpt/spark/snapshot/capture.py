@@ -27,6 +27,7 @@ from dagster_ckpt.spark.snapshot.checkpoint_files import (
     read_offset,
     read_query_id,
 )
+from dagster_ckpt.spark.snapshot.own_paths import refuse_own_paths
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile, Vanished, planned, state_files
 
 __all__ = [
@@ -137,6 +138,7 @@ def _plan(query_dir: Path, batch: BatchId) -> CapturePlan:
         *_source_files(root, offset.offsets),
         *state,
     ]
+    refuse_own_paths(root, files)
     owners = {f.partition for f in state if f.partition is not None}
     return CapturePlan(
         batch_id=batch,

@@ -17,6 +17,7 @@ from dagster_ckpt.core.paths import checked_relative
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.files import run_in_parallel
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy
+from dagster_ckpt.spark.snapshot.own_paths import name_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 __all__ = ["build_stage_directory"]
@@ -53,6 +54,7 @@ def build_stage_directory(
             sorted(entries, key=lambda e: -e.size),
             parallelism=parallelism,
         )
+        name_directory(building, entries, target_dir)
         if new_query_id is not None and any(e.path == QUERY_METADATA for e in entries):
             _give_query_id(building, new_query_id)
         building.rename(target_dir)

@@ -17,6 +17,7 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.ports import Clock
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.changed_query import changed_query
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
@@ -232,6 +233,9 @@ class StreamingRun:
             if error is None and stage.is_bounded:
                 self._source_ended(stage)
                 continue
+            changed = None if error is None else changed_query(uid, error)
+            if changed is not None:
+                return StageDied(uid, str(changed), changed)
             message = f"stage {uid} failed: {error}" if error else f"the query of stage {uid} was stopped"
             return StageDied(uid, message, error)
         return None

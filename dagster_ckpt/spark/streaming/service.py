@@ -18,6 +18,7 @@ from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
 from dagster_ckpt.runtime.mailbox import Mailbox
 from dagster_ckpt.spark.attempt.attempt import Attempt, PipelineSetup
+from dagster_ckpt.spark.attempt.changed_query import ChangedQuery
 from dagster_ckpt.spark.attempt.hooks import with_hooks
 from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
@@ -85,6 +86,9 @@ class StreamingService(PipelineSetup):
             end = self._attempt()
             if not isinstance(end, StageDied):
                 return end
+            if isinstance(end.error, ChangedQuery):
+                self._end(RunStatus.FAILED, clean=False)
+                return GaveUp("no restart would change that", end)
             match strategy.on_failure(self.clock.monotonic(), random.random()):
                 case RestartAfter(seconds, following):
                     strategy = following

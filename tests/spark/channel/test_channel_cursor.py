@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition
 from dagster_ckpt.errors import Corrupt, InvalidRequest
@@ -20,7 +22,9 @@ from dagster_ckpt.spark.channel.cursor import (
     next_end,
 )
 from dagster_ckpt.spark.channel.entries import BarrierEntry, CancelEntry, DataEntry, EndEntry, Entry
+from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.channel.source import ChannelReader
 from dagster_ckpt.spark.files import DataFile
 
 
@@ -179,3 +183,33 @@ def test_a_damaged_release_file_or_a_wrong_name_is_refused(tmp_path: Path) -> No
         Release(tmp_path).read()
     with pytest.raises(InvalidRequest, match="named 'released'"):
         Release.at(tmp_path / "other")
+
+
+# --- whose position it is -----------------------------------------------------------------------------------
+
+
+def reader(folder: Path, **options: str) -> ChannelReader:
+    return ChannelReader({"path": str(folder), **options}, StructType([]))
+
+
+def test_an_offset_of_another_channel_is_refused_before_a_row_is_read(tmp_path: Path) -> None:
+    """Spark hands offsets out by the order of the sources: after a.union(c) became c.union(a), c would get a's."""
+    log = ChannelLog.create(tmp_path)
+    log.append_data(BatchId(0), ())
+    mine = reader(tmp_path, channel="c", formerly='["old"]')
+    for foreign in ({"channel": "a", "pos": 0}, {"logOffset": 3}):
+        with pytest.raises(InvalidRequest, match=r"its input 'c' is one in .* back into the order they had"):
+            mine.latestOffset(foreign, ReadAllAvailable())
+        with pytest.raises(InvalidRequest, match="the order of its inputs has changed"):
+            mine.partitions(foreign, foreign)
+
+
+@pytest.mark.parametrize("start", [{"channel": "c", "pos": 0}, {"channel": "old", "pos": 0}, {"pos": 0}])
+def test_offsets_of_the_channel_by_any_of_its_names_or_none_go_on_and_stay_what_they_are(
+    tmp_path: Path, start: dict[str, object]
+) -> None:
+    """Spark compares offsets as text: one that nothing was read from must not change."""
+    ChannelLog.create(tmp_path)
+    mine = reader(tmp_path, channel="c", formerly='["old"]')
+    assert mine.latestOffset(start, ReadAllAvailable()) is start
+    assert mine.partitions(start, start) == []

@@ -1,0 +1,64 @@
+"""A stage whose function was changed is refused with one sentence before a row is read, and goes on changed back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_totals
+
+
+def spending(folder: Path, count: Callable[[Any, Any], Any]) -> CheckpointedPipeline:
+    """Orders that arrive twice, and ``count`` of both."""
+
+    @spark_source
+    def web(spark: Any) -> Any:
+        return spark.readStream.schema(ORDERS).json(str(folder / "orders"))
+
+    @spark_source
+    def shop(spark: Any) -> Any:
+        return spark.readStream.schema(ORDERS).json(str(folder / "orders"))
+
+    @spark_sink(key=["country"])
+    def totals(web: Any, shop: Any) -> Any:
+        return count(web, shop).toDF("country", "orders", "amount")
+
+    @checkpointed_pipeline(name="spending")
+    def pipeline() -> None:
+        totals(web(), shop())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def counted(rows: Any) -> Any:
+    return rows.groupBy("customer").agg({"number": "count", "amount": "sum"})
+
+
+def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_it_is_changed_back(
+    lab: Lab, small_feed: Feed
+) -> None:
+    right = spending(small_feed.folder, lambda web, shop: counted(web.union(shop)))
+    assert lab.run(right).success
+    small_feed.order(("ann", 6), ("bob", 1))
+    turned = spending(small_feed.folder, lambda web, shop: counted(shop.union(web)))
+    grouped = spending(
+        small_feed.folder,
+        lambda web, shop: web.union(shop).groupBy("amount").agg({"number": "count", "customer": "max"}),
+    )
+    for changed, said in (
+        (turned, "the order of its inputs has changed"),
+        (grouped, "the key of its state was ("),
+    ):
+        failed = lab.run(changed)
+        assert not failed.success
+        text = failure_text(failed)
+        assert "stage 'totals' cannot go on" in text, text
+        assert said in text, text
+        assert "Logical Plan" not in text, text
+        assert "Traceback" not in text, text
+    again = lab.run(right)
+    assert again.success, failure_text(again)
+    assert read_totals(lab.tables) == {"ann": (4, 22), "bob": (2, 2)}
