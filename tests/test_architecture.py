@@ -49,7 +49,7 @@ ROOMS = {
     "runtime": room("core errors ports digests runtime"),
     "adapters": room("core errors ports digests adapters", "sqlalchemy alembic fsspec"),
     "spark": room("core errors ports digests runtime authoring spark", "pyspark pyarrow pydantic deltalake"),
-    "testing": room("core errors ports digests runtime testing"),
+    "testing": room("core errors ports digests runtime spark testing", "pyarrow pytest"),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
     "dagster": room(
         "core errors version ports digests runtime adapters authoring spark operations dagster",
@@ -68,8 +68,8 @@ FLOORS = {
         "core",
         "authoring digests ports",
         "adapters runtime",
-        "spark testing",
-        "operations",
+        "spark",
+        "operations testing",
         "dagster",
         "cli",
     ),
@@ -357,6 +357,7 @@ PACKAGES = (
         "spark",
         "spark/streaming",
         "testing",
+        "testing/sinks",
     ),
     *(
         "operations",

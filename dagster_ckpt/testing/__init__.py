@@ -15,6 +15,8 @@ Everything docs/reference/testing.md names can be imported from here; a name is 
 | ``nested`` | a folder of a storage as a storage of its own |
 | ``background`` | deletions that run when the test lets them |
 | ``graph`` | the graph of a scenario, and names for what is in it |
+| ``sink_contract`` | ``SinkContract``: what every sink must do, to subclass in a test |
+| ``sinks/`` | its parts: publishing, rolling back, histories, contents |
 | ``former_paths/`` | modules under the names they had in 0.1 |
 """
 
@@ -39,6 +41,10 @@ _HOMES: dict[str, str] = {
     "SAVEPOINT": "testing.barriers",
     "timeoutable": "testing.barriers",
     "SubtaskHarness": "testing.subtask",
+    # contracts
+    "SinkContract": "testing.sink_contract",
+    "SinkRun": "testing.sinks.run",
+    "Staging": "testing.sinks.run",
     # stand-ins
     "MemoryCoordinatorStore": "testing.memory",
     "MemoryCheckpointStorage": "testing.memory",

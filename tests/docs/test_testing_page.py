@@ -17,6 +17,8 @@ from dagster_ckpt.testing import barriers
 from dagster_ckpt.testing.barriers import BarrierHarness
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.settings import HarnessOptions, Settings
+from dagster_ckpt.testing.sink_contract import SinkContract
+from dagster_ckpt.testing.sinks.run import SinkRun
 from dagster_ckpt.testing.subtask import SubtaskHarness
 from tests.root import ROOT
 
@@ -36,7 +38,8 @@ def test_there_are_examples() -> None:
 def test_every_call_the_page_names_exists() -> None:
     reading = PAGE.split("## Reading it")[1].split("\n## ")[0]
     named = set(re.findall(r"`([a-z_]+)\(", PAGE)) | set(re.findall(r"`([a-z_]+)`[,:]? ", reading))
-    known = {*dir(CoordinatorHarness()), *dir(BarrierHarness()), *dir(SubtaskHarness()), "h", "timeoutable"}
+    harnesses = (CoordinatorHarness(), BarrierHarness(), SubtaskHarness(), SinkContract, SinkRun)
+    known = {"h", "timeoutable"}.union(*(dir(harness) for harness in harnesses))
     assert {n for n in named if n not in known} <= {"dagster_ckpt"}
 
 

@@ -1,0 +1,27 @@
+"""The contract of sinks: subclass it in a test, say how your sink is opened and read, and pytest runs all of it.
+
+::
+
+    class TestMySink(SinkContract):
+        can_fork = False
+
+        def open(self, context):
+            return MySink("db://orders", context)
+
+        def rows(self, place):
+            return read_my_rows(place)  # [(k, v), ...]
+
+        def steps(self):
+            return [(mysink, "commit"), (mysink, "delete")]
+"""
+
+from __future__ import annotations
+
+from dagster_ckpt.testing.sinks.contents import ContentContract
+from dagster_ckpt.testing.sinks.histories import HistoryContract
+from dagster_ckpt.testing.sinks.publishing import PublishContract
+from dagster_ckpt.testing.sinks.rolling_back import RollBackContract
+
+
+class SinkContract(PublishContract, RollBackContract, HistoryContract, ContentContract):
+    """What every sink must do: ``open``, ``rows`` and ``steps`` are yours to give, class variables say what it can."""

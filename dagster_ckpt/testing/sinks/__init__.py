@@ -1,0 +1,11 @@
+"""The parts of ``SinkContract``.
+
+| file | what it owns |
+|---|---|
+| ``base`` | what a subclass gives, and how the tests begin |
+| ``run`` | one attempt's sink, rows staged without Spark, processes that end |
+| ``publishing`` | rows appear once, all of them, and only the newest attempt's |
+| ``rolling_back`` | exactly the rows of a cut |
+| ``histories`` | another history on top, forks, garbage |
+| ``contents`` | keys, output mode *complete*, schemas |
+"""

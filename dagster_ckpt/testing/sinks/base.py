@@ -1,0 +1,86 @@
+"""What a subclass of the contract gives, and how its tests begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
+from dagster_ckpt.testing.sinks.run import Row, SinkRun, Staging, Step, context_in
+
+FIRST = AttemptId("first", CoordinatorEpoch(1))
+
+
+class ContractBase:
+    """What a sink can, and how the tests reach it."""
+
+    can_roll_back: ClassVar[bool] = True
+    """Rows that were published after a cut can leave again."""
+    can_fork: ClassVar[bool] = True
+    can_upsert: ClassVar[bool] = True
+    can_replace: ClassVar[bool] = True
+    """Output mode *complete*."""
+    is_atomic: ClassVar[bool] = True
+    """No reader ever sees a part of a publish; False: not before the next attempt has taken over."""
+    can_be_raced: ClassVar[bool] = True
+    """False: a publish holds a lock, so that a newer attempt waits for it."""
+    can_add_columns: ClassVar[bool] = True
+    checks_types: ClassVar[bool] = True
+    """A column that changes its type is refused when it is published, not only by ``check``."""
+    stages_files: ClassVar[bool] = True
+    """Staged rows are files that ``collect_garbage`` removes once nothing needs them."""
+
+    # --- what a subclass gives ----------------------------------------------------------------------------------------
+
+    def open(self, context: SinkContext) -> Sink:
+        """Return the sink, opened."""
+        raise NotImplementedError
+
+    def rows(self, place: str) -> list[Row]:
+        """Return every (k, v) that any reader finds there; none where nothing was made yet."""
+        raise NotImplementedError
+
+    def steps(self) -> Sequence[Step]:
+        """Return the functions that act on the outside, as (owner, name): the process ends before and after each."""
+        raise NotImplementedError
+
+    def staging(self, sink: Sink, context: SinkContext) -> Staging:
+        """Return where the sink's ``prepare`` stages."""
+        folder = context.work_dir / "staged" / str(context.attempt().epoch)
+        return Staging(context.work_dir, folder)
+
+    def context(self, folder: Path, *, pipeline: str = "shop", key: tuple[str, ...] = ()) -> SinkContext:
+        """Return the context of the first attempt; ``folder`` is the test's own."""
+        return context_in(folder, FIRST, pipeline=pipeline, key=key)
+
+    # --- how the tests begin ----------------------------------------------------------------------------------------
+
+    def opened(self, folder: Path, *, pipeline: str = "shop", key: tuple[str, ...] = ()) -> SinkRun:
+        """Return a first attempt that has not taken over yet."""
+        context = self.context(folder, pipeline=pipeline, key=key)
+        return SinkRun(
+            open=self.open,
+            staging=self.staging,
+            context=context,
+            attempt=context.attempt(),
+            sink=self.open(context),
+        )
+
+    def begun(self, folder: Path, *, pipeline: str = "shop", key: tuple[str, ...] = ()) -> SinkRun:
+        """Return a first attempt at work."""
+        run = self.opened(folder, pipeline=pipeline, key=key)
+        run.sink.take_over()
+        return run
+
+    def shown(self, run: SinkRun) -> list[Row]:
+        """Return the rows that readers find."""
+        return sorted(self.rows(run.sink.place))
+
+    def skip_unless(self, can: bool, what: str) -> None:
+        """Skip what this sink says it cannot do."""
+        if not can:
+            pytest.skip(f"{type(self).__name__} {what}")

@@ -1,0 +1,110 @@
+"""Contract of what rows become: the latest of each key, all there are, with columns that come and change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.testing.sinks.base import ContractBase
+from dagster_ckpt.testing.sinks.run import SinkRun, crash_points
+
+
+class ContentContract(ContractBase):
+    """Keys, output mode *complete*, and schemas."""
+
+    def test_the_last_row_of_a_key_wins(self, tmp_path: Path) -> None:
+        self.skip_unless(self.can_upsert, "has no keys")
+        run = self.begun(tmp_path, key=("k",))
+        run.batch([(1, 1), (2, 2), (1, 3)], [(2, 4), (3, 5)])
+        run.batch([(3, 6), (4, 7)])
+        run.publish(1)
+        assert self.shown(run) == run.expected() == [(1, 3), (2, 4), (3, 6), (4, 7)]
+        run.batch([(4, 8)])
+        run.batch([(1, 9), (5, 10)])
+        run.publish(2)
+        assert self.shown(run) == run.expected()
+
+    def test_rows_by_key_go_back_to_a_cut(self, tmp_path: Path) -> None:
+        self.skip_unless(self.can_upsert and self.can_roll_back, "has no keys, or cannot roll back")
+        run = self.begun(tmp_path, key=("k",))
+        run.batch([(1, 1), (2, 2)])
+        run.publish(1)
+        run.batch([(1, 3)])
+        at = run.cut(2)
+        run.publish(2)
+        run.batch([(2, 4), (3, 5)])
+        run.publish(3)
+        back = run.restored(at)
+        assert self.shown(run) == at.rows == [(1, 3), (2, 2)]
+        back.batch([(2, 6)])
+        back.publish(4)
+        assert self.shown(run) == back.expected()
+
+    def test_an_upsert_that_stopped_anywhere_is_whole_after_it_is_repeated(self, tmp_path: Path) -> None:
+        self.skip_unless(self.can_upsert, "has no keys")
+        runs: list[SinkRun] = []
+
+        def work() -> Callable[[], object]:
+            run = self.begun(tmp_path / str(len(runs)), key=("k",))
+            runs.append(run)
+            run.batch([(1, 1), (2, 2)])
+            run.publish(1)
+            run.batch([(1, 3)])
+            run.batch([(1, 4), (3, 5)])
+            return lambda: run.publish(2)
+
+        for at in crash_points(work, self.steps()):
+            newer = runs[-1].successor()
+            newer.sink.take_over()
+            assert self.shown(newer) in ([(1, 1), (2, 2)], newer.expected()), at
+            newer.publish(2)
+            newer.publish(3)
+            assert self.shown(newer) == newer.expected(), at
+
+    def test_a_batch_that_replaces_leaves_no_earlier_rows(self, tmp_path: Path) -> None:
+        self.skip_unless(self.can_replace, "has no output mode complete")
+        run = self.begun(tmp_path)
+        run.batch([(1, 1), (2, 2)], replaces=True)
+        run.publish(1)
+        at = run.cut(2)
+        run.batch([(1, 3)], replaces=True)
+        run.batch([(1, 4), (2, 5)], [(3, 6)], replaces=True)
+        run.publish(2)
+        assert self.shown(run) == run.expected() == [(1, 4), (2, 5), (3, 6)]
+        run.batch([(7, 7)], replaces=True)
+        run.publish(3)
+        assert self.shown(run) == [(7, 7)]
+        if self.can_roll_back:
+            assert self.shown(run.restored(at)) == [(1, 1), (2, 2)]
+
+    def test_a_column_may_come_and_stay_away_again(self, tmp_path: Path) -> None:
+        self.skip_unless(self.can_add_columns, "keeps its columns")
+        run = self.begun(tmp_path)
+        run.batch([(1, 1)])
+        run.publish(1)
+        at = run.cut(1)
+        run.batch([(2, 2)])
+        run.batch([(3, 3, "x")], types={"w": pa.string()})
+        run.publish(2)
+        run.batch([(4, 4)])
+        run.publish(3)
+        assert self.shown(run) == run.expected()
+        if self.can_roll_back:
+            back = run.restored(at)
+            back.batch([(5, 5, "y")], types={"w": pa.string()})
+            back.publish(4)
+            assert self.shown(run) == [(1, 1), (5, 5)]
+
+    def test_a_column_that_changes_its_type_is_refused_by_name(self, tmp_path: Path) -> None:
+        self.skip_unless(self.checks_types, "takes any type")
+        run = self.begun(tmp_path)
+        run.batch([(1, 1)])
+        run.publish(1)
+        run.batch([(2, "two")], types={"v": pa.string()})
+        with pytest.raises(InvalidRequest, match=r"\bv\b"):
+            run.publish(2)
+        assert self.shown(run) == [(1, 1)]

@@ -1,0 +1,324 @@
+"""What the contract of sinks plays with: one attempt's sink, rows staged without Spark, and processes that end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.spark.files import batch_folder_name, parquet_files
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.port import (
+    AlreadyPublished,
+    AttemptId,
+    LaterRows,
+    Published,
+    RolledBack,
+    Sink,
+    SinkContext,
+    SinkCut,
+)
+from dagster_ckpt.testing.faulty import SimulatedCrash
+
+Row = tuple[Any, ...]
+"""(k, v), and further values by name after them: only ``SinkRun.batch`` takes those."""
+Step = tuple[Any, str]
+"""An owner (class, module, object) and the name of its function that acts on the outside."""
+
+_SPARK_TYPES = {pa.int64(): "long", pa.int32(): "integer", pa.string(): "string", pa.float64(): "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Where a sink's own ``prepare`` stages."""
+
+    root: Path
+    """Names of staged files are relative to it."""
+    folder: Path
+    """Below it: a folder for each batch."""
+    finish: Callable[[pa.Table], pa.Table] = lambda rows: rows
+    """What ``prepare`` adds to the rows."""
+
+
+def stage(
+    staging: Staging,
+    attempt: AttemptId,
+    batch_id: int,
+    files: Sequence[pa.Table],
+    *,
+    replaces: bool = False,
+) -> PreparedBatch:
+    """Stage a micro-batch as the sink's own ``prepare`` does, one Parquet file for each table, without Spark."""
+    folder = staging.folder / batch_folder_name(batch_id)
+    folder.mkdir(parents=True)
+    for number, rows in enumerate(files):
+        pq.write_table(staging.finish(rows), folder / f"{number}.parquet")
+    named = (
+        TableFile(
+            name=f"part-{attempt.epoch:06d}-{batch_id:010d}-{number:05d}-{folder.name[-12:]}.parquet",
+            staged=file.name,
+            rows=file.rows,
+            bytes=file.bytes,
+        )
+        for number, file in enumerate(parquet_files(staging.root, folder))
+    )
+    return PreparedBatch(
+        batch_id=batch_id,
+        epoch=attempt.epoch,
+        lineage=attempt.lineage,
+        files=tuple(named),
+        row_schema=row_schema(files[0].schema),
+        replaces=replaces,
+    )
+
+
+def row_schema(schema: pa.Schema) -> str:
+    """Return the Spark schema of rows with these columns."""
+    fields = [
+        {"name": column.name, "type": _SPARK_TYPES[column.type], "nullable": True, "metadata": {}}
+        for column in schema
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCut:
+    """A completed checkpoint as a test remembers it."""
+
+    cut: SinkCut
+    next_batch: int
+    rows: list[Row]
+    """Rows that the sink shows once it shows this cut."""
+
+
+@dataclass(kw_only=True)
+class SinkRun:
+    """One attempt, with an oracle of the rows of all it has processed."""
+
+    open: Callable[[SinkContext], Sink]
+    staging: Callable[[Sink, SinkContext], Staging]
+    context: SinkContext
+    attempt: AttemptId
+    sink: Sink
+    next_batch: int = 0
+    processed: list[Row] = field(default_factory=list)
+    batches: list[PreparedBatch] = field(default_factory=list)
+    """All committables that the stage's directory holds."""
+
+    # --- what the stage does ----------------------------------------------------------------------------------
+
+    def batch(
+        self,
+        *files: Sequence[Row],
+        types: Mapping[str, pa.DataType] | None = None,
+        replaces: bool = False,
+    ) -> PreparedBatch:
+        """Process a micro-batch: a Parquet file for each list of rows; ``types``: the columns, other than k and v."""
+        columns = {"k": pa.int64(), "v": pa.int64()} | dict(types or {})
+        schema = pa.schema(list(columns.items()))
+        tables = [
+            pa.Table.from_pylist([dict(zip(columns, r, strict=True)) for r in rows], schema) for rows in files
+        ]
+        batch = stage(
+            self.staging(self.sink, self.context), self.attempt, self.next_batch, tables, replaces=replaces
+        )
+        self.next_batch += 1
+        self.batches.append(batch)
+        kept = [] if replaces else self.processed
+        self.processed = [*kept, *((row[0], row[1]) for rows in files for row in rows)]
+        return batch
+
+    def publish(self, checkpoint: int) -> Published | AlreadyPublished:
+        """Flush and publish all batches, those included that are published already, as a checkpoint does."""
+        self.sink.flush(self.batches)
+        return self.sink.publish(self.batches, self.permit(checkpoint))
+
+    def permit(self, checkpoint: int) -> CommitPermit:
+        """Return proof that the checkpoint was committed by this attempt."""
+        epoch, lineage = self.attempt.epoch, self.attempt.lineage
+        return CommitPermit(self.context.pipeline, epoch, CheckpointId(checkpoint), object(), lineage=lineage)
+
+    def cut(self, checkpoint: int) -> RunCut:
+        """Return what checkpoint ``checkpoint``, taken now, holds of the sink."""
+        self.sink.flush(self.batches)
+        position = self.sink.position()
+        shown = position.through_batch if position is not None else None
+        waiting = tuple(b for b in self.batches if shown is None or b.batch_id > shown)
+        snapshot = TableSnapshot(
+            uri=self.sink.place,
+            head=position.head if position is not None else None,
+            prepared=tuple(batch.batch_id for batch in waiting),
+        )
+        cut = SinkCut(
+            snapshot=snapshot,
+            batches=waiting,
+            checkpoint_id=CheckpointId(checkpoint),
+            lineage=self.attempt.lineage,
+        )
+        return RunCut(cut=cut, next_batch=self.next_batch, rows=self.expected())
+
+    def expected(self) -> list[Row]:
+        """Return the rows that the sink shows when everything processed is published."""
+        rows = [(row[0], row[1]) for row in self.processed]
+        return sorted(dict(rows).items()) if self.context.key else sorted(rows)
+
+    # --- attempts that follow ---------------------------------------------------------------------------------
+
+    def reopened(self) -> SinkRun:
+        """Return the same attempt in a process of its own: only what is outside and on disk is left."""
+        return self._next(self.attempt)
+
+    def successor(self, *, epoch: int | None = None, lineage: str | None = None) -> SinkRun:
+        """Return a newer attempt that goes on in the same directory; it has not taken over yet."""
+        number = CoordinatorEpoch(self.attempt.epoch + 1 if epoch is None else epoch)
+        return self._next(AttemptId(self.attempt.lineage if lineage is None else lineage, number))
+
+    def restored(
+        self,
+        at: RunCut | None,
+        later: LaterRows = LaterRows.SET_ASIDE,
+        *,
+        epoch: int | None = None,
+        lineage: str | None = None,
+    ) -> SinkRun:
+        """Return a newer attempt that begins with a cut (None: with nothing), its sink rolled back to it."""
+        run = self.successor(epoch=epoch, lineage=lineage).in_directory_of(at)
+        run.roll_back(at, later)
+        return run
+
+    def in_directory_of(self, at: RunCut | None) -> SinkRun:
+        """Forget all but what a restore of this cut brings back."""
+        self.batches = [] if at is None else list(at.cut.batches)
+        self.next_batch = 0 if at is None else at.next_batch
+        self.processed = [] if at is None else list(at.rows)
+        return self
+
+    def roll_back(self, at: RunCut | None, later: LaterRows = LaterRows.SET_ASIDE) -> RolledBack:
+        """Roll the sink back."""
+        return self.sink.roll_back(None if at is None else at.cut, later)
+
+    def _next(self, attempt: AttemptId) -> SinkRun:
+        context = in_attempt(self.context, attempt)
+        return SinkRun(
+            open=self.open,
+            staging=self.staging,
+            context=context,
+            attempt=attempt,
+            sink=self.open(context),
+            next_batch=self.next_batch,
+            processed=list(self.processed),
+            batches=list(self.batches),
+        )
+
+
+def context_in(
+    folder: Path,
+    attempt: AttemptId,
+    *,
+    pipeline: str = "shop",
+    name: str = "orders",
+    key: tuple[str, ...] = (),
+    is_complete: bool = False,
+) -> SinkContext:
+    """Return a context whose folders lie in ``folder``."""
+    return SinkContext(
+        pipeline=PipelineId(pipeline),
+        uid=StageUid(name),
+        name=name,
+        key=key,
+        is_complete=is_complete,
+        table_dir=folder / "tables" / pipeline,
+        work_dir=folder / "work" / pipeline / name,
+        attempt=lambda: attempt,
+    )
+
+
+def in_attempt(context: SinkContext, attempt: AttemptId) -> SinkContext:
+    """Return the same context for another attempt."""
+    return SinkContext(
+        pipeline=context.pipeline,
+        uid=context.uid,
+        name=context.name,
+        key=context.key,
+        is_complete=context.is_complete,
+        table_dir=context.table_dir,
+        work_dir=context.work_dir,
+        attempt=lambda: attempt,
+    )
+
+
+# --- processes that end ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class AtStep:
+    """Does something at the n-th call of a sink's steps, before it acts or after."""
+
+    number: int
+    do: Callable[[], None]
+    is_after: bool = False
+    calls: int = 0
+
+    @property
+    def was_reached(self) -> bool:
+        """True once there were that many calls."""
+        return self.calls >= self.number
+
+    @contextlib.contextmanager
+    def among(self, steps: Sequence[Step]) -> Iterator[AtStep]:
+        """Watch these steps."""
+        with contextlib.ExitStack() as stack:
+            for owner, name in steps:
+                stack.enter_context(mock.patch.object(owner, name, self._watched(getattr(owner, name))))
+            yield self
+
+    def _watched(self, act: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.calls += 1
+            is_it = self.calls == self.number
+            if is_it and not self.is_after:
+                self.do()
+            answer = act(*arguments, **named)
+            if is_it and self.is_after:
+                self.do()
+            return answer
+
+        return call
+
+
+def crash() -> None:
+    """End the process, as far as a test can."""
+    raise SimulatedCrash("the process ended here")
+
+
+def crash_points(work: Callable[[], Callable[[], object]], steps: Sequence[Step]) -> Iterator[AtStep]:
+    """Yield after each crash of a fresh piece of work: before and after each of its steps in turn.
+
+    ``work`` prepares and returns what is then watched. Ends once it runs through; fails where it takes no step.
+    """
+    reached = 0
+    for is_after in (False, True):
+        for number in range(1, 1000):
+            prepared = work()
+            at = AtStep(number, crash, is_after=is_after)
+            try:
+                with at.among(steps):
+                    prepared()
+            except SimulatedCrash:
+                reached += 1
+                yield at
+            else:
+                break
+    assert reached, (
+        f"none of the steps {[name for _, name in steps]} was taken: name what acts on the outside"
+    )
