@@ -212,13 +212,23 @@ class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[
 
 
 def balanced(files: Sequence[DataFile], shares: int) -> list[list[DataFile]]:
-    """Deal ``files`` into at most ``shares`` non-empty lists of about equal bytes, largest files first."""
-    piles: list[list[DataFile]] = [[] for _ in range(min(shares, len(files)))]
-    weights = [0] * len(piles)
-    for file in sorted(files, key=lambda file: file.bytes, reverse=True):
-        lightest = weights.index(min(weights))
-        piles[lightest].append(file)
-        weights[lightest] += file.bytes
+    """Cut ``files`` into at most ``shares`` non-empty runs of about equal bytes, in their order.
+
+    Their order is the order of the log: a sink with a key keeps the row that came last.
+    """
+    piles: list[list[DataFile]] = []
+    left = sum(file.bytes for file in files)
+    weight = 0
+    for index, file in enumerate(files):
+        open_shares = shares - len(piles) + 1
+        is_full = not piles or weight + file.bytes / 2 > (weight + left) / open_shares
+        must_open = len(files) - index <= shares - len(piles)  # one file each for what is left
+        if (is_full or must_open) and len(piles) < shares:
+            piles.append([])
+            weight = 0
+        piles[-1].append(file)
+        weight += file.bytes
+        left -= file.bytes
     return piles
 
 
