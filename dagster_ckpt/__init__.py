@@ -14,6 +14,7 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``operations/`` | what people do to snapshots, as functions |
 | ``dagster/`` | everything that imports Dagster: resources, jobs, asset, checks, sensors, components |
 | ``cli/`` | the program ``dagster-ckpt`` |
+| ``sinks`` | public names of sinks: targets, and the port for one of your own |
 | ``testing/`` | fakes, faults and the harness for tests, yours included |
 | ``errors`` | the exception tree, by what the caller does next |
 | ``digests`` | size and checksum of content |

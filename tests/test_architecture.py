@@ -12,10 +12,12 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import dagster_ckpt
+from dagster_ckpt import sinks
 from scripts import house
 from scripts.house import Import, sources, tree_of
 from tests.root import ROOT
@@ -46,6 +48,7 @@ ROOMS = {
     "ports": room("core errors"),
     "digests": room("core errors", "xxhash"),
     "authoring": room("core errors authoring", "pyspark"),
+    "sinks": room("authoring spark"),
     "runtime": room("core errors ports digests runtime"),
     "adapters": room("core errors ports digests adapters", "sqlalchemy alembic fsspec"),
     "spark": room("core errors ports digests runtime authoring spark", "pyspark pyarrow pydantic deltalake"),
@@ -69,7 +72,7 @@ FLOORS = {
         "authoring digests ports",
         "adapters runtime",
         "spark",
-        "operations testing",
+        "operations sinks testing",
         "dagster",
         "cli",
     ),
@@ -330,14 +333,16 @@ def test_every_port_has_under_six_methods() -> None:
 # --- the public surface -----------------------------------------------------------------------------------
 
 
-def test_type_checkers_see_the_same_public_names_as_programs() -> None:
+@pytest.mark.parametrize(("file", "facade"), [("__init__.py", dagster_ckpt), ("sinks.py", sinks)])
+def test_type_checkers_see_the_same_public_names_as_programs(file: str, facade: ModuleType) -> None:
     for_checkers = {
         name: found.module.removeprefix("dagster_ckpt.")
-        for found in imports(LIBRARY / "__init__.py")
+        for found in imports(LIBRARY / file)
         if found.for_types_only
         for name in found.names
     }
-    assert for_checkers == dagster_ckpt._HOMES
+    assert for_checkers == facade._HOMES
+    assert all(getattr(facade, name) is not None for name in for_checkers)
 
 
 def test_importing_the_package_starts_nothing_heavy() -> None:

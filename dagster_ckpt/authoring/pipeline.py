@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import posixpath
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 from dagster_ckpt.authoring.hooks import HookDefinition
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole, _composing
+from dagster_ckpt.authoring.targets import META_FOLDER, ParquetTable, SinkTarget
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
@@ -73,13 +75,31 @@ class CheckpointedPipeline:
                 todo.extend(self.upstream[current])
         return tuple(stage.uid for stage in self.graph.topological if stage.uid in wanted)
 
-    def fork(self, name: str, *, table_dir: str) -> CheckpointedPipeline:
-        """Return the same stages under another pipeline name, with tables of their own in ``table_dir``."""
+    def fork(
+        self, name: str, *, table_dir: str, sinks: Mapping[str, SinkTarget] | None = None
+    ) -> CheckpointedPipeline:
+        """Return the same stages under another pipeline name, with tables of their own in ``table_dir``.
+
+        ``sinks``: by uid, where the rows of sinks end that were given a place of their own (``to``).
+        """
         if name == self.name:
             raise InvalidRequest(
                 f"a fork needs a name of its own; {name!r} is the name of the pipeline it forks"
             )
-        return replace(self, name=pipeline_id(name), table_dir=table_dir)
+        targets = dict(sinks or {})
+        for uid, stage in self.stages.items():
+            if stage.to is not None and not isinstance(stage.to, ParquetTable) and uid not in targets:
+                raise InvalidRequest(
+                    f"sink {uid!r} writes {stage.to}: give the fork a place of its own, "
+                    f"fork({name!r}, ..., sinks={{{uid!r}: ...}})"
+                )
+        unknown = sorted(set(targets) - set(self.stages))
+        if unknown:
+            raise InvalidRequest(
+                f"{unknown[0]!r} is no sink of {self.name!r}: its stages are {sorted(self.stages)}"
+            )
+        stages = {uid: replace(stage, to=targets.get(uid, stage.to)) for uid, stage in self.stages.items()}
+        return replace(self, name=pipeline_id(name), table_dir=table_dir, stages=stages)
 
 
 def checkpointed_pipeline(
@@ -129,6 +149,7 @@ def checkpointed_pipeline(
             hooks=_checked_hooks(hooks),
         )
         _refuse_loose_ends(pipeline)
+        _refuse_shared_tables(pipeline)
         return pipeline
 
     return wrap if fn is None else wrap(fn)
@@ -154,3 +175,23 @@ def _refuse_loose_ends(pipeline: CheckpointedPipeline) -> None:
                 f"stage {uid!r} of pipeline {pipeline.name!r} has no reader: its channel log would grow for nothing. "
                 "Connect it to a stage or a sink, or leave it out"
             )
+
+
+def _refuse_shared_tables(pipeline: CheckpointedPipeline) -> None:
+    """Raise InvalidRequest for sinks whose tables are one folder, or lie in one another, however they are spelt."""
+    taken: dict[str, StageUid] = {}
+    for uid, stage in pipeline.stages.items():
+        if stage.table is None or not isinstance(stage.to, ParquetTable | None):
+            continue
+        name = stage.to.name if stage.to is not None and stage.to.name else stage.table.name
+        place = posixpath.normpath(name)
+        other = next(
+            (p for p in taken if f"{p}/".startswith(f"{place}/") or f"{place}/".startswith(f"{p}/")), None
+        )
+        if other is not None or place in (".", "..") or META_FOLDER in place.split("/"):
+            whose = f"sink {taken[other]!r} writes {other!r}" if other else "that is no folder of its own"
+            raise InvalidRequest(
+                f"sink {uid!r} of pipeline {pipeline.name!r} writes table {name!r}, and {whose}: rows of the one would "
+                "be taken for the other's. Give each a folder of its own, side by side"
+            )
+        taken[place] = uid

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar
 
+META_FOLDER = "_dagster_ckpt"
+"""Folder within a table that readers do not see."""
+
 
 class SinkTarget:
     """Base of all targets; a frozen dataclass, so that definitions can be compared and printed."""

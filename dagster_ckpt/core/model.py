@@ -138,6 +138,10 @@ class TableSnapshot(Record):
     """Checkpoint id of the last publish this cut contains; None: nothing was published yet."""
     prepared: tuple[int, ...] = ()
     """Batch ids prepared and not published at the cut; their committables are in the manifest."""
+    sink: str = ""
+    """Kind of the sink; empty: a Parquet table."""
+    cannot_roll_back: str = ""
+    """Why rows cannot be taken back from it, in one sentence; empty: they can."""
 
 
 class StageSnapshot(Record):

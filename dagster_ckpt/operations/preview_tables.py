@@ -71,6 +71,8 @@ def preview_table(source: StoredSnapshot, stage: StageSnapshot, plan: TablePlan)
     cut = stage.table
     if cut is None:
         return None
+    if cut.sink:
+        return _of_other_sink(stage, cut, plan)
     found = _Cut(
         snapshot=cut,
         prepared=tuple(file for batch in prepared_batches_of(source, stage) for file in batch.files),
@@ -86,6 +88,18 @@ def preview_table(source: StoredSnapshot, stage: StageSnapshot, plan: TablePlan)
         return _preview(stage, found, table, plan)
     except CheckpointError as error:
         return _impossible(stage, cut, table.mode.kind, str(error))
+
+
+def _of_other_sink(stage: StageSnapshot, cut: TableSnapshot, plan: TablePlan) -> TablePreview:
+    """Return what the snapshot itself says of a sink that is no Parquet table: only its run can ask the outside."""
+    fates = {
+        TablePlan.ROLL_BACK: TableFate.IMPOSSIBLE if cut.cannot_roll_back else TableFate.MOVES,
+        TablePlan.KEEP_LATER_ROWS: TableFate.KEEPS_ROWS,
+        TablePlan.FORK: TableFate.SEEDED,
+    }
+    at = "no rows" if cut.head is None else f"the rows of checkpoint {cut.head}"
+    message = cut.cannot_roll_back or f"the sink brings it to {at} when the run starts"
+    return TablePreview(stage=stage.uid, uri=cut.uri, mode=cut.sink, fate=fates[plan], message=message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,13 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
     sink.flush(read_committables(stage_dir, numbers))
     names = (str(path.relative_to(stage_dir)) for path in committable_paths(stage_dir, numbers))
     return SinkPart(
-        TableSnapshot(uri=sink.place, head=position.head if position is not None else None, prepared=numbers),
+        TableSnapshot(
+            uri=sink.place,
+            head=position.head if position is not None else None,
+            prepared=numbers,
+            sink=sink.kind,
+            cannot_roll_back=sink.cannot_roll_back(None),
+        ),
         tuple(planned(stage_dir, name, FileKind.COMMITTABLE) for name in names),
     )
 

@@ -132,6 +132,9 @@ class Sink(ABC):
     failures, and are then repeated; Corrupt, naming what is gone, where nothing can help.
     """
 
+    kind: ClassVar[str] = ""
+    """Name of its target, as snapshots and people call it; a Parquet table has none."""
+
     @property
     @abstractmethod
     def place(self) -> str:

@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from dagster_ckpt.authoring.targets import META_FOLDER
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.spark.files import create_durably, local_path, replace_whole
 from dagster_ckpt.spark.sink.committables import encoded, read_record
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.table.records import (
-    META_FOLDER,
     Append,
     PublishRecord,
     TableDescription,

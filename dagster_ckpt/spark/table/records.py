@@ -23,10 +23,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dagster_ckpt.authoring.targets import META_FOLDER
 from dagster_ckpt.core.model import Record
 from dagster_ckpt.spark.sink.committables import TableFile
 
-META_FOLDER = "_dagster_ckpt"
 SEED = 0
 """The record of a forked table's first rows has this id: no checkpoint has it."""
 BUCKET_COLUMN = "__dagster_ckpt_bucket"

@@ -163,7 +163,7 @@ class SinkRun:
             snapshot=snapshot,
             batches=waiting,
             checkpoint_id=CheckpointId(checkpoint),
-            lineage=self.attempt.lineage,
+            lineages=frozenset({self.attempt.lineage}),
         )
         return RunCut(cut=cut, next_batch=self.next_batch, rows=self.expected())
 

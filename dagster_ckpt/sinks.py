@@ -1,0 +1,55 @@
+"""Sinks: where rows end, and what a sink of your own implements. Names are loaded when they are first used.
+
+Targets are what ``@spark_sink(to=...)`` takes: plain data that names the class of the sink. A sink of your own is a
+``SinkTarget`` and a ``Sink``: docs/how-to/own-sink.md.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors; a test holds the two together
+    from dagster_ckpt.authoring.targets import DeltaTable as DeltaTable
+    from dagster_ckpt.authoring.targets import ParquetTable as ParquetTable
+    from dagster_ckpt.authoring.targets import SinkTarget as SinkTarget
+    from dagster_ckpt.spark.sink.committables import PreparedBatch as PreparedBatch
+    from dagster_ckpt.spark.sink.port import AlreadyPublished as AlreadyPublished
+    from dagster_ckpt.spark.sink.port import AttemptId as AttemptId
+    from dagster_ckpt.spark.sink.port import LaterRows as LaterRows
+    from dagster_ckpt.spark.sink.port import Published as Published
+    from dagster_ckpt.spark.sink.port import RolledBack as RolledBack
+    from dagster_ckpt.spark.sink.port import Sink as Sink
+    from dagster_ckpt.spark.sink.port import SinkContext as SinkContext
+    from dagster_ckpt.spark.sink.port import SinkCut as SinkCut
+    from dagster_ckpt.spark.sink.port import SinkDescription as SinkDescription
+    from dagster_ckpt.spark.sink.port import SinkPosition as SinkPosition
+    from dagster_ckpt.spark.sink.staging import stage_rows as stage_rows
+
+_HOMES: dict[str, str] = {
+    "ParquetTable": "authoring.targets",
+    "DeltaTable": "authoring.targets",
+    "SinkTarget": "authoring.targets",
+    "Sink": "spark.sink.port",
+    "SinkContext": "spark.sink.port",
+    "SinkPosition": "spark.sink.port",
+    "SinkCut": "spark.sink.port",
+    "SinkDescription": "spark.sink.port",
+    "AttemptId": "spark.sink.port",
+    "LaterRows": "spark.sink.port",
+    "Published": "spark.sink.port",
+    "AlreadyPublished": "spark.sink.port",
+    "RolledBack": "spark.sink.port",
+    "PreparedBatch": "spark.sink.committables",
+    "stage_rows": "spark.sink.staging",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"dagster_ckpt.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
