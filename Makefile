@@ -8,6 +8,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
+PROCESSES ?= 2
 BENCH ?= $(filter-out __init__ common streaming_common soak,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
@@ -28,9 +29,9 @@ dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
 	@mkdir -p .demo/dagster_home && touch .demo/dagster_home/dagster.yaml
 	@DAGSTER_HOME="$$PWD/.demo/dagster_home" $(RUN) dagster dev -w workspace.yaml $(ARGS)
 
-test: ## Run the tests
+test: ## Run the tests, in two processes with a Spark session each (PROCESSES=0: in this one)
 	@scripts/bootstrap python java postgres chromium
-	@$(RUN) python -m pytest $(ARGS)
+	@$(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
 lint: ## Check style, formatting and spelling
 	@scripts/bootstrap python

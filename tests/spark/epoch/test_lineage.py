@@ -1,0 +1,74 @@
+"""Parts of a deployment put back or lost between runs: the tables are exact, or the run says what is behind what."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+STORE = "coordinator.db*"
+
+
+def kept(lab: Lab, to: Path) -> Path:
+    """A copy of everything but the tables, as a backup would have it."""
+    shutil.copytree(lab.folder, to, ignore=shutil.ignore_patterns("tables"))
+    return to
+
+
+def put_back(lab: Lab, backup: Path, part: str) -> None:
+    for path in lab.folder.glob(part):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in backup.glob(part):
+        target = lab.folder / path.name
+        shutil.copytree(path, target) if path.is_dir() else shutil.copy2(path, target)
+
+
+def check(lab: Lab, feed: Feed) -> None:
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+
+def test_a_deployment_of_which_parts_are_put_back_or_lost_never_shows_wrong_rows(
+    lab: Lab, feed: Feed, tmp_path: Path
+) -> None:
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    assert list(lab.folder.glob(STORE)), sorted(path.name for path in lab.folder.iterdir())
+    first = kept(lab, tmp_path / "first")
+    feed.order(("ann", 11))
+    assert lab.run(pipeline).success
+
+    put_back(lab, first, "work")  # it says clean, and is as an earlier run left it
+    feed.order(("bob", 13))
+    result = lab.run(pipeline)
+    assert result.success, failure_text(result)
+    check(lab, feed)
+
+    put_back(lab, first, STORE)
+    feed.order(("ann", 17))
+    shown = read_lines(lab.tables)
+    refused = lab.run(pipeline)
+    assert not refused.success
+    said = failure_text(refused)
+    assert "the coordinator store is behind" in said
+    assert read_lines(lab.tables) == shown
+    newest = re.search(r"the newest snapshot found is (\S+)\)", said)
+    assert newest is not None
+    chosen = lab.run(pipeline, restore_from=newest[1])
+    assert chosen.success, failure_text(chosen)
+    check(lab, feed)
+
+    for path in lab.folder.glob(STORE):
+        path.unlink()
+    lost = lab.run(pipeline)
+    assert "has no record of pipeline 'shop'" in failure_text(lost)
+    check(lab, feed)
+    again = lab.run(pipeline, restore_from="none")
+    assert again.success, failure_text(again)
+    check(lab, feed)
+    feed.order(("bob", 19))
+    assert lab.run(pipeline).success
+    check(lab, feed)
