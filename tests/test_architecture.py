@@ -88,7 +88,7 @@ FLOORS = {
         "former_paths",
     ),
     "dagster_ckpt.runtime": (
-        "checkpoint_log clock driver history location stored",
+        "checkpoint_log clock driver history lease location stored",
         "record_store shared_files",
         "cleaner dead_attempt engine",
         "attempt_setup",
@@ -115,6 +115,7 @@ FLOORS = {
         "events",
         "attempt",
         "checks lease",
+        "turn",
         "jobs",
         "schedules sensors",
         "definitions",

@@ -13,6 +13,7 @@
 | ``alarm_facts`` | what alarms and the age checks are decided on |
 | ``attempt`` | one attempt of a pipeline inside a Dagster run |
 | ``lease`` | whether the run that owns a pipeline is alive, and requests to it |
+| ``turn`` | when a run claims its pipeline: waiting for the one that is alive |
 | ``schedules`` | scheduled savepoints |
 | ``jobs/`` | one file per job |
 | ``checks/`` | asset checks: succeeded, age, verified, restorable |

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.outcomes import Completed, Failed
@@ -18,6 +19,7 @@ from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, SPARK_KEY, epoch_job_name
 from dagster_ckpt.dagster.resources import coordinator_of
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced
+from dagster_ckpt.runtime.attempt_setup import Admit, admit_anyone
 from dagster_ckpt.spark.attempt.attempt import Attempt, PipelineSetup
 from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
@@ -48,6 +50,8 @@ class PipelineAttempt:
         context: dg.OpExecutionContext,
         restore: RestoreOptions,
         settings: Mapping[str, Any],
+        *,
+        admit: Admit = admit_anyone,
     ) -> None:
         self.pipeline = pipeline
         self.run_id = context.run_id
@@ -80,8 +84,9 @@ class PipelineAttempt:
             listeners=[self.events],
             library_version=__version__,
             hook_resources=context.resources,
+            admit=admit,
         )
-        self._attempt = Attempt.open(setup, EpochGateway)
+        self._attempt = Attempt.open(setup, EpochGateway, lease=Lease(reads_mailbox=False))
         self.coordinator = self._attempt.coordinator
         self.tables = self._attempt.tables
 
@@ -92,13 +97,17 @@ class PipelineAttempt:
         pipeline: CheckpointedPipeline,
         restore: RestoreOptions | None = None,
         settings: Mapping[str, Any] | None = None,
+        *,
+        admit: Admit = admit_anyone,
     ) -> PipelineAttempt:
-        """Return this run's attempt, opening it on first use in this process."""
+        """Return this run's attempt, opening it on first use in this process. Raises Occupied where ``admit`` does."""
         resource = coordinator_of(context)
         key = (pipeline.name, context.run_id)
         attempt: PipelineAttempt | None = resource.remembered(key)
         if attempt is None:
-            attempt = cls(pipeline, resource, context, restore or RestoreOptions(), settings or {})
+            attempt = cls(
+                pipeline, resource, context, restore or RestoreOptions(), settings or {}, admit=admit
+            )
             resource.remember(key, attempt)
         attempt._context = context
         attempt.events.attach(context)

@@ -81,7 +81,7 @@ def build_pipeline_definitions(
     resource = coordinator or CheckpointCoordinatorResource()
     for pipeline in pipelines:
         resource.check_settings(pipeline)
-    jobs = {p.name: _jobs(p) for p in pipelines}
+    jobs = {p.name: _jobs(p, options_of(options, p.name)) for p in pipelines}
     return dg.Definitions(
         jobs=[job for of_one in jobs.values() for job in of_one.all],
         assets=[_asset(p, options_of(options, p.name)) for p in pipelines],
@@ -94,10 +94,10 @@ def build_pipeline_definitions(
     )
 
 
-def _jobs(pipeline: CheckpointedPipeline) -> PipelineJobs:
-    epoch = build_epoch_job(pipeline)
+def _jobs(pipeline: CheckpointedPipeline, options: PipelineOptions) -> PipelineJobs:
+    epoch = build_epoch_job(pipeline, concurrent_runs=options.concurrent_runs)
     return PipelineJobs(
-        running=(epoch, build_streaming_job(pipeline)),
+        running=(epoch, build_streaming_job(pipeline, concurrent_runs=options.concurrent_runs)),
         restore=build_restore_job(pipeline, epoch),
         snapshots=(build_savepoint_job(pipeline), build_checkpoint_job(pipeline)),
         others=(build_stop_job(pipeline), build_preview_job(pipeline), build_dispose_job(pipeline)),

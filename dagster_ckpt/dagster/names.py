@@ -77,6 +77,10 @@ PIPELINE_TAG = "dagster_ckpt/pipeline"
 RESTORE_TAG = "dagster_ckpt/restore_from"
 RESTARTS_TAG = "dagster_ckpt/restarts"
 RESTART_OF_TAG = "dagster_ckpt/restart_of"
+CONCURRENCY_TAG = "dagster_ckpt/concurrency_key"
+"""Of runs that run a pipeline's stages, with its name: what limits of Dagster's queue are set on."""
+SKIPPED_TAG = "dagster_ckpt/skipped"
+"""Of a run that did nothing, because another one was alive."""
 STARTED_BY_TAG = "dagster_ckpt/started_by"
 
 # Dagster's own

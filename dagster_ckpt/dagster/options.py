@@ -12,6 +12,7 @@ import dagster as dg
 from dagster_ckpt.core.files.retention import SavepointRetention
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.supervision.alarms import AlarmPolicy
+from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.core.supervision.restarts import RestartPolicy
 from dagster_ckpt.errors import InvalidRequest
 
@@ -62,6 +63,11 @@ class PipelineOptions:
     """Adds the sensor that starts the pipeline again after its run failed; switched off until a person enables it."""
     savepoints: SavepointSchedule | None = None
     """Adds the savepoint schedule; switched off until a person enables it."""
+    concurrent_runs: str = ""
+    """What a run does that finds another one alive: ``queue``, ``skip``, ``take_over``; empty: as the resource says."""
+
+    def __post_init__(self) -> None:
+        ConcurrentRuns.of(self.concurrent_runs)
 
     @property
     def alarm_policy(self) -> AlarmPolicy:

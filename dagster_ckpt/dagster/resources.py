@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_store
 from dagster_ckpt.core.settings import NamedSettings, our_name
+from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.errors import InvalidRequest
 
@@ -145,6 +146,10 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
         default=True, description="Delete the files of a checkpoint in several threads."
     )
     history_size: int = Field(default=10, description="Checkpoints shown in a run's history.")
+    concurrent_runs: str = Field(
+        default="queue",
+        description="A run that finds another one of its pipeline alive: queue waits, skip ends, take_over fences.",
+    )
     snapshot_retries: int = Field(
         default=2, description="How often an op is retried on transient errors of checkpoint storage."
     )
@@ -161,7 +166,9 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
         def __init__(self, **settings: Any) -> None:
             """Take settings by our names or Flink's. Raises InvalidRequest for what is unknown or impossible."""
             refuse_unknown(settings, type(self).model_fields, of=type(self).__name__)
-            CheckpointConfig.layered(_checkpointing(_without_environment(settings)))
+            known = _without_environment(settings)
+            CheckpointConfig.layered(_checkpointing(known))
+            ConcurrentRuns.of(known.get("concurrent_runs", ""))
             super().__init__(**NamedSettings.of(settings).values)
 
     @contextmanager

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from random import Random
 
+from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.events import CoordinatorEvent
@@ -18,6 +19,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
 from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore, TaskGateway
 from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
 from dagster_ckpt.runtime.driver.hooks import MasterHook, OperatorCoordinator
@@ -34,6 +36,20 @@ def directory_state(path: str, _record: CoordinatorRecord) -> DirectoryState:
 
 def _random_lineage() -> str:
     return secrets.token_hex(8)
+
+
+Admit = Callable[[CoordinatorRecord], None]
+"""Raises Occupied where the record's owner must not be fenced."""
+
+
+class Occupied(CheckpointError):
+    """Another run owns the pipeline now and is alive: look again. Nothing was changed."""
+
+    kind = "occupied"
+
+
+def admit_anyone(_record: CoordinatorRecord) -> None:
+    """Let the claim go on, whoever owns the pipeline."""
 
 
 class Ownership(StrEnum):
@@ -78,6 +94,10 @@ class AttemptSetup:
     new_lineage: Callable[[], str] = _random_lineage
     """Makes the identity of a history."""
     acks: AckDurability = AckDurability.PER_STAGE
+    lease: Lease | None = None
+    """What tells others that the attempt lives; None: nothing does, and anyone may claim the next epoch."""
+    admit: Admit = admit_anyone
+    """Called with the record a claim is decided on."""
     background: Background = field(default_factory=ThreadBackground)
     random: Random = field(default_factory=Random)
     library_version: str = ""
@@ -100,6 +120,12 @@ class AttemptSetup:
             library_version=self.library_version,
             acks=self.acks,
         )
+
+    def lease_from(self, now: Now) -> dict[str, object]:
+        """Return the changes of the record by which the attempt takes its lease."""
+        if self.lease is None:
+            return {"lease_until": None, "has_mailbox": True}
+        return {"lease_until": now.wall + self.lease.seconds, "has_mailbox": self.lease.reads_mailbox}
 
     def storage_at(self, uri: str) -> CheckpointStorage:
         """Return the storage at a base URI; the pipeline's own where it is that."""

@@ -47,7 +47,7 @@ def open_attempt(setup: AttemptSetup, check: Callable[[RestoreDecision], None]) 
     """Attach to the epoch the owner holds, else claim the next one, unless ``check`` raises.
 
     Raises InvalidRequest, NotFound, Corrupt, Unavailable, OutcomeUnknown: nothing was changed or, for the last, the
-    claim may have happened, which the next claim finds out.
+    claim may have happened, which the next claim finds out. And Occupied, where ``setup.admit`` does.
     """
 
     found = setup.records.load(setup.graph.pipeline)
@@ -65,6 +65,7 @@ def open_attempt(setup: AttemptSetup, check: Callable[[RestoreDecision], None]) 
                 f"run {setup.owner!r} of pipeline {record.pipeline!r} was fenced: run {record.owner!r} owns it with "
                 f"epoch {record.epoch}. This run must stop"
             )
+        setup.admit(record)
         check_history(setup, world, None if loaded is None else record)
         decision, restored = _claim(setup, record, world, setup.now())
         check(restored)
@@ -152,8 +153,8 @@ def _claim(
             "next_id": restored.next_checkpoint_id,
             "last_completed_at": None,
             "job_failure": "",
-            "lease_until": None,
-            "mailbox": (),
+            "mailbox": record.mailbox if record.owner == setup.owner else (),
+            **setup.lease_from(now),
             "cleanup": tuple(c.model_copy(update={"writers": ()}) for c in state.record.cleanup),
             "line": line_after(restored, setup.restore, facts, epoch),
             **_restored_changes(state.record, restored, epoch, now),

@@ -30,7 +30,7 @@ from dagster_ckpt.core.restore.decision import Restore, RestoreDecision
 from dagster_ckpt.core.restore.matching import NonRestoredState
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
-from dagster_ckpt.runtime.claim import open_attempt
+from dagster_ckpt.runtime.claim import Opened, open_attempt
 from dagster_ckpt.runtime.driver.hooks import (
     MasterHook,
     close_hooks,
@@ -41,6 +41,7 @@ from dagster_ckpt.runtime.driver.hooks import (
 )
 from dagster_ckpt.runtime.driver.restore import check_hook_states, restore_driver
 from dagster_ckpt.runtime.effects import trigger_failure
+from dagster_ckpt.runtime.lease import LeaseKeeper
 from dagster_ckpt.runtime.location import CheckpointLocation
 from dagster_ckpt.runtime.loop import EventLoop
 from dagster_ckpt.runtime.status import CoordinatorView
@@ -77,6 +78,7 @@ class CheckpointCoordinator(CoordinatorView):
 
     def __init__(self, workings: EventLoop, restored: RestoreDecision) -> None:
         super().__init__(workings)
+        self._keeper: LeaseKeeper | None = None
         self.restored = restored
         """What the stages start from."""
 
@@ -97,10 +99,21 @@ class CheckpointCoordinator(CoordinatorView):
         opened = open_attempt(setup, lambda restored: check_hook_states(setup.hooks, restored, setup.restore))
         workings = EventLoop(setup, opened.state, opened.version)
         coordinator = cls(workings, opened.restored)
+        coordinator._keep_lease()
+        try:
+            coordinator._begin(opened)
+        except BaseException:
+            coordinator._stop_keeping()
+            raise
+        return coordinator
+
+    def _begin(self, opened: Opened) -> None:
+        """Restore the driver's side of what was claimed or attached to, and repeat what may have been lost."""
+        workings, setup = self._workings, self._workings.outside
         if opened.claimed is None:
             workings.perform(renotified(opened.state))
-            if coordinator.working_directory:
-                coordinator._resume_hooks()
+            if self.working_directory:
+                self._resume_hooks()
             else:  # whoever claimed the epoch may have died before it restored them
                 restore_driver(setup.hooks, setup.coordinators, opened.restored, setup.restore)
         else:
@@ -110,7 +123,20 @@ class CheckpointCoordinator(CoordinatorView):
             workings.perform(opened.claimed.effects)
             restore_driver(setup.hooks, setup.coordinators, opened.restored, setup.restore)
         workings.clean()
-        return coordinator
+
+    def _keep_lease(self) -> None:
+        lease = self._workings.outside.lease
+        if lease is None:
+            return
+        clock = self._workings.outside.clock
+        self._keeper = LeaseKeeper(
+            lambda: self.renew_lease(clock.now() + lease.seconds), every=lease.renew_every
+        )
+        self._keeper.start()
+
+    def _stop_keeping(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
 
     # --- the attempt ----------------------------------------------------------------------------------------
 
@@ -178,18 +204,33 @@ class CheckpointCoordinator(CoordinatorView):
         """
         if status is RunStatus.RUNNING:
             raise InvalidRequest("an attempt ends SUSPENDED, FINISHED, CANCELED or FAILED, not RUNNING")
-        if self._engine.state.is_shut_down:
-            return
+        if not self._engine.state.is_shut_down:
+            self._stop_keeping()
+            self._close(i.Closing(status, clean))
+
+    def hand_over(self) -> None:
+        """End the attempt, SUSPENDED, and keep the lease: the same run claims the next epoch, or ``release_lease``s."""
+        if not self._engine.state.is_shut_down:
+            self._close(i.Closing(RunStatus.SUSPENDED, clean=False, hands_over=True))
+
+    def _close(self, closing: i.Closing) -> None:
         try:
-            self._workings.submit(i.Closing(status, clean))
+            self._workings.submit(closing)
         except Fenced:
+            self._stop_keeping()
             close_hooks(self._workings.outside.hooks.values())
             raise
         self._workings.shut_down()
 
     def renew_lease(self, until: float) -> None:
-        """State that the run is alive and reads its mailbox until this time (seconds since the Unix epoch)."""
-        self._workings.submit(i.LeaseRenewed(until))
+        """State that the run is alive until this time (seconds since the Unix epoch)."""
+        self._engine.commit(i.LeaseRenewed(until))  # nothing else is done by the way: that could take long
+
+    def release_lease(self) -> None:
+        """Let others have the pipeline at once, after ``hand_over``. Raises Fenced; nothing to do after ``close``."""
+        self._stop_keeping()
+        if self._engine.state.record.lease_until is not None:
+            self._engine.commit(i.LeaseRenewed(None))
 
     def mail_taken(self, request_ids: frozenset[str], refused: Mapping[str, str]) -> None:
         """Empty the mailbox of requests that were taken up; ``refused`` says of some why they never can be."""

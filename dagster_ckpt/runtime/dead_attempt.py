@@ -58,7 +58,9 @@ def _settle(
     )
     decision = decide(reconciled(state, record, now), event, now)
     history = [history_row(setup.pipeline, epoch, row) for row in decision.history]
-    outcome = store.write(setup.pipeline, seen.version, decision.state.record, history)
+    # The lease stays as the process left it: only who ends in order gives it back.
+    settled = decision.state.record.model_copy(update={"lease_until": record.lease_until})
+    outcome = store.write(setup.pipeline, seen.version, settled, history)
     if isinstance(outcome, Overtaken):
         return outcome
     return Settled(tuple(effect.event for effect in decision.effects if isinstance(effect, Tell)))

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, MailRecord
 from dagster_ckpt.core.coordinator.mailbox import (
-    LEASE,
-    RENEW_EVERY,
     Answer,
     answer_in,
     is_alive,
@@ -71,19 +69,13 @@ def look_up(
 
 
 class Mailbox:
-    """The run's side: renews the lease and hands requests to the coordinator; called with every poll."""
+    """The run's side: hands requests to the coordinator; called with every poll."""
 
-    def __init__(self, clock: Clock, *, tell: Callable[[str], None]) -> None:
-        self._clock = clock
+    def __init__(self, *, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._renew_at = 0.0
 
     def serve(self, coordinator: CheckpointCoordinator) -> None:
-        """Do what is due. Raises Fenced; a store that cannot be reached is asked again later."""
-        now = self._clock.monotonic()
-        if now >= self._renew_at:
-            self._renew_at = now + RENEW_EVERY
-            coordinator.renew_lease(self._clock.now() + LEASE)
+        """Take up what is there. Raises Fenced."""
         mails = coordinator.record.mailbox
         if not mails:
             return

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from dagster_ckpt.core.checkpoint.lease import LEASE
 from dagster_ckpt.core.checkpoint.record import MailRecord
 from dagster_ckpt.core.coordinator.mailbox import Done, Refused, Waiting, request_of
 from dagster_ckpt.core.model import CheckpointKind
@@ -17,8 +18,8 @@ from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 def asked(h: CoordinatorHarness, **fields: object) -> CheckpointRequest:
     """Post a request to the run of ``h``, and let the run read its mailbox."""
     request = CheckpointRequest(request_id="ask", **fields)  # type: ignore[arg-type]
-    mailbox = Mailbox(h.clock, tell=lambda text: None)
-    mailbox.serve(h.coordinator)
+    mailbox = Mailbox(tell=lambda text: None)
+    h.coordinator.renew_lease(h.clock.now() + LEASE)
     assert isinstance(post(h.store, h.coordinator.pipeline, request, clock=h.clock), Posted)
     h.coordinator.poll()
     mailbox.serve(h.coordinator)

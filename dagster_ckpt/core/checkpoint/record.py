@@ -247,7 +247,9 @@ class CoordinatorRecord(Record):
     restored_id: int | None = None
     restored_at: float | None = None
     lease_until: float | None = None
-    """A streaming run renews it: until then (seconds since the Unix epoch) it answers what is in the mailbox."""
+    """The attempt's process renews it: until then (seconds since the Unix epoch) it is alive. None: it has ended."""
+    has_mailbox: bool = True
+    """While it is alive it answers what is in the mailbox; an epoch run does not."""
     mailbox: tuple[MailRecord, ...] = ()
 
     def pending_of(self, checkpoint_id: int) -> PendingRecord | None:

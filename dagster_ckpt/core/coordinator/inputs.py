@@ -100,6 +100,8 @@ class Closing:
 
     status: RunStatus
     clean: bool
+    hands_over: bool = False
+    """The same run begins the next attempt: it keeps its lease, and requests of others wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ class SavepointDisposed:
 class LeaseRenewed:
     """The attempt is alive and looks after its mailbox until this time (seconds since the Unix epoch)."""
 
-    until: float
+    until: float | None
+    """None: it gives the lease back."""
 
 
 @dataclass(frozen=True, slots=True)

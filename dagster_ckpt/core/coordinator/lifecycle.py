@@ -288,8 +288,8 @@ def closing(state: CoordinatorState, input: Closing, now: Now) -> Decision:
             status_epoch=after.record.epoch,
             clean=input.clean and bool(after.record.working_directory),
             cleanup=released,
-            lease_until=None,
-            mailbox=(),
+            lease_until=after.record.lease_until if input.hands_over else None,
+            mailbox=after.record.mailbox if input.hands_over else (),
         )
     ).with_answer(None)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dagster_ckpt.core.checkpoint.lease import holds_lease
 from dagster_ckpt.core.checkpoint.record import (
     OPERATIONS_REMEMBERED,
     CoordinatorRecord,
@@ -16,13 +17,9 @@ from dagster_ckpt.core.checkpoint.record import (
 from dagster_ckpt.core.coordinator.inputs import LeaseRenewed, MailTaken
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest
 
-LEASE = 10.0
-"""Seconds a run that says nothing is still taken to be alive."""
-RENEW_EVERY = 3.0
 MAX_MAIL = 100
 
 
@@ -51,9 +48,8 @@ Answer = Waiting | Done | Refused
 
 
 def is_alive(record: CoordinatorRecord, now: float) -> bool:
-    """Return True while a run owns the pipeline that reads its mailbox."""
-    runs = record.status is RunStatus.RUNNING and record.status_epoch == record.epoch
-    return runs and record.lease_until is not None and record.lease_until > now
+    """Return True while a run owns the pipeline that reads its mailbox, or will once it has started."""
+    return record.has_mailbox and holds_lease(record, now)
 
 
 def with_mail(record: CoordinatorRecord, request: CheckpointRequest, now: float) -> CoordinatorRecord:

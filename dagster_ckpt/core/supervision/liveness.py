@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import assert_never
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.supervision.owner import OwnerState
 
 OVERDUE = 60.0
 """Seconds after a checkpoint's deadline in which its own run may still expire it."""
-
-
-class OwnerState(StrEnum):
-    """State of the run that owns the pipeline, as Dagster knows it."""
-
-    ALIVE = "alive"
-    """It waits, starts, runs or is being terminated."""
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    """It failed, and nothing retries it."""
-    FAILED_AND_RETRIED = "failed_and_retried"
-    """It failed, and Dagster starts it again."""
-    CANCELED = "canceled"
-    UNKNOWN = "unknown"
-    """This Dagster instance has no such run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +39,25 @@ class ExpirePending:
 Judgment = NoAction | EndAttempt | ExpirePending
 
 
-def judge_attempt(record: CoordinatorRecord, owner: OwnerState, *, now: float) -> Judgment:
-    """Return what the safety net does about the newest attempt; ``now`` in seconds since the Unix epoch."""
+def is_lost(record: CoordinatorRecord, *, now: float) -> bool:
+    """Return True where the owner's lease is long over and it has not ended in order: its process is gone."""
+    return record.lease_until is not None and record.lease_until + OVERDUE < now
+
+
+def judge_attempt(
+    record: CoordinatorRecord, owner: OwnerState, *, now: float, lease_before: float | None = None
+) -> Judgment:
+    """Return what the safety net does about the newest attempt; ``now`` in seconds since the Unix epoch.
+
+    ``lease_before``: the lease as it was at an earlier look. A run that Dagster believes alive is ended only when it
+    has not renewed its lease between two looks: machines sleep, and their clocks differ.
+    """
     runs = record.status is RunStatus.RUNNING and record.status_epoch == record.epoch
     if not runs and not record.pending:
         return NoAction(f"no run is in progress (the last one ended as {record.status})")
     match owner:
         case OwnerState.ALIVE | OwnerState.UNKNOWN:
-            return _of_living(record, owner, now)
+            return _of_living(record, owner, now, lease_before)
         case OwnerState.SUCCEEDED | OwnerState.FAILED_AND_RETRIED:
             status = RunStatus.SUSPENDED
         case OwnerState.FAILED:
@@ -73,13 +69,14 @@ def judge_attempt(record: CoordinatorRecord, owner: OwnerState, *, now: float) -
     return EndAttempt(status, f"run {record.owner} is over ({owner}) and left its attempt open")
 
 
-def _of_living(record: CoordinatorRecord, owner: OwnerState, now: float) -> Judgment:
+def _of_living(
+    record: CoordinatorRecord, owner: OwnerState, now: float, lease_before: float | None
+) -> Judgment:
     lease = record.lease_until
-    lease_is_over = lease is not None and lease + OVERDUE < now
-    if lease_is_over and owner is OwnerState.UNKNOWN:
-        return EndAttempt(
-            RunStatus.SUSPENDED, f"run {record.owner} is unknown to this instance and its lease is over"
-        )
+    lease_is_over = is_lost(record, now=now)
+    if lease_is_over and (owner is OwnerState.UNKNOWN or lease_before == lease):
+        known = "is unknown to this instance" if owner is OwnerState.UNKNOWN else "never said that it ended"
+        return EndAttempt(RunStatus.SUSPENDED, f"run {record.owner} {known} and its lease is over")
     overdue = tuple(p.checkpoint_id for p in record.pending if p.deadline_at + OVERDUE < now)
     if overdue:
         return ExpirePending(
@@ -89,7 +86,7 @@ def _of_living(record: CoordinatorRecord, owner: OwnerState, now: float) -> Judg
     if lease_is_over:
         return NoAction(
             f"run {record.owner} is {owner}, but has not renewed its lease for {now - (lease or now):,.0f} s: "
-            "terminate it if its process is gone"
+            "it is taken for dead unless it does so before the next tick"
         )
     what = f"{len(record.pending)} checkpoint pending" if record.pending else "no checkpoint pending"
     return NoAction(f"run {record.owner} is {owner}, {what}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ def one_op_job(
     resource_keys: Iterable[str] = (),
     op_tags: dict[str, str] | None = None,
     config: dg.PartitionedConfig[Any] | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> dg.JobDefinition:
     """Return the job ``name`` whose only op calls ``run(context, config)``; the library's errors become clear failures.
 
@@ -45,7 +46,7 @@ def one_op_job(
         config=config,
         executor_def=dg.in_process_executor,
         # a retried run begins with its only step
-        tags={PIPELINE_TAG: pipeline.name, RETRY_STRATEGY_TAG: "ALL_STEPS"},
+        tags={PIPELINE_TAG: pipeline.name, RETRY_STRATEGY_TAG: "ALL_STEPS", **(tags or {})},
     )
 
 

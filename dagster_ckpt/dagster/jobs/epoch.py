@@ -3,7 +3,7 @@
 Annotations are evaluated: Dagster reads config classes from them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -12,12 +12,13 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.settings import our_name
+from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from dagster_ckpt.dagster.jobs.build import clear_errors
-from dagster_ckpt.dagster.lease import wait_for_stream
 from dagster_ckpt.dagster.names import (
     COMPLETE_OP,
     COMPUTE_KIND_TAG,
+    CONCURRENCY_TAG,
     COORDINATOR_KEY,
     PIPELINE_TAG,
     RESTORE_OP,
@@ -26,6 +27,8 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     op_name,
 )
+from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
 
 _BARRIER = "barrier"
@@ -66,6 +69,8 @@ class RestoreConfig(dg.Config):
 class RunConfig(RestoreConfig):
     """Config of a run: what it starts from, and settings for this run only."""
 
+    concurrent_runs: str = ""
+    """``queue``, ``skip`` or ``take_over``, where another run of the pipeline is alive; empty: as the pipeline says."""
     checkpointing: dict[str, Any] = {}  # noqa: RUF012 - a pydantic field, copied per instance
     """Settings that override the pipeline's and the resource's, under our names or Flink's."""
 
@@ -87,9 +92,9 @@ def _is_restore_option(key: str) -> bool:
     return our_name(key) in RestoreOptions.model_fields
 
 
-def build_epoch_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
+def build_epoch_job(pipeline: CheckpointedPipeline, *, concurrent_runs: str = "") -> dg.JobDefinition:
     """Return the job that drains what has arrived, stage by stage, and ends with a checkpoint."""
-    nodes: list[dg.OpDefinition] = [_restore_op(pipeline)]
+    nodes: list[dg.OpDefinition] = [_restore_op(pipeline, concurrent_runs)]
     dependencies: dict[dg.NodeInvocation, dict[str, dg.DependencyDefinition]] = {
         _node(pipeline, RESTORE_OP): {}
     }
@@ -110,6 +115,7 @@ def build_epoch_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
         executor_def=dg.in_process_executor,
         tags={
             PIPELINE_TAG: pipeline.name,
+            CONCURRENCY_TAG: pipeline.name,
             # a retried run continues from the latest checkpoint; its first step has to restore it
             RETRY_STRATEGY_TAG: "ALL_STEPS",
         },
@@ -124,20 +130,37 @@ def _after(names: Iterable[str]) -> dict[str, dg.DependencyDefinition]:
     return {str(name): dg.DependencyDefinition(str(name), _BARRIER) for name in names}
 
 
-def _restore_op(pipeline: CheckpointedPipeline) -> dg.OpDefinition:
+def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDefinition:
     @dg.op(
         name=op_name(pipeline.name, RESTORE_OP),
         description="Take over the pipeline and bring back the state the run starts from.",
-        out={_BARRIER: dg.Out(dg.Nothing)},
+        # Without it the other ops are skipped: another run is alive, and this one gives way.
+        out={_BARRIER: dg.Out(dg.Nothing, is_required=False)},
         required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *pipeline.hook_resource_keys},
     )
-    def restore(context: dg.OpExecutionContext, config: RunConfig) -> None:
+    def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
         with clear_errors():
-            wait_for_stream(context, pipeline)
-            attempt = PipelineAttempt.of(context, pipeline, config.options(), config.settings())
+            layers = coordinator_of(context).concurrent_runs, concurrent_runs, config.concurrent_runs
+            turn = Turn.of(context, pipeline, ConcurrentRuns.of(*layers))
+            options, settings = config.options(), config.settings()
+            attempt = turn.take(
+                lambda admit: PipelineAttempt.of(context, pipeline, options, settings, admit=admit)
+            )
+            if isinstance(attempt, Skipped):
+                return
             attempt.restore()
+        yield dg.Output(None, _BARRIER)
 
     return restore
+
+
+def _joined(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> PipelineAttempt:
+    """Return the attempt of the run; one that re-executes only some of the ops opens it here, in its turn."""
+    attempt = Turn.of(context, pipeline, ConcurrentRuns.QUEUE).take(
+        lambda admit: PipelineAttempt.of(context, pipeline, admit=admit)
+    )
+    assert not isinstance(attempt, Skipped), "who queues is not skipped"
+    return attempt
 
 
 def _stage_op(pipeline: CheckpointedPipeline, stage: StageDefinition) -> dg.OpDefinition:
@@ -159,8 +182,7 @@ def _stage_op(pipeline: CheckpointedPipeline, stage: StageDefinition) -> dg.OpDe
     )
     def run_stage(context: dg.OpExecutionContext) -> None:
         with clear_errors():
-            attempt = PipelineAttempt.of(context, pipeline)
-            attempt.run_stage(context, stage.uid)
+            _joined(context, pipeline).run_stage(context, stage.uid)
 
     return run_stage
 
@@ -175,7 +197,6 @@ def _complete_op(pipeline: CheckpointedPipeline, ends: list[Any]) -> dg.OpDefini
     )
     def complete(context: dg.OpExecutionContext) -> None:
         with clear_errors():
-            attempt = PipelineAttempt.of(context, pipeline)
-            attempt.complete(context)
+            _joined(context, pipeline).complete(context)
 
     return complete

@@ -12,19 +12,22 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.settings import word_of
+from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.events import DagsterEvents, StreamingEvents
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.epoch import RunConfig
-from dagster_ckpt.dagster.lease import wait_for_stream
 from dagster_ckpt.dagster.names import (
     COMPUTE_KIND_TAG,
+    CONCURRENCY_TAG,
     ROOT_RUN_TAG,
     SPARK_KEY,
     STREAM_OP,
     streaming_job_name,
 )
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, coordinator_of
+from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.streaming.restart import (
     ExponentialDelay,
@@ -87,11 +90,15 @@ class StreamConfig(RunConfig):
         )
 
 
-def build_streaming_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
+def build_streaming_job(pipeline: CheckpointedPipeline, *, concurrent_runs: str = "") -> dg.JobDefinition:
     """Return the job that runs all stages at once until it is stopped, with checkpoints on a timer."""
 
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
-        _report(context, _stream(context, pipeline, config))
+        layers = coordinator_of(context).concurrent_runs, concurrent_runs, config.concurrent_runs
+        turn = Turn.of(context, pipeline, ConcurrentRuns.of(*layers))
+        end = turn.take(lambda admit: _stream(context, pipeline, config, admit))
+        if not isinstance(end, Skipped):
+            _report(context, end)
 
     needed = {key for stage in pipeline.stages.values() for key in stage.required_resource_keys}
     return one_op_job(
@@ -102,6 +109,7 @@ def build_streaming_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
         description=f"Run `{pipeline.name}` as a stream: all its stages as concurrent queries, until it is stopped.",
         resource_keys={SPARK_KEY, *needed, *pipeline.hook_resource_keys},
         op_tags={COMPUTE_KIND_TAG: "spark"},
+        tags={CONCURRENCY_TAG: pipeline.name},
     )
 
 
@@ -109,11 +117,9 @@ def build_streaming_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
 
 
 def _stream(
-    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: StreamConfig
+    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: StreamConfig, admit: Admit
 ) -> ServiceEnd:
     resource = coordinator_of(context)
-    store = resource.store()
-    wait_for_stream(context, pipeline)
     events = StreamingEvents(
         DagsterEvents(
             pipeline.name,
@@ -128,7 +134,7 @@ def _stream(
     service = StreamingService(
         pipeline=pipeline,
         config=streaming_config(resource, pipeline, config.settings()),
-        store=store,
+        store=resource.store(),
         storage=resource.storage(pipeline),
         open_storage=resource.open_storage,
         session=lambda: spark.session,
@@ -146,6 +152,7 @@ def _stream(
         arguments=_arguments(context, pipeline, config.stages),
         hook_resources=context.resources,
         library_version=__version__,
+        admit=admit,
         watch=ProgressWatch(tell=events.progress, tell_every=config.progress_interval),
     )
     try:

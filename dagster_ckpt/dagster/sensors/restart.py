@@ -11,7 +11,8 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.supervision.liveness import OwnerState
+from dagster_ckpt.core.supervision.liveness import is_lost
+from dagster_ckpt.core.supervision.owner import OwnerState
 from dagster_ckpt.core.supervision.restarts import (
     LastRun,
     LastRunFacts,
@@ -23,6 +24,7 @@ from dagster_ckpt.core.supervision.restarts import (
 from dagster_ckpt.dagster.jobs.epoch import RestoreConfig, without_restore_options
 from dagster_ckpt.dagster.lease import state_of_run
 from dagster_ckpt.dagster.names import (
+    LOCATION_TAG,
     PIPELINE_TAG,
     RESTART_OF_TAG,
     RESTARTS_TAG,
@@ -35,6 +37,7 @@ from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.sensors.ticks import (
     BoundCoordinator,
     Cursor,
+    code_location,
     newest_run,
     read_cursor,
 )
@@ -116,16 +119,17 @@ class _Runner:
         if found is None:
             return dg.SkipReason("the pipeline has not run yet")
         run = found.dagster_run
-        if run.job_name not in self.answered:
-            return dg.SkipReason(f"the newest run is one of {run.job_name}: not this sensor's")
+        others = self._left_to_others(run, code_location(context))
+        if others:
+            return dg.SkipReason(others)
         if read_cursor(context.cursor, RestartCursor).answered == run.run_id:
             return dg.SkipReason(f"run {run.run_id} was restarted; the new run is about to appear")
         try:
             record = RecordStore(self.standing.of(context).store()).record(self.pipeline.name)
         except Unavailable as error:
             return dg.SkipReason(f"the next tick tries again: {error}")
-        facts = _facts(found, record)
-        decision = decide_restart(self.policy, facts, now=time.time())
+        now = time.time()
+        decision = decide_restart(self.policy, _facts(found, record, now), now=now)
         if isinstance(decision, NoRestart | RestartLater):
             return dg.SkipReason(decision.why)
         claimed = record is not None and record.owner == run.run_id
@@ -140,6 +144,15 @@ class _Runner:
         )
         after = RestartCursor(answered=run.run_id)
         return dg.SensorResult(run_requests=[request], cursor=after.model_dump_json())
+
+    def _left_to_others(self, run: dg.DagsterRun, here: str | None) -> str:
+        """Return why a run is another sensor's to answer; empty: it is this one's."""
+        if run.job_name not in self.answered:
+            return f"the newest run is one of {run.job_name}: not this sensor's"
+        there = run.tags.get(LOCATION_TAG)
+        if here and there and here != there:
+            return f"the newest run is of code location {there}: left to the sensor there"
+        return ""
 
 
 def restart_config(run_config: Mapping[str, Any], *, op: str, claimed: bool) -> dict[str, Any]:
@@ -159,14 +172,19 @@ def restart_config(run_config: Mapping[str, Any], *, op: str, claimed: bool) -> 
     return {**config, "ops": ops}
 
 
-def _facts(found: dg.RunRecord, record: CoordinatorRecord | None) -> LastRunFacts:
+def _facts(found: dg.RunRecord, record: CoordinatorRecord | None, now: float) -> LastRunFacts:
+    """Return what is known of the newest run; one whose lease is long over has failed, whatever Dagster believes."""
     run = found.dagster_run
+    state, ended_at = state_of_run(run), found.end_time or found.update_timestamp.timestamp()
+    lost = record is not None and record.owner == run.run_id and is_lost(record, now=now)
+    if lost and record is not None and state is OwnerState.ALIVE:
+        state, ended_at = OwnerState.FAILED, record.lease_until or now
     tag = run.tags.get(RESTARTS_TAG, "0")
     completed = record is not None and any(c.run_id == run.run_id for c in record.completed)
     return LastRunFacts(
-        state=_LAST[state_of_run(run)],
+        state=_LAST[state],
         run_id=run.run_id,
-        ended_at=found.end_time or found.update_timestamp.timestamp(),
+        ended_at=ended_at,
         restarts=int(tag) if tag.isdigit() else 0,
         completed_a_checkpoint=completed,
     )

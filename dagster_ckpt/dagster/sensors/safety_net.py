@@ -18,9 +18,9 @@ from dagster_ckpt.core.supervision.liveness import (
     EndAttempt,
     ExpirePending,
     NoAction,
-    OwnerState,
     judge_attempt,
 )
+from dagster_ckpt.core.supervision.owner import OwnerState
 from dagster_ckpt.core.supervision.partitions import MirrorPlan, plan_mirror
 from dagster_ckpt.dagster.asset import (
     checkpoints_asset_key,
@@ -56,6 +56,8 @@ class SafetyNetCursor(Cursor):
 
     compared: frozenset[str] = frozenset()
     """Keys of retained checkpoints and savepoints; not the highest id: an import registers an id it took long ago."""
+    lease: float | None = None
+    """Until when the owner's lease was at the last tick: a run that is alive has renewed it since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +111,9 @@ class Supervisor:
             partitions=frozenset(partitions),
         )
 
-    def resolve(self, seen: Observation) -> Resolution:
+    def resolve(self, seen: Observation, *, lease_before: float | None = None) -> Resolution:
         """End or expire what is to be; return a sentence for people and the events to report."""
-        judgment = judge_attempt(seen.record, seen.owner, now=self.now())
+        judgment = judge_attempt(seen.record, seen.owner, now=self.now(), lease_before=lease_before)
         match judgment:
             case NoAction():
                 return Resolution(judgment.why)
@@ -239,7 +241,7 @@ def _tick(care: Supervisor, cursor: SafetyNetCursor) -> dg.SensorResult | dg.Ski
     seen = care.observe()
     if seen is None:
         return dg.SkipReason("the pipeline has not run yet")
-    told = care.resolve(seen)
+    told = care.resolve(seen, lease_before=cursor.lease)
     plan = care.plan((care.observe() or seen) if told.changed else seen)
     done = (cursor.compared & {e.known.key for e in plan.settled}) - {e.known.key for e in plan.add}
     todo = [e for e in plan.settled if e.known.key not in done][:MOST_PER_TICK]
@@ -251,7 +253,7 @@ def _tick(care: Supervisor, cursor: SafetyNetCursor) -> dg.SensorResult | dg.Ski
         asset_events=[*told.events, *missing],
         dynamic_partitions_requests=requests or None,
         skip_reason=dg.SkipReason(told.summary) if is_idle else None,
-        cursor=SafetyNetCursor(compared=compared).model_dump_json(),
+        cursor=SafetyNetCursor(compared=compared, lease=seen.record.lease_until).model_dump_json(),
     )
 
 

@@ -11,7 +11,8 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.label import Labeled
-from dagster_ckpt.dagster.lease import Alive, owner_of
+from dagster_ckpt.core.supervision.owner import Alive
+from dagster_ckpt.dagster.lease import owner_of
 from dagster_ckpt.dagster.names import SAVEPOINT_OP, savepoint_job_name
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
@@ -72,7 +73,7 @@ def build_savepoint_sensor(
         if wanted is None:
             return dg.SkipReason("the condition does not hold")
         owner = owner_of(record, context.instance, now=time.time())
-        if isinstance(owner, Alive) and not owner.has_lease:
+        if isinstance(owner, Alive) and not owner.streams:
             return dg.SkipReason(f"wanted ({wanted.request_key}); waiting for the end of run {owner.run_id}")
         config = {**wanted.label.fields(), "target": wanted.target}
         return dg.RunRequest(

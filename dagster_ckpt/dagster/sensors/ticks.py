@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.names import (
     PIPELINE_TAG,
+    SKIPPED_TAG,
     epoch_job_name,
     restore_job_name,
     streaming_job_name,
@@ -69,17 +70,20 @@ def run_link(run_id: str, ui_base_url: str = "") -> str:
     return f"{ui_base_url.rstrip('/')}/runs/{run_id}"
 
 
-LOOKED_AT = 20
-"""So many newest runs are looked at, so that a tick costs the same whatever the history."""
+LOOKED_AT = 200
+"""So many newest runs are looked at at most, so that a tick costs the same whatever the history."""
 
 
 def newest_run(instance: dg.DagsterInstance, pipeline: CheckpointedPipeline) -> dg.RunRecord | None:
-    """Return the newest run that runs the pipeline's stages; those that take or remove savepoints are passed over."""
+    """Return the newest run that runs the pipeline's stages.
+
+    Those that take or remove savepoints are passed over, and those that did nothing because another one was alive.
+    """
     name = pipeline.name
     jobs = {epoch_job_name(name), restore_job_name(name), streaming_job_name(name)}
     wanted = dg.RunsFilter(tags={PIPELINE_TAG: name})
-    for limit in (1, LOOKED_AT):
+    for limit in (1, 20, LOOKED_AT):
         for found in instance.get_run_records(wanted, limit=limit):
-            if found.dagster_run.job_name in jobs:
+            if found.dagster_run.job_name in jobs and SKIPPED_TAG not in found.dagster_run.tags:
                 return found
     return None

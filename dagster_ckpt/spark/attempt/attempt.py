@@ -8,11 +8,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore
-from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Listener, Ownership
+from dagster_ckpt.runtime.attempt_setup import Admit, AttemptSetup, Listener, Ownership, admit_anyone
 from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
 from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
@@ -58,6 +59,7 @@ class PipelineSetup:
     library_version: str = ""
     hook_resources: Any = None
     """Dagster resources for the pipeline's hooks."""
+    admit: Admit = admit_anyone
 
 
 class Attempt(Generic[G]):
@@ -89,6 +91,7 @@ class Attempt(Generic[G]):
         ownership: Ownership = Ownership.ATTACH,
         acks: AckDurability = AckDurability.PER_STAGE,
         background: Background | None = None,
+        lease: Lease | None = None,
     ) -> Attempt[G]:
         """Open the coordinator. Raises as ``CheckpointCoordinator.open`` does: nothing was changed then."""
         tables = PipelineSinks(
@@ -124,6 +127,8 @@ class Attempt(Generic[G]):
                 acks=acks,
                 background=background or ThreadBackground(),
                 library_version=setup.library_version,
+                lease=lease,
+                admit=setup.admit,
             )
         )
         return cls(setup, coordinator, tables, reached, hooks)

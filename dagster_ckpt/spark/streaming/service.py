@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
+from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.properties import RunStatus
@@ -75,12 +76,20 @@ class StreamingService(PipelineSetup):
     coordinator: CheckpointCoordinator | None = None
     """Of the current attempt."""
     current: StreamingRun | None = None
+    _leased: CheckpointCoordinator | None = None
+    """Of the newest attempt that was claimed: it keeps the run's lease, also between two attempts."""
 
     def run(self) -> ServiceEnd:
         """Run to the end. Raises what keeps the first attempt from starting; InvalidRequest at any attempt.
 
         An exception from outside (a terminated run) stops everything at batch boundaries and goes through.
         """
+        try:
+            return self._run()
+        finally:
+            self._release()
+
+    def _run(self) -> ServiceEnd:
         strategy = self.strategy
         while True:
             end = self._attempt()
@@ -119,6 +128,10 @@ class StreamingService(PipelineSetup):
             if self.restarts == 0 and self.coordinator is None:
                 raise
             return StageDied(None, f"the attempt could not start: {error}", error)
+        except BaseException:  # terminated while it started
+            self._stopped_apart()
+            self._end(RunStatus.CANCELED, clean=False)
+            raise
         try:
             end = self._supervise()
         except BaseException:
@@ -134,8 +147,9 @@ class StreamingService(PipelineSetup):
             ownership=Ownership.RESTART if self.restarts else Ownership.NEW_ATTEMPT,
             acks=AckDurability.AT_COMPLETION,
             background=DaemonBackground(),
+            lease=Lease(reads_mailbox=True),
         )
-        self.coordinator = attempt.coordinator
+        self.coordinator = self._leased = attempt.coordinator
         for uid in self.pipeline.stages:
             attempt.coordinator.report_stage(uid, StageStatus.INITIALIZING)
         self.current = StreamingRun(
@@ -149,7 +163,7 @@ class StreamingService(PipelineSetup):
             clock=self.clock,
             arguments=with_hooks(self.arguments, self.pipeline, attempt.hooks),
             settings=self.settings,
-            requests=Mailbox(self.clock, tell=self.reporter.info).serve,
+            requests=Mailbox(tell=self.reporter.info).serve,
         )
         self.current.start()
 
@@ -200,18 +214,31 @@ class StreamingService(PipelineSetup):
         if self.coordinator is not None:
             with suppress(CheckpointError):
                 self.coordinator.abandon(message)
-        self._end(RunStatus.SUSPENDED, clean=False)
+            self._tell_end(self.coordinator.hand_over)
+
+    def _release(self) -> None:
+        """Give the lease back, where the run ends between two attempts."""
+        if self._leased is not None:
+            with suppress(CheckpointError):
+                self._leased.release_lease()
 
     def _end(self, status: RunStatus, *, clean: bool) -> None:
         coordinator = self.coordinator
         if coordinator is None:
             return
+
+        def end() -> None:
+            if clean:
+                mark_ended(coordinator)
+            coordinator.close(status, clean=clean)
+
+        self._tell_end(end)
+
+    def _tell_end(self, end: Callable[[], None]) -> None:
         for pause in (0.0, 0.5, 2.0):
             time.sleep(pause)
             try:
-                if clean:
-                    mark_ended(coordinator)
-                coordinator.close(status, clean=clean)
+                end()
             except Fenced:
                 return
             except CheckpointError as error:

@@ -6,7 +6,8 @@ from typing import Any
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.supervision.liveness import OVERDUE, EndAttempt, NoAction, OwnerState, judge_attempt
+from dagster_ckpt.core.supervision.liveness import OVERDUE, EndAttempt, NoAction, judge_attempt
+from dagster_ckpt.core.supervision.owner import OwnerState
 
 NOW = 10_000.0
 
@@ -50,7 +51,13 @@ def test_a_run_of_another_instance_is_over_when_its_lease_is_long_over() -> None
     assert isinstance(judge_attempt(running(), OwnerState.UNKNOWN, now=NOW), NoAction)
 
 
-def test_a_run_dagster_believes_alive_is_never_ended_but_its_silence_is_told() -> None:
-    judged = judge_attempt(running(lease_until=NOW - 500), OwnerState.ALIVE, now=NOW)
+def test_a_run_dagster_believes_alive_is_ended_when_it_does_not_renew_its_lease_between_two_looks() -> None:
+    silent = running(lease_until=NOW - 500)
+    judged = judge_attempt(silent, OwnerState.ALIVE, now=NOW)
     assert isinstance(judged, NoAction)
     assert "has not renewed its lease for 500 s" in judged.why
+    awake = judge_attempt(silent, OwnerState.ALIVE, now=NOW, lease_before=NOW - 503)
+    assert isinstance(awake, NoAction), "it renewed its lease: its machine was asleep"
+    ended = judge_attempt(silent, OwnerState.ALIVE, now=NOW, lease_before=NOW - 500)
+    assert isinstance(ended, EndAttempt)
+    assert ended.status is RunStatus.SUSPENDED

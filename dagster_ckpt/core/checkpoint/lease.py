@@ -1,0 +1,54 @@
+"""Lease of an attempt: while its process lives it renews it in the record; one that nobody renews is over.
+
+Clocks of two machines differ, and a store may be away for a while: whoever wants to take a pipeline over therefore
+watches, by its own clock, whether the lease is renewed (``LeaseWatch``), and does not only read when it ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+
+LEASE = 10.0
+"""Seconds a run that says nothing is still taken to be alive."""
+RENEW_EVERY = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Lease that an attempt takes when it claims its epoch."""
+
+    reads_mailbox: bool
+    """It answers requests of other processes: a stream does."""
+    seconds: float = LEASE
+    renew_every: float = RENEW_EVERY
+
+
+def holds_lease(record: CoordinatorRecord, now: float) -> bool:
+    """Return True while the lease of the newest attempt is not over."""
+    return record.lease_until is not None and record.lease_until > now
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWatch:
+    """A lease as somebody who waits has seen it last."""
+
+    epoch: int
+    until: float | None
+    since: float
+    """Monotonic time at which it was first seen so."""
+
+    @classmethod
+    def of(cls, record: CoordinatorRecord, monotonic: float) -> LeaseWatch:
+        """Return the watch that begins now."""
+        return cls(record.epoch, record.lease_until, monotonic)
+
+    def seen(self, record: CoordinatorRecord, monotonic: float) -> LeaseWatch:
+        """Return the watch after another look: it begins again where the lease was renewed."""
+        same = (record.epoch, record.lease_until) == (self.epoch, self.until)
+        return self if same else LeaseWatch.of(record, monotonic)
+
+    def is_silent(self, monotonic: float) -> bool:
+        """Return True when it was watched for as long as a lease lasts and nobody has renewed it."""
+        return monotonic - self.since >= LEASE
