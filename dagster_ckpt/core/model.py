@@ -98,6 +98,11 @@ class CheckpointKind(StrEnum):
         """True for the two kinds that end the run."""
         return self in (CheckpointKind.SYNC_SAVEPOINT_SUSPEND, CheckpointKind.SYNC_SAVEPOINT_TERMINATE)
 
+    @property
+    def publishes(self) -> bool:
+        """True where tables show what it contains: plain savepoints are side branches, stages are not told of them."""
+        return not self.is_savepoint or self.is_synchronous
+
 
 class ObjectRef(Record):
     """A stored object and how to check it."""

@@ -31,6 +31,8 @@ SUCCEEDED_CHECK = "checkpoint_succeeded"
 VERIFIED_CHECK = "checkpoint_verified"
 RESTORABLE_CHECK = "checkpoint_restorable"
 AGE_CHECK = "checkpoint_age"
+UNPUBLISHED = "not_published"
+"""Metadata of a completed checkpoint whose tables do not show its rows yet."""
 
 
 class Restorable(StrEnum):
@@ -184,15 +186,33 @@ CheckMetadata = Mapping[str, str | int | float]
 
 
 def completed_event(
-    pipeline: PipelineId, metadata: CheckpointMetadata, *, uri: str, link: str | None
+    pipeline: PipelineId,
+    metadata: CheckpointMetadata,
+    *,
+    uri: str,
+    link: str | None,
+    unpublished: Mapping[str, str] | None = None,
 ) -> dg.AssetMaterialization:
-    """Return the materialization of a completed checkpoint or savepoint."""
+    """Return the materialization of a completed checkpoint or savepoint.
+
+    ``unpublished``: tables that do not show its rows yet, and why.
+    """
+    late = not_published(unpublished or {})
+    completed = f"{metadata.kind.value} {metadata.checkpoint_id} completed"
     return dg.AssetMaterialization(
         checkpoints_asset_key(pipeline),
         partition=partition_key(metadata),
-        description=f"{metadata.kind.value} {metadata.checkpoint_id} completed",
-        metadata=dict(completed_metadata(metadata, location=uri, link=link)),
+        description=f"{completed}; {late}" if late else completed,
+        metadata={
+            **completed_metadata(metadata, location=uri, link=link),
+            **({UNPUBLISHED: dg.MetadataValue.text(late)} if late else {}),
+        },
     )
+
+
+def not_published(tables: Mapping[str, str]) -> str:
+    """Return which tables do not show the rows of a completed checkpoint yet, and why; empty: all of them do."""
+    return "; ".join(f"table {name} does not show its rows yet: {why}" for name, why in tables.items())
 
 
 def failure_metadata(event: CheckpointFailed) -> dict[str, str | int | float]:

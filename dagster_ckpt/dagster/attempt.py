@@ -14,7 +14,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.outcomes import Completed, Failed
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.dagster.asset import history_metadata
+from dagster_ckpt.dagster.asset import history_metadata, not_published
 from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, SPARK_KEY, epoch_job_name
 from dagster_ckpt.dagster.resources import coordinator_of
@@ -89,6 +89,7 @@ class PipelineAttempt:
         self._attempt = Attempt.open(setup, EpochGateway, lease=Lease(reads_mailbox=False))
         self.coordinator = self._attempt.coordinator
         self.tables = self._attempt.tables
+        self.events.unpublished = lambda: self.tables.unpublished
 
     @classmethod
     def of(
@@ -146,8 +147,8 @@ class PipelineAttempt:
                 self.events.warn(f"this run has no checkpoint: {outcome.message or outcome.reason.text}")
         context.add_output_metadata(history_metadata(recent_checkpoints(self.coordinator)))
         self.close(RunStatus.SUSPENDED, clean=True)
-        if self.tables.unpublished:
-            why = "; ".join(f"{name}: {reason}" for name, reason in self.tables.unpublished.items())
+        why = not_published(self.tables.unpublished)
+        if why:
             raise dg.Failure(
                 description="the checkpoint is complete and holds all rows, but tables do not show its rows yet, and "
                 f"the next run tries again: {why}",
@@ -183,6 +184,9 @@ class PipelineAttempt:
                 else "it was not triggered"
             )
             raise Declined(f"the {request.kind.noun} failed and nothing of it remains: {why}")
+        late = not_published(self.tables.unpublished)
+        if late:
+            self.events.warn(f"the {request.kind.noun} is complete, but {late}")
         return outcome
 
     def epoch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
@@ -26,12 +26,14 @@ from dagster_ckpt.core.coordinator.events import (
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.paths import checkpoint_key
 from dagster_ckpt.dagster.asset import (
+    UNPUBLISHED,
     checkpoints_asset_key,
     checkpoints_partitions,
     completed_event,
     failed_events,
     failure_sentence,
     history_metadata,
+    not_published,
     partition_key,
     restore_link,
     succeeded_evaluation,
@@ -59,6 +61,8 @@ class DagsterEvents:
         self._restore_op = restore_op
         self._ui_base_url = ui_base_url
         self._context: dg.OpExecutionContext | None = None
+        self.unpublished: Callable[[], Mapping[str, str]] = dict
+        """Returns the tables that do not show the newest checkpoint's rows, and why; asked when one completed."""
 
     def attach(self, context: dg.OpExecutionContext) -> None:
         """Write to this op from now on."""
@@ -77,6 +81,10 @@ class DagsterEvents:
 
     def __call__(self, event: CoordinatorEvent) -> None:
         """Hear one event of the coordinator."""
+        self.hear(event, self.unpublished())
+
+    def hear(self, event: CoordinatorEvent, unpublished: Mapping[str, str]) -> None:
+        """Hear one event, with the tables that were not published when it was told."""
         match event:
             case CheckpointTriggered():
                 self.info(f"{event.kind.value} {event.checkpoint_id} triggered")
@@ -86,7 +94,7 @@ class DagsterEvents:
                     f"({event.acknowledged}/{event.expected})"
                 )
             case CheckpointCompleted():
-                self._completed(event)
+                self._completed(event, unpublished if event.kind.publishes else {})
             case CheckpointFailed():
                 self._failed(event)
             case CheckpointRejected():
@@ -104,16 +112,21 @@ class DagsterEvents:
 
     # --- what each becomes -------------------------------------------------------------------------------------
 
-    def _completed(self, event: CheckpointCompleted) -> None:
+    def _completed(self, event: CheckpointCompleted, unpublished: Mapping[str, str]) -> None:
         context = self._context
         if context is None:
             return
         key = partition_key(event.metadata)
         context.instance.add_dynamic_partitions(checkpoints_partitions(self._pipeline).name or "", [key])
         link = self._link(context, key)
-        context.log_event(completed_event(self._pipeline, event.metadata, uri=event.uri, link=link))
+        context.log_event(
+            completed_event(self._pipeline, event.metadata, uri=event.uri, link=link, unpublished=unpublished)
+        )
+        late = {UNPUBLISHED: not_published(unpublished)} if unpublished else {}
         self._check(
-            context, passed=True, metadata={"checkpoint": int(event.checkpoint_id), "consecutive_failures": 0}
+            context,
+            passed=True,
+            metadata={"checkpoint": int(event.checkpoint_id), "consecutive_failures": 0, **late},
         )
 
     def _failed(self, event: CheckpointFailed) -> None:
@@ -172,6 +185,14 @@ _QUIET = (CheckpointTriggered, StageAcknowledged, CheckpointSubsumed)
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """An event of the coordinator, and the tables that were not published when it was told."""
+
+    event: CoordinatorEvent
+    unpublished: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A stream at one moment, and its latest checkpoints."""
 
@@ -186,9 +207,7 @@ class StreamingEvents:
         self._events = events
         self._pipeline = pipeline
         self._context = context
-        self._queue: queue.SimpleQueue[CoordinatorEvent | tuple[str, str] | Progress | None] = (
-            queue.SimpleQueue()
-        )
+        self._queue: queue.SimpleQueue[Told | tuple[str, str] | Progress | None] = queue.SimpleQueue()
         events.attach(context)
         self._thread = threading.Thread(target=self._write, name="dagster-events", daemon=True)
         self._thread.start()
@@ -196,7 +215,7 @@ class StreamingEvents:
     def __call__(self, event: CoordinatorEvent) -> None:
         """Hear one event of the coordinator."""
         if not isinstance(event, _QUIET):
-            self._queue.put(event)
+            self._queue.put(Told(event, dict(self._events.unpublished())))
 
     def info(self, message: str) -> None:
         """Say something an operator may want to read."""
@@ -222,14 +241,14 @@ class StreamingEvents:
             except Exception as error:  # an event log that cannot be written must not end the stream
                 self._context.log.warning(f"an event could not be written: {error}")
 
-    def _write_one(self, item: CoordinatorEvent | tuple[str, str] | Progress) -> None:
+    def _write_one(self, item: Told | tuple[str, str] | Progress) -> None:
         if isinstance(item, tuple):
             level, message = item
             (self._events.warn if level == "warn" else self._events.info)(message)
         elif isinstance(item, Progress):
             self._observe(item.seen, item.history)
         else:
-            self._events(item)
+            self._events.hear(item.event, item.unpublished)
 
     def _observe(self, seen: StreamProgress, history: Sequence[CheckpointStatistics]) -> None:
         pending = " ".join(seen.lines()) or "no checkpoint is pending"

@@ -222,26 +222,21 @@ def complete(state: CoordinatorState, input: MetadataWritten, now: Now) -> Decis
     entry = _entry(state, pending, input, statistics)
     decision = _stored(_without(state, number), entry, progress, now)
     subsumed = decision.answer
-    decision = decision.telling(
-        CheckpointCompleted(
-            checkpoint_id=number,
-            kind=entry.kind,
-            metadata=input.metadata,
-            uri=entry.location.uri,
-            statistics=statistics,
-            subsumed=subsumed,
-        )
+    told = CheckpointCompleted(
+        checkpoint_id=number,
+        kind=entry.kind,
+        metadata=input.metadata,
+        uri=entry.location.uri,
+        statistics=statistics,
+        subsumed=subsumed,
     )
     after = remembered(decision.state, statistics)
     decision = replace(decision, state=after, history=(*decision.history, statistics), answer=None)
-    if _notifies(entry):
+    if entry.kind.publishes:
         decision = decision.then(_notified, entry, progress, subsumed, now)
+    # People are told last: they read tables that the notice lets be published.
+    decision = decision.telling(told)
     return decision.then(with_savepoint_result, number, SavepointCreated(number, entry.location.uri), now)
-
-
-def _notifies(entry: CompletedRecord) -> bool:
-    """Plain savepoints are side branches: they subsume nothing and publish nothing."""
-    return not entry.kind.is_savepoint or entry.kind.is_synchronous
 
 
 def _entry(

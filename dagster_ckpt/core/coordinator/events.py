@@ -45,7 +45,7 @@ class StageAcknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCompleted:
-    """It is complete and restorable."""
+    """It is complete and restorable; told after the stages were notified, which publish what it contains."""
 
     checkpoint_id: CheckpointId
     kind: CheckpointKind

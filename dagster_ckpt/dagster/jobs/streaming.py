@@ -13,6 +13,7 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.settings import word_of
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.dagster.asset import not_published
 from dagster_ckpt.dagster.events import DagsterEvents, StreamingEvents
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.epoch import RunConfig
@@ -120,16 +121,13 @@ def _stream(
     context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: StreamConfig, admit: Admit
 ) -> ServiceEnd:
     resource = coordinator_of(context)
-    events = StreamingEvents(
-        DagsterEvents(
-            pipeline.name,
-            job_name=streaming_job_name(pipeline.name),
-            restore_op=STREAM_OP,
-            ui_base_url=resource.ui_base_url,
-        ),
+    told = DagsterEvents(
         pipeline.name,
-        context,
+        job_name=streaming_job_name(pipeline.name),
+        restore_op=STREAM_OP,
+        ui_base_url=resource.ui_base_url,
     )
+    events = StreamingEvents(told, pipeline.name, context)
     spark = getattr(context.resources, SPARK_KEY)
     service = StreamingService(
         pipeline=pipeline,
@@ -155,10 +153,15 @@ def _stream(
         admit=admit,
         watch=ProgressWatch(tell=events.progress, tell_every=config.progress_interval),
     )
+    told.unpublished = lambda: service.unpublished
     try:
-        return service.run()
+        end = service.run()
     finally:
         events.close()
+    late = not_published(service.unpublished)
+    if late:
+        context.log.warning(f"the next run publishes the rest: {late}")
+    return end
 
 
 def streaming_config(

@@ -32,7 +32,11 @@ class StageGateway:
         if self.attempt is None:
             return
         with self.publishing:
-            self.tables.publish(self.attempt, message.checkpoint_id, message.permit, self.reporter)
+            try:
+                self.tables.publish(self.attempt, message.checkpoint_id, message.permit, self.reporter)
+            except Exception as error:  # of which one is not known
+                self.tables.none_published(str(error))
+                raise
         for uid in self.tables.pipeline.stages:
             drop_local_copies_before(self.attempt.local_copies(uid), message.checkpoint_id)
 

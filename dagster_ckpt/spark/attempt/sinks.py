@@ -163,6 +163,11 @@ class PipelineSinks:
                     f"table {name}: published {done.rows:,} rows in {done.files} files for checkpoint {checkpoint}"
                 )
 
+    def none_published(self, why: str) -> None:
+        """Note that publishing failed before any sink could be asked."""
+        for _, name, _ in self._two_phase():
+            self.unpublished.setdefault(name, why)
+
     def missed_more_than(self, tolerable: int) -> str | None:
         """Say which sink was not published for more than so many checkpoints in a row, and why; None: none."""
         for name, missed in dict(self._missed).items():

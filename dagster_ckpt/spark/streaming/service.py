@@ -76,6 +76,8 @@ class StreamingService(PipelineSetup):
     coordinator: CheckpointCoordinator | None = None
     """Of the current attempt."""
     current: StreamingRun | None = None
+    unpublished: Mapping[str, str] = field(default_factory=dict)
+    """Tables of the current attempt that do not show the newest checkpoint's rows, and why; changes while it runs."""
     _leased: CheckpointCoordinator | None = None
     """Of the newest attempt that was claimed: it keeps the run's lease, also between two attempts."""
 
@@ -150,6 +152,7 @@ class StreamingService(PipelineSetup):
             lease=Lease(reads_mailbox=True),
         )
         self.coordinator = self._leased = attempt.coordinator
+        self.unpublished = attempt.tables.unpublished
         for uid in self.pipeline.stages:
             attempt.coordinator.report_stage(uid, StageStatus.INITIALIZING)
         self.current = StreamingRun(
