@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import dagster as dg
@@ -11,14 +12,14 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.coordinator.mailbox import Done, Refused, Waiting, is_alive
-from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.supervision.owner import Owner, OwnerState, judge_owner
 from dagster_ckpt.dagster.names import WILL_RETRY_TAG
 from dagster_ckpt.errors import Declined
-from dagster_ckpt.ports import CoordinatorStore
+from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.runtime.mailbox import NoRunningStream, look_up, post
+from dagster_ckpt.runtime.restore_facts import absolute_uri
 
 _LOOK_EVERY = 0.25
 ANSWER_TIMEOUT = 900.0
@@ -65,32 +66,40 @@ def request_from_running_stream(
     pipeline: CheckpointedPipeline,
     request: CheckpointRequest,
     *,
+    open_storage: Callable[[str], CheckpointStorage],
     timeout: float = ANSWER_TIMEOUT,
 ) -> SnapshotOfStream | None:
     """Let the streaming run that is alive take a checkpoint or savepoint, and wait for it; None: there is no such run.
 
-    With a synchronous kind the run ends with it; this returns when it has ended. Raises Declined when it failed, the
-    run died, or there is no answer within ``timeout`` seconds.
+    With a synchronous kind the run ends with it; this returns when it has ended. A relative target is one of this
+    process, which may work elsewhere than the run. Raises Declined when it failed, the run died, or there is no answer
+    within ``timeout`` seconds.
     """
-    asked = request if request.request_id else replace(request, request_id=uuid.uuid4().hex)
+    target = absolute_uri(request.target, open_storage) if request.target else ""
+    asked = replace(request, target=target, request_id=request.request_id or uuid.uuid4().hex)
     outcome = post(store, pipeline.name, asked, clock=SystemClock())
     if isinstance(outcome, NoRunningStream):
         return None
+    run = f"run {outcome.owner} of {pipeline.name!r}"
     until = time.monotonic() + timeout
+    taken_in: int | None = None
+    """Attempt that took it; a synchronous one is its last."""
     while time.monotonic() < until:
         answer, record = look_up(store, pipeline.name, asked.request_id)
+        is_gone = record.owner != outcome.owner or not is_alive(record, time.time())
         match answer:
             case Done(number, uri):
-                if not asked.kind.is_synchronous or record.status is not RunStatus.RUNNING:
+                if is_gone or not asked.kind.is_synchronous:
                     return SnapshotOfStream(int(number), uri, outcome.owner)
+                taken_in = taken_in or record.epoch
+                if record.epoch != taken_in:
+                    raise Declined(
+                        f"{run} took savepoint {uri}, and then failed over instead of ending: it goes on"
+                    )
             case Refused(why):
-                raise Declined(f"run {outcome.owner} of {pipeline.name!r} took no {request.kind.noun}: {why}")
+                raise Declined(f"{run} took no {request.kind.noun}: {why}")
             case Waiting():
-                pass
-        is_gone = record.owner != outcome.owner or not is_alive(record, time.time())
-        if is_gone and not isinstance(answer, Done):
-            raise Declined(
-                f"run {outcome.owner} of {pipeline.name!r} ended before it took the {request.kind.noun}"
-            )
+                if is_gone:
+                    raise Declined(f"{run} ended before it took the {request.kind.noun}")
         time.sleep(_LOOK_EVERY)
-    raise Declined(f"run {outcome.owner} of {pipeline.name!r} did not answer within {timeout:.0f} s")
+    raise Declined(f"{run} did not answer within {timeout:.0f} s")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dagster_ckpt.core.coordinator.events import CheckpointCompleted
+from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Completed, Failed, Rejected
 from dagster_ckpt.core.properties import RunStatus
@@ -91,6 +93,19 @@ def test_a_synchronous_savepoint_subsumes_older_pending_checkpoints_and_is_notif
     h.acknowledge_all(sp)
     assert h.completes("a") == [sp]
     assert h.completed == []
+
+
+def test_people_are_told_of_a_completion_after_the_stages_which_publish_what_it_contains() -> None:
+    h = two()
+    told_before: list[bool] = []
+
+    def publish(_: NotifyComplete) -> None:
+        told_before.append(any(isinstance(event, CheckpointCompleted) for event in h.events))
+
+    h.gateway.on_complete = publish
+    h.completed_checkpoint()
+    assert told_before == [False]
+    assert any(isinstance(event, CheckpointCompleted) for event in h.events)
 
 
 def test_the_subsumed_id_is_told_with_the_completion() -> None:

@@ -28,7 +28,10 @@ def build_stop_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
     def stop(context: dg.OpExecutionContext, config: StopConfig) -> None:
         suspend, drain = CheckpointKind.SYNC_SAVEPOINT_SUSPEND, CheckpointKind.SYNC_SAVEPOINT_TERMINATE
         request = config.request(drain if config.drain else suspend, f"stop-{context.run_id}")
-        taken = request_from_running_stream(coordinator_of(context).store(), pipeline, request)
+        resource = coordinator_of(context)
+        taken = request_from_running_stream(
+            resource.store(), pipeline, request, open_storage=resource.open_storage
+        )
         if taken is None:
             raise InvalidRequest(
                 f"no streaming run of pipeline {pipeline.name!r} is alive: there is nothing to stop "

@@ -26,7 +26,10 @@ def take_snapshot(
     snapshot failed.
     """
     what = request.kind.noun
-    of_stream = request_from_running_stream(coordinator_of(context).store(), pipeline, request)
+    resource = coordinator_of(context)
+    of_stream = request_from_running_stream(
+        resource.store(), pipeline, request, open_storage=resource.open_storage
+    )
     if of_stream is not None:
         place = of_stream.uri or "a newer checkpoint has taken its place"
         context.log.info(f"{what} {of_stream.checkpoint_id}, taken by run {of_stream.run_id}: {place}")

@@ -60,6 +60,14 @@ def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(
         unseen = lab.run(pipeline)
     assert not unseen.success
     assert "tables do not show its rows yet" in failure_text(unseen)
+    told = lab.materializations(pipeline)[0]
+    late = "table totals does not show its rows yet: the totals cannot be written"
+    assert (told.description, told.metadata["not_published"].value) == (
+        f"checkpoint 3 completed; {late}",
+        late,
+    )
+    [check] = unseen.get_asset_check_evaluations()
+    assert check.metadata["not_published"].value == late
     assert read_lines(lab.tables) == feed.expected_lines()
     assert lab.run(pipeline).success
     check_tables(lab, feed)
