@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +119,7 @@ class _Runner:
         if found is None:
             return dg.SkipReason("the pipeline has not run yet")
         run = found.dagster_run
-        others = self._left_to_others(run, code_location(context))
+        others = left_to_others(run, code_location(context), self.answered)
         if others:
             return dg.SkipReason(others)
         if read_cursor(context.cursor, RestartCursor).answered == run.run_id:
@@ -145,14 +145,15 @@ class _Runner:
         after = RestartCursor(answered=run.run_id)
         return dg.SensorResult(run_requests=[request], cursor=after.model_dump_json())
 
-    def _left_to_others(self, run: dg.DagsterRun, here: str | None) -> str:
-        """Return why a run is another sensor's to answer; empty: it is this one's."""
-        if run.job_name not in self.answered:
-            return f"the newest run is one of {run.job_name}: not this sensor's"
-        there = run.tags.get(LOCATION_TAG)
-        if here and there and here != there:
-            return f"the newest run is of code location {there}: left to the sensor there"
-        return ""
+
+def left_to_others(run: dg.DagsterRun, here: str | None, answered: Collection[str]) -> str:
+    """Return why a run is another sensor's to answer; empty: it is the one's in code location ``here``."""
+    if run.job_name not in answered:
+        return f"the newest run is one of {run.job_name}: not this sensor's"
+    there = run.tags.get(LOCATION_TAG)
+    if here and there and here != there:
+        return f"the newest run is of code location {there}: left to the sensor there"
+    return ""
 
 
 def restart_config(run_config: Mapping[str, Any], *, op: str, claimed: bool) -> dict[str, Any]:

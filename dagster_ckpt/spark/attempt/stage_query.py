@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,14 +37,32 @@ def _unguarded(write: BatchWriter) -> BatchWriter:
     return write
 
 
-def _free_name(spark: SparkSession, wanted: str) -> str:
-    """Return ``wanted``, numbered where a query that is still active in the session has that name.
+NAMES_TRIED = 20
+_NAME_IS_TAKEN = "already active"
+"""In what Spark says of a query whose name another one has (StreamingQueryManager)."""
 
-    It is of an attempt that is over: it can commit nothing any more, and a dead run's may never be stopped.
+
+def start_under_free_name(
+    start: Callable[[str], StreamingQuery], wanted: str, taken: Callable[[], Collection[str | None]]
+) -> StreamingQuery:
+    """Start a query under ``wanted``, numbered where one that is active in the session has that name.
+
+    That one is of an attempt that is over: it can commit nothing any more, and a dead run's may never be stopped. It
+    may also be just starting or ending, so that Spark refuses a name which nobody seemed to have.
     """
-    taken = {query.name for query in spark.streams.active}
-    names = (f"{wanted}.{number}" for number in itertools.count(2))
-    return next(name for name in itertools.chain([wanted], names) if name not in taken)
+    names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
+    refused: Exception | None = None
+    for _ in range(NAMES_TRIED):
+        used = taken()
+        name = next(name for name in names if name not in used)
+        try:
+            return start(name)
+        except Exception as error:
+            if _NAME_IS_TAKEN not in str(error) or f"name {name}" not in str(error):
+                raise
+            refused = error
+    assert refused is not None
+    raise refused
 
 
 @contextmanager
@@ -124,15 +142,18 @@ class StageQuery:
         stage = self.stage
         frame = self._output(spark)
         writer = (
-            frame.writeStream.queryName(_free_name(spark, f"{self.pipeline.name}.{self.uid}"))
-            .outputMode(stage.output_mode)
+            frame.writeStream.outputMode(stage.output_mode)
             .option("checkpointLocation", str(self.directory.query))
             .foreachBatch(self.guard(self._batch_writer(frame)))
         )
         trigger = (
             writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=interval)
         )
-        return trigger.start()
+        return start_under_free_name(
+            lambda name: trigger.queryName(name).start(),
+            f"{self.pipeline.name}.{self.uid}",
+            lambda: {query.name for query in spark.streams.active},
+        )
 
     def _output(self, spark: SparkSession) -> DataFrame:
         stage = self.stage

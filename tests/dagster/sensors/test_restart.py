@@ -7,9 +7,12 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 
 from dagster_ckpt import PipelineOptions, RestartPolicy
-from dagster_ckpt.dagster.sensors.restart import build_restart_sensor, restart_config
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.dagster.names import LOCATION_TAG, SKIPPED_TAG
+from dagster_ckpt.dagster.sensors.restart import build_restart_sensor, left_to_others, restart_config
 from tests.dagster.conftest import Site
 
 RESTART = "shop_restart"
@@ -140,3 +143,39 @@ def test_a_run_of_another_job_is_left_to_that_jobs_sensor(site: Site) -> None:
     with site.context() as context:
         data = other.evaluate_tick(context)
     assert data.skip_message == "the newest run is one of shop: not this sensor's"
+
+
+def test_a_run_whose_lease_is_long_over_is_restarted_though_dagster_believes_it_running(site: Site) -> None:
+    run = site.start_run()
+    coordinator = site.attempt(run).coordinator
+    assert "is going on" in site.tick(RESTART).said
+    coordinator.renew_lease(site.clock.now() + 10)
+    [request] = site.tick(RESTART).requests
+    assert request.run_key == f"restart-{run.run_id}"
+    cursor = site.tick("shop_safety_net").cursor
+    site.tick("shop_safety_net", cursor)
+    assert site.record.status is RunStatus.SUSPENDED
+    assert site.tick(RESTART).requests, "also where the safety net has ended its attempt by then"
+
+
+def test_a_run_that_was_skipped_does_not_hide_the_failed_one_it_gave_way_to(site: Site) -> None:
+    failed = site.start_run()
+    site.attempt(failed)
+    skipped = site.start_run(tags={SKIPPED_TAG: "true"})
+    site.instance.report_run_failed(failed)
+    assert skipped.status is dg.DagsterRunStatus.STARTED
+    [request] = site.tick(RESTART).requests
+    assert request.run_key == f"restart-{failed.run_id}"
+
+
+def test_the_run_of_another_code_location_is_left_to_the_sensor_there() -> None:
+    ours, theirs = (
+        create_run_for_test(dg.DagsterInstance.ephemeral(), job_name="shop", tags={LOCATION_TAG: name})
+        for name in ("here", "there")
+    )
+    assert left_to_others(ours, "here", {"shop"}) == ""
+    assert left_to_others(ours, None, {"shop"}) == ""
+    assert left_to_others(theirs, "here", {"shop"}) == (
+        "the newest run is of code location there: left to the sensor there"
+    )
+    assert "not this sensor's" in left_to_others(ours, "here", {"shop_streaming"})

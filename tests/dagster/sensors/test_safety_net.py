@@ -276,3 +276,16 @@ def test_sensors_that_are_a_safety_net_run_by_default_and_those_that_act_wait_to
         "shop_run_failed",
         "shop_run_canceled",
     }
+
+
+def test_a_killed_run_that_dagster_believes_running_is_ended_by_its_lease_after_two_looks(site: Site) -> None:
+    run = site.start_run()
+    coordinator = site.attempt(run).coordinator
+    coordinator.renew_lease(site.clock.now() + 10)
+    first = site.tick(NET)
+    assert "taken for dead unless it does so before the next tick" in first.said
+    coordinator.renew_lease(site.clock.now() + 20)
+    second = site.tick(NET, first.cursor)
+    assert site.record.status is RunStatus.RUNNING, "it renewed its lease: its machine was asleep"
+    assert "never said that it ended and its lease is over; settled" in site.tick(NET, second.cursor).said
+    assert site.record.status is RunStatus.SUSPENDED
