@@ -91,6 +91,11 @@ class PipelineAttempt:
         self.tables = self._attempt.tables
         self.events.unpublished = lambda: self.tables.unpublished
 
+    @staticmethod
+    def is_open(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> bool:
+        """Return True where this process has opened the run's attempt."""
+        return coordinator_of(context).remembered((pipeline.name, context.run_id)) is not None
+
     @classmethod
     def of(
         cls,

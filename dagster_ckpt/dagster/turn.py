@@ -29,12 +29,13 @@ from dagster_ckpt.core.supervision.owner import Alive, Silent
 from dagster_ckpt.dagster.lease import owner_of
 from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, stop_job_name
 from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.ports import Clock
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied
 from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.runtime.record_store import RecordStore
 
-LOOK_EVERY = 0.25
+LOOK_EVERY = 0.5
 LOOK_AT_OWN_RUN_EVERY = 4
 """Of so many looks at the pipeline, one is at the run that waits: it may have been marked as canceled."""
 
@@ -117,7 +118,13 @@ class Turn:
         watch: LeaseWatch | None = None
         said, looks = "", 0
         while True:
-            record = self.records.record(self.pipeline.name)
+            try:
+                record = self.records.record(self.pipeline.name)
+            except Unavailable:
+                if not said:
+                    raise
+                self.sleep(LOOK_EVERY)  # it was there when the wait began
+                continue
             if record is None or record.owner == self.run_id:
                 return 0 if record is None else record.epoch
             now = self.clock.monotonic()

@@ -73,6 +73,11 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
         description="Further settings, under our names or Flink's.",
         examples=[{"num_retained": 5, "execution.checkpointing.timeout": "2 min"}],
     )
+    concurrent_runs: str = Field(
+        default="",
+        description="A run that finds another one alive: queue (the default), skip or take_over.",
+        examples=["skip"],
+    )
     spark: SparkAttributes = Field(default_factory=SparkAttributes)
     savepoints: SavepointAttributes | None = Field(default=None, description="Scheduled savepoints.")
     alarm: AlarmAttributes = Field(default_factory=AlarmAttributes)
@@ -87,6 +92,7 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
             notify=_function(self.alarm.notify) if self.alarm.notify else None,
             restart=None if self.restart is None else self.restart.policy(),
             savepoints=None if self.savepoints is None else self.savepoints.schedule(),
+            concurrent_runs=self.concurrent_runs,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

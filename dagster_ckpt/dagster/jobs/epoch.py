@@ -156,6 +156,8 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
 
 def _joined(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> PipelineAttempt:
     """Return the attempt of the run; one that re-executes only some of the ops opens it here, in its turn."""
+    if PipelineAttempt.is_open(context, pipeline):  # one that was fenced since must say so, and not wait
+        return PipelineAttempt.of(context, pipeline)
     attempt = Turn.of(context, pipeline, ConcurrentRuns.QUEUE).take(
         lambda admit: PipelineAttempt.of(context, pipeline, admit=admit)
     )

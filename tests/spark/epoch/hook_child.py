@@ -16,7 +16,9 @@ def main(folder: Path) -> int:
     definitions = build_pipeline_definitions(
         hooked(folder),
         coordinator=CheckpointCoordinatorResource(
-            base_dir=str(folder / "lab"), table_dir=str(folder / "lab" / "tables")
+            base_dir=str(folder / "lab"),
+            table_dir=str(folder / "lab" / "tables"),
+            concurrent_runs="take_over",  # of the run that was killed before, whose lease is not over
         ),
         spark=SparkSessionResource(master="local[2,3]", conf=SPARK),
     )

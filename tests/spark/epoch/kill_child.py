@@ -19,6 +19,7 @@ def main(folder: Path, checkpoint_storage: str = "filesystem") -> int:
             base_dir=str(folder / "lab"),
             table_dir=str(folder / "lab" / "tables"),
             checkpoint_storage=checkpoint_storage,
+            concurrent_runs="take_over",  # of the run that was killed before, whose lease is not over
         ),
         spark=SparkSessionResource(
             master="local[2,3]",

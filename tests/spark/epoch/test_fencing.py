@@ -19,7 +19,7 @@ def _overtaken(lab: Lab, pipeline: CheckpointedPipeline, results: list[dg.Execut
 
     def matched(orders: Any, customers: Any) -> Any:
         if not results:
-            results.append(lab.run(pipeline))
+            results.append(lab.run(pipeline, concurrent_runs="take_over"))
         return original.fn(orders, customers)
 
     return CheckpointedPipeline(

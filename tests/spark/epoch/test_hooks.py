@@ -177,7 +177,7 @@ def test_a_run_killed_within_a_hook_is_made_good_and_its_completion_is_told_agai
     assert ["aborted", taken - 1] in diary.read(), "what the first kill left pending"
     diary.clear()
     diary.say("")
-    again = lab.run(pipeline)
+    again = lab.run(pipeline, concurrent_runs="take_over")
     assert again.success, failure_text(again)
     heard = [entry for entry in diary.read() if entry[0] != "source"]
     assert heard == [

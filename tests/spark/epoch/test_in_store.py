@@ -144,7 +144,7 @@ def test_a_run_killed_while_it_uploads_leaves_rows_that_the_next_one_removes(
     feed.customer("bob", "de")
     kill_a_run_when(tmp_path, lambda: any(rows.list("shop/shared/matched/2")), "the upload", "store")
     assert lab.record(pipeline).pending[0].checkpoint_id == 2
-    result = lab.run(pipeline)
+    result = lab.run(pipeline, concurrent_runs="take_over")
     assert result.success, failure_text(result)
     assert not [stored for uid in pipeline.stages for stored in rows.list(f"shop/shared/{uid}/2")]
     assert not list(rows.list("shop/chk-2"))
