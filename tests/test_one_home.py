@@ -15,7 +15,8 @@ LIBRARY = ROOT / "dagster_ckpt"
 FILES = "spark/files.py"
 
 HOMES = {
-    "decode_metadata": {"runtime/stored.py", "testing/coordinator/readings.py"},
+    "decode_metadata": {"testing/coordinator/readings.py"},
+    "read_metadata_text": {"core/metadata_text.py", "runtime/stored.py"},
     "decode_manifest": {"spark/snapshot/stored.py"},
     "os.replace": {
         FILES,

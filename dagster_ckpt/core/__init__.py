@@ -14,6 +14,7 @@ Words, which every folder below shares:
 | ``properties`` | what may be done to a snapshot of each kind |
 | ``label`` | name, labels and note of a snapshot |
 | ``model`` | persisted records: ``_metadata`` and the rows of a manifest |
+| ``json_text`` | JSON text parsed, whatever its shape |
 | ``metadata_text`` | the text of ``_metadata``, written and read with clear errors |
 | ``hook_state`` | the text of a pipeline hook's state |
 | ``storage`` | digests and listings of stored content |

@@ -1,45 +1,101 @@
-"""The text of ``_metadata``: how it is written, and the sentences a reader gets when it cannot be read."""
+"""The text of ``_metadata``: how it is written, and the sentences a reader gets when it cannot be read.
+
+Its last field is a checksum over all the others, so that a damaged number is not taken for another position. It is
+no signature: who rewrites the file can compute it again, which is why the coordinator's record keeps a digest too.
+"""
 
 from __future__ import annotations
 
-import json
+import hashlib
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 
+from dagster_ckpt.core.json_text import canonical, parse_json
 from dagster_ckpt.core.model import METADATA_FORMAT_VERSION, CheckpointMetadata
 from dagster_ckpt.errors import Corrupt
 
-__all__ = ["decode_metadata", "encode_metadata"]
+__all__ = ["CHECKSUM", "DecodedMetadata", "decode_metadata", "encode_metadata", "read_metadata_text"]
+
+CHECKSUM = "checksum"
+"""Field of the checksum: ``sha256:<hex>`` over the other fields as ``canonical`` spells them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedMetadata:
+    """What ``_metadata`` says, and whether it could be compared with a checksum."""
+
+    metadata: CheckpointMetadata
+    has_checksum: bool
+    """False: it was written before ``_metadata`` had one."""
 
 
 def encode_metadata(metadata: CheckpointMetadata) -> bytes:
-    """Return the content of ``_metadata``: JSON, indented for people, UTF-8."""
-    return (metadata.model_dump_json(indent=2) + "\n").encode()
+    """Return the content of ``_metadata``: JSON, indented for people, UTF-8, its checksum last."""
+    text = metadata.model_dump_json(indent=2)
+    checksum = _checksum_of(canonical(parse_json(text)))
+    fields = text.removesuffix("\n}")
+    return f'{fields},\n  "{CHECKSUM}": "{checksum}"\n}}\n'.encode()
 
 
 def decode_metadata(content: bytes, *, name: str) -> CheckpointMetadata:
+    """Return what ``_metadata`` says; raises as ``read_metadata_text`` does."""
+    return read_metadata_text(content, name=name).metadata
+
+
+def read_metadata_text(content: bytes, *, name: str) -> DecodedMetadata:
     """Return what ``_metadata`` says; ``name`` (its key or URI) is for the message.
 
     Raises Corrupt for anything but complete metadata of the format this version writes: nothing is guessed.
     """
+    document = _document(content, name)
+    has_checksum = CHECKSUM in document
+    recorded = document.pop(CHECKSUM, None)
     try:
-        document = json.loads(content)
-    except ValueError as error:
-        raise Corrupt(
-            f"{name} is not complete JSON ({error}): it is damaged or no checkpoint metadata; "
-            "restore from another checkpoint"
-        ) from error
-    if not isinstance(document, dict) or "format_version" not in document:
-        raise Corrupt(f"{name} is not checkpoint metadata of dagster_ckpt: it names no format_version")
-    if document["format_version"] != METADATA_FORMAT_VERSION:
-        raise Corrupt(
-            f"{name} has format version {document['format_version']!r}; this library reads version "
-            f"{METADATA_FORMAT_VERSION}: use the library version that wrote it"
-        )
-    try:
-        return CheckpointMetadata.model_validate_json(content)
+        text = canonical(document)
+        metadata = CheckpointMetadata.model_validate_json(text)
     except ValidationError as error:
         lines = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
         raise Corrupt(
             f"{name} is not valid checkpoint metadata ({lines}): it is damaged, or a newer library wrote it"
         ) from error
+    except ValueError as error:
+        raise _incomplete(name, error) from error
+    if has_checksum and recorded != _checksum_of(text):
+        raise Corrupt(
+            f"{name} is not as it was written (its checksum differs): it is damaged, or was edited; "
+            "restore from another checkpoint or savepoint"
+        )
+    return DecodedMetadata(metadata, has_checksum=has_checksum)
+
+
+def _document(content: bytes, name: str) -> dict[str, Any]:
+    try:
+        document = parse_json(content)
+    except ValueError as error:
+        raise _incomplete(name, error) from error
+    if not isinstance(document, dict) or "format_version" not in document:
+        raise Corrupt(f"{name} is not checkpoint metadata of dagster_ckpt: it names no format_version")
+    if document["format_version"] != METADATA_FORMAT_VERSION:
+        raise Corrupt(
+            f"{name} has format version {_shortened(document['format_version'])}; this library reads version "
+            f"{METADATA_FORMAT_VERSION}: use the library version that wrote it"
+        )
+    return document
+
+
+def _incomplete(name: str, error: ValueError) -> Corrupt:
+    return Corrupt(
+        f"{name} is not complete JSON ({error}): it is damaged or no checkpoint metadata; "
+        "restore from another checkpoint"
+    )
+
+
+def _shortened(value: object) -> str:
+    text = repr(value) if isinstance(value, (int, float, str)) else type(value).__name__
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _checksum_of(text: bytes) -> str:
+    return f"sha256:{hashlib.sha256(text).hexdigest()}"

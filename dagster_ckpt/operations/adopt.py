@@ -97,14 +97,16 @@ def adopt_checkpoint(
     try:
         taken = taking.upload_all(directories, plans, progress)
         metadata = taking.metadata(taken, now=now).model_copy(update=said.fields())
-        taking.complete(metadata)
+        checksum = taking.complete(metadata)
     except BaseException:
         with suppress(CheckpointError):
             storage.delete(taking.written)
         raise
     location = SnapshotLocation(base_uri=storage.base_uri, folder=taking.folder)
     size = sum(one.plan.bytes_full for one in taken)
-    register_or_remove(deployment, metadata, location, size, written=taking.written)
+    register_or_remove(
+        deployment, metadata, location, size, metadata_checksum=checksum, written=taking.written
+    )
     return Adoption(
         savepoint=Imported(pipeline=pipeline, checkpoint_id=number, location=location, bytes=size),
         stages=tuple(_adopted(one) for one in taken),
@@ -182,12 +184,14 @@ class _Taking:
             stages=tuple(_snapshot(one) for one in taken),
         )
 
-    def complete(self, metadata: CheckpointMetadata) -> None:
-        """Write ``_metadata``: from here on it is a savepoint."""
+    def complete(self, metadata: CheckpointMetadata) -> str:
+        """Write ``_metadata``, from when on it is a savepoint; return the file's checksum."""
         key = paths.metadata(self.folder)
-        if isinstance(self.storage.create(key, encode_metadata(metadata)), AlreadyExists):
+        made = self.storage.create(key, encode_metadata(metadata))
+        if isinstance(made, AlreadyExists):
             raise Unavailable(f"{self.folder} appeared in {self.storage.base_uri} meanwhile: try again")
         self.written.append(key)
+        return made.checksum
 
 
 # --- reading Spark's directory --------------------------------------------------------------------------------

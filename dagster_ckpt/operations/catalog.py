@@ -312,7 +312,8 @@ def _what_became_of(
 
 def _open(deployment: Deployment, record: CoordinatorRecord, chosen: FromSnapshot) -> FoundSnapshot:
     storage = deployment.open_storage(chosen.location.base_uri)
-    stored = open_snapshot(storage, chosen.location.folder)
+    digest = chosen.known.metadata_checksum if chosen.known is not None else ""
+    stored = open_snapshot(storage, chosen.location.folder, recorded=digest)
     if chosen.known is not None and stored.metadata.checkpoint_id != chosen.known.checkpoint_id:
         raise Corrupt(
             f"{chosen.location.uri} should hold {chosen.known.key}, but its metadata is of snapshot "
@@ -332,7 +333,7 @@ def _find_by_uri(deployment: Deployment, uri: str) -> FoundSnapshot:
     opened = open_snapshot(deployment.open_storage(given.base_uri), given.folder)
     location = location_of(uri, opened.metadata)
     storage = deployment.open_storage(location.base_uri)
-    stored = StoredSnapshot(storage=storage, folder=location.folder, metadata=opened.metadata)
+    stored = replace(opened, storage=storage, folder=location.folder)
     return FoundSnapshot(stored=stored, location=location, known=None)
 
 

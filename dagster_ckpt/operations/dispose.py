@@ -143,7 +143,7 @@ def _built_on_by(deployment: Deployment, record: CoordinatorRecord, found: Found
         if same_place(entry.location.uri, found.location.uri) or _is_savepoint(entry):
             continue
         storage = deployment.open_storage(entry.location.base_uri)
-        files = files_of(open_snapshot(storage, entry.location.folder))
+        files = files_of(open_snapshot(storage, entry.location.folder, recorded=entry.metadata_checksum))
         inside = f"{found.location.uri}/"
         if any(f"{files.base_uri}/{key}".startswith(inside) for key in files.keys):
             yield f"{entry.known.key} of pipeline {record.pipeline!r} uses its files"

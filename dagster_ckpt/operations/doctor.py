@@ -179,7 +179,8 @@ def _of_record(deployment: Deployment, record: CoordinatorRecord, now: float) ->
         what = f"{entry.known.key} ({entry.location.uri})"
         try:
             storage = deployment.open_storage(entry.location.base_uri)
-            missing = missing_files(open_snapshot(storage, entry.location.folder))
+            stored = open_snapshot(storage, entry.location.folder, recorded=entry.metadata_checksum)
+            missing = missing_files(stored)
         except NotFound as error:
             yield _cannot_restore(FindingKind.MISSING, pipeline, what, str(error))
             continue

@@ -57,6 +57,8 @@ class Exported:
     bytes: int
     keys: tuple[str, ...] = field(repr=False)
     """Every object that was written, ``_metadata`` last."""
+    metadata_checksum: str = ""
+    """Of its ``_metadata`` file."""
 
     @property
     def uri(self) -> str:
@@ -98,7 +100,7 @@ def export_snapshot(
     try:
         stages = tuple(copy.stage(stage, lists[stage.uid]) for stage in source.metadata.stages)
         metadata = _metadata(source, stages, changes)
-        copy.create(paths.metadata(folder), encode_metadata(metadata))
+        written = copy.create(paths.metadata(folder), encode_metadata(metadata))
     except BaseException:
         with suppress(CheckpointError):
             target.delete(copy.written)
@@ -109,6 +111,7 @@ def export_snapshot(
         files=sum(len(entries) for entries in lists.values()),
         bytes=sum(e.size for entries in lists.values() for e in entries),
         keys=tuple(copy.written),
+        metadata_checksum=written.checksum,
     )
 
 

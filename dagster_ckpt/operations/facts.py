@@ -7,7 +7,7 @@ snapshot that is complete in storage keeps its files although the record has for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dagster_ckpt.core import paths
@@ -43,6 +43,8 @@ class Gathered:
     """Checkpoints of which nothing may be deleted."""
     needed: tuple[SnapshotLocation, ...]
     """Every snapshot that some pipeline of this store can be restored from."""
+    checksums: Mapping[str, str]
+    """Recorded checksum of ``_metadata`` by the snapshot's URI, where one is recorded."""
     failed_savepoints: tuple[SnapshotLocation, ...]
     """Folders of savepoints that failed."""
 
@@ -61,6 +63,7 @@ def gather(deployment: Deployment, pipeline: PipelineId) -> Gathered:
         over=frozenset(_over(record, rows)) - uncertain,
         uncertain=uncertain,
         needed=tuple(location for one in (record, *others) for location in _restorable(one)),
+        checksums={e.location.uri: e.metadata_checksum for one in (record, *others) for e in entries_of(one)},
         failed_savepoints=tuple(_failed_savepoints(record, rows)),
     )
 
@@ -137,7 +140,7 @@ def survey(deployment: Deployment, gathered: Gathered) -> Listing:
     needed = _Needed()
     local = [location for location in gathered.needed if _is_at(location, here)]
     for location in local:
-        _add(needed, here, location.folder)
+        _add(needed, here, location.folder, recorded=gathered.checksums.get(location.uri, ""))
     unrecorded = tuple(_unrecorded(found, gathered, here, local))
     for location in unrecorded:
         _add(needed, here, location.folder)
@@ -159,9 +162,9 @@ def _is_at(location: SnapshotLocation, storage: CheckpointStorage) -> bool:
     return same_place(location.base_uri, storage.base_uri)
 
 
-def _add(needed: _Needed, storage: CheckpointStorage, folder: str) -> None:
+def _add(needed: _Needed, storage: CheckpointStorage, folder: str, *, recorded: str = "") -> None:
     try:
-        needed.keys |= files_of(open_snapshot(storage, folder)).keys
+        needed.keys |= files_of(open_snapshot(storage, folder, recorded=recorded)).keys
     except (Corrupt, NotFound) as error:
         needed.obstacles.append(f"{storage.base_uri}/{folder}: {error}")
 

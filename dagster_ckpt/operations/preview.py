@@ -306,9 +306,8 @@ class _Now:
         newest: StoredSnapshot | None = None
         if entry is not None:
             try:
-                newest = open_snapshot(
-                    deployment.open_storage(entry.location.base_uri), entry.location.folder
-                )
+                storage = deployment.open_storage(entry.location.base_uri)
+                newest = open_snapshot(storage, entry.location.folder, recorded=entry.metadata_checksum)
             except (NotFound, Corrupt):
                 newest = None
         directory = Path(record.working_directory) if record.working_directory else None

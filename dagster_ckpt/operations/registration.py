@@ -94,7 +94,12 @@ def import_snapshot(
                 progress=progress,
             )
             register_or_remove(
-                deployment, copied.metadata, copied.location, copied.bytes, written=copied.keys
+                deployment,
+                copied.metadata,
+                copied.location,
+                copied.bytes,
+                metadata_checksum=copied.metadata_checksum,
+                written=copied.keys,
             )
             return _imported(copied.metadata, copied.location, copied.bytes)
     assert_never(mode)
@@ -131,7 +136,13 @@ def _refer(
             "and the copy gets a number of its own"
         )
     changed = metadata.model_copy(update=label.applied_to(metadata.label).fields())
-    register_savepoint(deployment, changed, found.location, verified.bytes)
+    register_savepoint(
+        deployment,
+        changed,
+        found.location,
+        verified.bytes,
+        metadata_checksum=found.stored.metadata_checksum,
+    )
     return _imported(changed, found.location, verified.bytes)
 
 
@@ -177,7 +188,12 @@ def _is_the_very_one(deployment: Deployment, record: CoordinatorRecord, metadata
 
 
 def register_savepoint(
-    deployment: Deployment, metadata: CheckpointMetadata, location: SnapshotLocation, size: int
+    deployment: Deployment,
+    metadata: CheckpointMetadata,
+    location: SnapshotLocation,
+    size: int,
+    *,
+    metadata_checksum: str,
 ) -> None:
     """Add a savepoint whose files are complete to the record and the history. Raises InvalidRequest if it is there."""
 
@@ -188,7 +204,7 @@ def register_savepoint(
                 raise InvalidRequest(
                     f"pipeline {record.pipeline!r} already has {known.known.key} at {known.location.uri}"
                 )
-        entry = _entry(record, metadata, location, size)
+        entry = _entry(record, metadata, location, size, metadata_checksum)
         return RecordChange(
             answer=None,
             record=record.model_copy(
@@ -209,6 +225,7 @@ def register_or_remove(
     location: SnapshotLocation,
     size: int,
     *,
+    metadata_checksum: str,
     written: Sequence[str],
 ) -> None:
     """Register a savepoint; remove the files ``written`` for it where it certainly was not registered.
@@ -216,7 +233,7 @@ def register_or_remove(
     After OutcomeUnknown, and when the process is interrupted, they stay: the record may name them.
     """
     try:
-        register_savepoint(deployment, metadata, location, size)
+        register_savepoint(deployment, metadata, location, size, metadata_checksum=metadata_checksum)
     except (InvalidRequest, Corrupt, Unavailable):
         with suppress(CheckpointError):
             deployment.open_storage(location.base_uri).delete(written)
@@ -224,10 +241,16 @@ def register_or_remove(
 
 
 def _entry(
-    record: CoordinatorRecord, metadata: CheckpointMetadata, location: SnapshotLocation, size: int
+    record: CoordinatorRecord,
+    metadata: CheckpointMetadata,
+    location: SnapshotLocation,
+    size: int,
+    metadata_checksum: str,
 ) -> CompletedRecord:
     properties = properties_for(CheckpointKind.SAVEPOINT, CheckpointConfig())
-    entry = CompletedRecord.of(metadata, location, properties, epoch=record.epoch)
+    entry = CompletedRecord.of(
+        metadata, location, properties, epoch=record.epoch, metadata_checksum=metadata_checksum
+    )
     return entry.model_copy(update={"bytes_full": size, "bytes_new": size})
 
 

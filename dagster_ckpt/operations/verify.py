@@ -16,6 +16,12 @@ from dagster_ckpt.spark.snapshot.stored import MissingFile, StoredSnapshot
 __all__ = ["FileProblem", "ProblemKind", "Verified", "not_opened", "verify_snapshot"]
 
 
+NO_CHECKSUM = (
+    "its _metadata was written before it carried a checksum: an edit of it that still reads well is not found; "
+    "'dagster-ckpt export' makes a copy that has one"
+)
+
+
 class ProblemKind(StrEnum):
     """Problem with a file."""
 
@@ -47,6 +53,8 @@ class Verified:
     files: int
     bytes: int
     problems: tuple[FileProblem, ...]
+    remarks: tuple[str, ...] = ()
+    """What could not be compared, though nothing is known to be wrong."""
 
     @property
     def is_intact(self) -> bool:
@@ -94,6 +102,7 @@ def verify_snapshot(
         files=len(work),
         bytes=sum(entry.size for _, entry in work),
         problems=tuple(sorted(problems, key=lambda p: (p.stage, p.path))),
+        remarks=() if source.has_own_checksum else (NO_CHECKSUM,),
     )
 
 

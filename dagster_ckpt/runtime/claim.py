@@ -212,6 +212,7 @@ def _restored_changes(
         restored.properties,
         epoch=epoch,
         taken_as=restored.metadata.kind,
+        metadata_checksum=restored.metadata_checksum,
     )
     changes["completed"] = tuple(sorted((*others, entry), key=lambda c: c.checkpoint_id))
     if restored.claim_mode is ClaimMode.CLAIM:

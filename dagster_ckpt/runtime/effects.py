@@ -33,7 +33,7 @@ from dagster_ckpt.runtime.checkpoint_log import log_event
 from dagster_ckpt.runtime.driver.hooks import HearsEnds, ResultPending, serialized
 from dagster_ckpt.runtime.engine import Engine
 from dagster_ckpt.runtime.shared_files import write_subtask_handles
-from dagster_ckpt.runtime.stored import read_metadata
+from dagster_ckpt.runtime.stored import read_stored_metadata
 
 log = logging.getLogger("dagster_ckpt.coordinator")
 
@@ -220,14 +220,15 @@ class EffectRunner:
         except OutcomeUnknown:
             made = AlreadyExists(key)  # read back below: it is there, or it is not
         if not isinstance(made, AlreadyExists):
-            return i.MetadataWritten(metadata, made.size)
+            return i.MetadataWritten(metadata, made.size, made.checksum)
         try:
-            found = read_metadata(storage, folder)
+            read = read_stored_metadata(storage, folder)
         except NotFound as error:
             raise OSError(f"{key} was not written") from error
+        found = read.metadata
         if found.model_copy(update={"completed_at": metadata.completed_at}) != metadata:
             raise Corrupt(f"{storage.base_uri}/{key} is another checkpoint's metadata: it is not overwritten")
-        return i.MetadataWritten(found, len(content))
+        return i.MetadataWritten(found, len(content), read.checksum)
 
     def _notify_complete(self, effect: e.SendComplete) -> None:
         self._setup.gateway.notify_complete(

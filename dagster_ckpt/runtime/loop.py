@@ -189,7 +189,8 @@ class EventLoop:
         """Return a completed checkpoint's metadata. Raises NotFound, Corrupt, Unavailable."""
         known = self._metadata.get(entry.checkpoint_id)
         if known is None:
-            known = read_metadata(self.outside.storage_at(entry.location.base_uri), entry.location.folder)
+            storage = self.outside.storage_at(entry.location.base_uri)
+            known = read_metadata(storage, entry.location.folder, recorded=entry.metadata_checksum)
             self._metadata = {**self._metadata, entry.checkpoint_id: known}
         return known
 

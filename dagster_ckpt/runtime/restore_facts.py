@@ -22,7 +22,7 @@ from dagster_ckpt.core.restore.point import ByUri, parse_restore_point
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
-from dagster_ckpt.runtime.stored import read_metadata
+from dagster_ckpt.runtime.stored import read_stored_metadata
 
 
 def known_history(pipeline: PipelineId, record: CoordinatorRecord | None) -> KnownHistory:
@@ -93,7 +93,9 @@ def decide_restore(setup: AttemptSetup, facts: RestoreFacts) -> RestoreDecision:
     if isinstance(choice, (Fresh, Adopt)):
         return choice
     try:
-        metadata = read_metadata(setup.storage_at(choice.location.base_uri), choice.location.folder)
+        storage = setup.storage_at(choice.location.base_uri)
+        recorded = choice.known.metadata_checksum if choice.known is not None else ""
+        read = read_stored_metadata(storage, choice.location.folder, recorded=recorded)
     except NotFound as error:
         if choice.known is None:
             # As it was named: a storage may spell its base in another way.
@@ -105,12 +107,13 @@ def decide_restore(setup: AttemptSetup, facts: RestoreFacts) -> RestoreDecision:
             f"{choice.known.key} is recorded at {choice.location.uri}, but its metadata is gone: "
             "restore from another snapshot with restore_from"
         ) from error
-    return restore_of(
+    restore = restore_of(
         choice,
-        metadata,
+        read.metadata,
         options=options,
         facts=facts,
         graph=setup.graph,
         config=setup.config,
-        purpose=purpose_for(setup.purpose, choice, metadata, facts),
+        purpose=purpose_for(setup.purpose, choice, read.metadata, facts),
     )
+    return replace(restore, metadata_checksum=read.checksum)

@@ -126,7 +126,9 @@ class SharedFiles:
         if entry.checkpoint_id in self._known:
             return
         if not entry.properties.unclaimed:
-            self._register(CheckpointId(entry.checkpoint_id), self._handles(entry.location))
+            self._register(
+                CheckpointId(entry.checkpoint_id), self._handles(entry.location, entry.metadata_checksum)
+            )
         self._known.add(entry.checkpoint_id)
 
     def _load_doomed(self, cleanup: CleanupRecord) -> None:
@@ -139,9 +141,9 @@ class SharedFiles:
         self._register(CheckpointId(cleanup.checkpoint_id), handles)
         self._known.add(cleanup.checkpoint_id)
 
-    def _handles(self, location: SnapshotLocation) -> list[StateHandle]:
+    def _handles(self, location: SnapshotLocation, recorded: str = "") -> list[StateHandle]:
         storage = self._storage_at(location.base_uri)
-        metadata = read_metadata(storage, location.folder)
+        metadata = read_metadata(storage, location.folder, recorded=recorded)
         if metadata.kind.is_savepoint:
             return []  # self-contained: all its files are in its folder
         found = handles_of(storage, metadata, self._read_manifest)

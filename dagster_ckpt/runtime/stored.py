@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dagster_ckpt.core import paths
-from dagster_ckpt.core.metadata_text import decode_metadata
+from dagster_ckpt.core.metadata_text import read_metadata_text
 from dagster_ckpt.core.model import CheckpointMetadata, ObjectRef
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, NotFound
@@ -14,10 +16,27 @@ class MissingFile(Corrupt):
     """A file that a snapshot names is not in its storage."""
 
 
-def read_metadata(storage: CheckpointStorage, location: str) -> CheckpointMetadata:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMetadata:
+    """Metadata as it was found in the storage."""
+
+    metadata: CheckpointMetadata
+    checksum: str
+    """Of the file: what the coordinator's record keeps."""
+    has_own_checksum: bool
+    """False: it was written before ``_metadata`` carried a checksum of itself."""
+
+
+def read_metadata(storage: CheckpointStorage, location: str, *, recorded: str = "") -> CheckpointMetadata:
+    """Return the metadata at ``location``; everything as for ``read_stored_metadata``."""
+    return read_stored_metadata(storage, location, recorded=recorded).metadata
+
+
+def read_stored_metadata(storage: CheckpointStorage, location: str, *, recorded: str = "") -> StoredMetadata:
     """Return the metadata at ``location``: the key of a snapshot's folder or of its ``_metadata`` file.
 
-    Raises NotFound when there is none, Corrupt when it cannot be understood, Unavailable.
+    ``recorded``: the file's checksum in the coordinator's record; empty: none is known. Raises NotFound when there is
+    no metadata, Corrupt when it cannot be understood or is not the recorded one, Unavailable.
     """
     folder = folder_of(location)
     key = paths.metadata(folder)
@@ -28,7 +47,15 @@ def read_metadata(storage: CheckpointStorage, location: str) -> CheckpointMetada
             f"{storage.base_uri}/{folder} is no checkpoint or savepoint: it has no {paths.METADATA_FILE} file "
             "(it was never completed, has been disposed of, or the path is wrong)"
         ) from error
-    return decode_metadata(content, name=f"{storage.base_uri}/{key}")
+    name = f"{storage.base_uri}/{key}"
+    decoded = read_metadata_text(content, name=name)
+    checksum = digest_bytes(content).checksum
+    if recorded not in ("", checksum):
+        raise Corrupt(
+            f"{name} is not the one that the coordinator recorded (its checksum differs): it was edited, or is of "
+            "another snapshot; bring back the original, or restore from another checkpoint or savepoint"
+        )
+    return StoredMetadata(metadata=decoded.metadata, checksum=checksum, has_own_checksum=decoded.has_checksum)
 
 
 def folder_of(location: str) -> str:

@@ -207,6 +207,7 @@ class World:
             completed_at=metadata.completed_at,
             trigger=TriggerRecord(periodic=False, name=metadata.name, note=metadata.note),
             bytes_full=sum(s.metrics.bytes_full for s in metadata.stages),
+            metadata_checksum=stored.metadata_checksum,
         )
         record = self.record(pipeline)
         where = "savepoints" if metadata.kind.is_savepoint else "completed"

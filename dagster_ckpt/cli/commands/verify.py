@@ -53,6 +53,8 @@ def _show_verified(output: Output, results: Sequence[Verified]) -> None:
     for found in results:
         verdict = "intact" if found.is_intact else f"{len(found.problems)} problems"
         output.say(f"{found.snapshot}: {verdict} ({found.files} files, {size(found.bytes)})")
+        for remark in found.remarks:
+            output.say(f"{found.snapshot}: {remark}")
         if found.problems:
             rows = [(p.stage, p.problem, p.path, p.message) for p in found.problems]
             output.table("", ("stage", "problem", "file", "what"), rows)

@@ -93,6 +93,8 @@ class CompletedRecord(Record):
     bytes_new: int = 0
     taken_as: CheckpointKind | None = None
     """What it was when it was taken, for one that came in by a restore (it counts towards the retained ones)."""
+    metadata_checksum: str = ""
+    """Of its ``_metadata`` file; empty: recorded before this was kept."""
 
     @classmethod
     def of(
@@ -103,6 +105,7 @@ class CompletedRecord(Record):
         *,
         epoch: int,
         taken_as: CheckpointKind | None = None,
+        metadata_checksum: str = "",
     ) -> CompletedRecord:
         """Return the entry of a snapshot this attempt did not take: restored, imported or exported."""
         return cls(
@@ -117,6 +120,7 @@ class CompletedRecord(Record):
             bytes_full=sum(s.metrics.bytes_full for s in metadata.stages),
             bytes_new=sum(s.metrics.bytes_new for s in metadata.stages),
             taken_as=taken_as,
+            metadata_checksum=metadata_checksum,
         )
 
     @property
@@ -133,6 +137,7 @@ class CompletedRecord(Record):
             location=self.location,
             properties=self.properties,
             epoch=CoordinatorEpoch(self.epoch),
+            metadata_checksum=self.metadata_checksum,
         )
 
 

@@ -254,6 +254,7 @@ def _entry(
         trigger=pending.trigger,
         bytes_full=statistics.bytes_full,
         bytes_new=statistics.bytes_new,
+        metadata_checksum=input.checksum,
     )
 
 

@@ -256,6 +256,8 @@ class MetadataWritten:
 
     metadata: CheckpointMetadata
     size: int
+    checksum: str = ""
+    """Of the file."""
 
 
 @dataclass(frozen=True, slots=True)

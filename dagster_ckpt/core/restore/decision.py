@@ -72,6 +72,8 @@ class Restore:
     """Leave out the in-flight data of channels (``without_channel_state_of``)."""
     reason: str
     next_checkpoint_id: CheckpointId
+    metadata_checksum: str = ""
+    """Of its ``_metadata`` file, as it was read."""
 
     def describe(self) -> str:
         """Return the snapshot as Flink's log names it: what it is, of when, and where."""

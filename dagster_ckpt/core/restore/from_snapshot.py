@@ -187,4 +187,5 @@ def as_known(decision: Restore, epoch: CoordinatorEpoch) -> KnownSnapshot:
         location=decision.location,
         properties=decision.properties,
         epoch=epoch,
+        metadata_checksum=decision.metadata_checksum,
     )

@@ -109,6 +109,8 @@ class KnownSnapshot(Record):
     properties: CheckpointProperties
     epoch: CoordinatorEpoch
     """Attempt that took it; for one from outside, the attempt that restored it."""
+    metadata_checksum: str = ""
+    """Of its ``_metadata`` file; empty: recorded before this was kept."""
 
     @property
     def key(self) -> str:

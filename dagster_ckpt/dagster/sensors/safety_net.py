@@ -149,7 +149,7 @@ class Supervisor:
         storage = self.resource.open_storage(entry.location.base_uri)
         key = entry.known.key
         try:
-            metadata = read_metadata(storage, entry.location.folder)
+            metadata = read_metadata(storage, entry.location.folder, recorded=entry.metadata_checksum)
         except (NotFound, Corrupt) as error:
             return dg.AssetMaterialization(
                 checkpoints_asset_key(self.pipeline.name),

@@ -13,7 +13,7 @@ from dagster_ckpt.core.storage import Digest
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage
-from dagster_ckpt.runtime.stored import MissingFile, folder_of, read_list, read_metadata
+from dagster_ckpt.runtime.stored import MissingFile, folder_of, read_list, read_metadata, read_stored_metadata
 from dagster_ckpt.spark.snapshot.manifest import decode_manifest
 
 __all__ = ["MissingFile", "StoredSnapshot", "open_snapshot", "read_manifest", "read_metadata"]
@@ -28,6 +28,10 @@ class StoredSnapshot:
     folder: str
     """Key of the snapshot's folder."""
     metadata: CheckpointMetadata
+    metadata_checksum: str = ""
+    """Of its ``_metadata`` file."""
+    has_own_checksum: bool = True
+    """False: its ``_metadata`` was written before it carried a checksum of itself."""
 
     @property
     def uri(self) -> str:
@@ -104,10 +108,15 @@ class StoredSnapshot:
         )
 
 
-def open_snapshot(storage: CheckpointStorage, location: str) -> StoredSnapshot:
-    """Read the metadata at ``location`` and return the snapshot; raises as ``read_metadata`` does."""
+def open_snapshot(storage: CheckpointStorage, location: str, *, recorded: str = "") -> StoredSnapshot:
+    """Read the metadata at ``location`` and return the snapshot; everything as for ``read_stored_metadata``."""
+    read = read_stored_metadata(storage, location, recorded=recorded)
     return StoredSnapshot(
-        storage=storage, folder=folder_of(location), metadata=read_metadata(storage, location)
+        storage=storage,
+        folder=folder_of(location),
+        metadata=read.metadata,
+        metadata_checksum=read.checksum,
+        has_own_checksum=read.has_own_checksum,
     )
 
 
