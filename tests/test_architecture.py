@@ -77,7 +77,7 @@ FLOORS = {
         "cli",
     ),
     "dagster_ckpt.core": (
-        "flink_options ids in_store json_text label reasons rescaling storage",
+        "flink_options ids in_store json_text label reasons rescaling safe_paths storage",
         "model settings",
         "config graph hook_state messages metadata_text paths request",
         "location properties",

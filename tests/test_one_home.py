@@ -18,6 +18,7 @@ HOMES = {
     "decode_metadata": {"testing/coordinator/readings.py"},
     "read_metadata_text": {"core/metadata_text.py", "runtime/stored.py"},
     "decode_manifest": {"spark/snapshot/stored.py"},
+    "json.loads": {"core/json_text.py", "core/hook_state.py"},
     "os.replace": {
         FILES,
         "adapters/local_keys.py",
@@ -30,7 +31,8 @@ HOMES = {
     "shutil.copyfile": {FILES},
 }
 """Adapters write objects, not files of the working directory, and import nothing of Spark's room. A pin that cannot
-be a link must not become a copy, which is why that one links by itself. Scenarios read ``_metadata`` as they please.
+be a link must not become a copy, which is why that one links by itself. Scenarios read ``_metadata`` as they please. A
+hook's state is parsed back from the text that was just made of it.
 """
 
 OWN_NAMES = ("query", "pins", "in_flight", "released", "sink", "sink/prepared", "_runs")

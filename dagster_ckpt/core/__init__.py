@@ -15,6 +15,7 @@ Words, which every folder below shares:
 | ``label`` | name, labels and note of a snapshot |
 | ``model`` | persisted records: ``_metadata`` and the rows of a manifest |
 | ``json_text`` | JSON text parsed, whatever its shape |
+| ``safe_paths`` | paths and names that persisted files give: below their folder, or refused |
 | ``metadata_text`` | the text of ``_metadata``, written and read with clear errors |
 | ``hook_state`` | the text of a pipeline hook's state |
 | ``storage`` | digests and listings of stored content |

@@ -5,20 +5,44 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["canonical", "parse_json"]
+__all__ = ["DEEPEST", "canonical", "parse_json"]
+
+DEEPEST = 200
+"""So deep may lists and objects be nested: nothing that is written here comes near, and readers call themselves."""
 
 
 def parse_json(text: str | bytes) -> Any:
     """Return what the text says. Raises ValueError for all that is not JSON, also where it is nested too deeply."""
     try:
-        return json.loads(text)
+        document = json.loads(text)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError(_TOO_DEEP) from error
+    opened = (
+        text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    )
+    if opened > DEEPEST and _is_deeper(document, DEEPEST):
+        raise ValueError(_TOO_DEEP)
+    return document
 
 
 def canonical(document: Any) -> bytes:
-    """Return the one text of a document: without white space, keys in order. Raises ValueError as ``parse_json``."""
-    try:
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    """Return the one text of a document that was parsed: without white space, keys in order."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+_TOO_DEEP = "it is nested too deeply"
+
+
+def _is_deeper(document: Any, limit: int) -> bool:
+    """Tell whether something lies more than ``limit`` lists or objects deep; found level by level."""
+    level = [document]
+    for _ in range(limit + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True

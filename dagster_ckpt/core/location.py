@@ -7,7 +7,7 @@ import re
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.model import CheckpointMetadata, Record
+from dagster_ckpt.core.model import CheckpointMetadata, Record, RelativePath
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -16,7 +16,7 @@ class SnapshotLocation(Record):
 
     base_uri: str
     """Keys of a checkpoint's files are relative to it."""
-    folder: str
+    folder: RelativePath
     """``<pipeline>/chk-31``, or a savepoint's folder, to which the keys of its files are relative."""
 
     @property
@@ -27,9 +27,15 @@ class SnapshotLocation(Record):
 
 
 def folder_of(uri: str) -> SnapshotLocation:
-    """Split the URI of a folder so that its ``_metadata`` can be read before anything is known of it."""
+    """Split the URI of a folder so that its ``_metadata`` can be read before anything is known of it.
+
+    Raises InvalidRequest for one that ends in no name, such as ``s3://bucket/..``.
+    """
     base, _, name = uri.rpartition("/")
-    return SnapshotLocation(base_uri=base or "/", folder=name)
+    try:
+        return SnapshotLocation(base_uri=base or "/", folder=name)
+    except ValueError as error:
+        raise InvalidRequest(f"{uri!r} is not the URI of a snapshot's folder: it ends in no name") from error
 
 
 def location_of(uri: str, metadata: CheckpointMetadata) -> SnapshotLocation:

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from dagster_ckpt.core.label import Labeled
+from dagster_ckpt.core.safe_paths import file_name, relative_path
 
 METADATA_FORMAT_VERSION = 1
+
+RelativePath = Annotated[str, AfterValidator(relative_path)]
+"""A path or key in a persisted record: it stays below its folder, or the record is refused."""
+FileName = Annotated[str, AfterValidator(file_name)]
+"""A name in a persisted record that becomes one part of a path."""
 
 
 class Record(BaseModel):
@@ -107,7 +113,7 @@ class CheckpointKind(StrEnum):
 class ObjectRef(Record):
     """A stored object and how to check it."""
 
-    key: str
+    key: RelativePath
     size: int
     checksum: str
 
@@ -152,7 +158,7 @@ class TableSnapshot(Record):
 class StageSnapshot(Record):
     """One stage's part of a checkpoint. A stateless stage has one too (its offsets)."""
 
-    uid: str
+    uid: FileName
     parallelism: int = Field(ge=1)
     max_parallelism: int | None = None
     manifest: ObjectRef | None = None
@@ -165,7 +171,7 @@ class StageSnapshot(Record):
     offsets: dict[str, str] = Field(default_factory=dict)
     """Spark's end offset per source (name or index) at the cut, as JSON text."""
     watermark_ms: int | None = None
-    input_positions: dict[str, int] = Field(default_factory=dict)
+    input_positions: dict[FileName, int] = Field(default_factory=dict)
     """Per upstream stage: index of this checkpoint's barrier in its channel log."""
     output_position: int | None = None
     """Index of this checkpoint's barrier in the stage's own channel log; None for a sink."""
@@ -190,7 +196,7 @@ class CheckpointMetadata(Labeled, Record):
     """The content of ``_metadata``: everything a restore needs besides the files it names."""
 
     format_version: Literal[1] = 1
-    pipeline: str
+    pipeline: FileName
     lineage: str = ""
     """Identity of the history it was taken in; empty: taken before histories had one."""
     lineages: tuple[str, ...] = ()

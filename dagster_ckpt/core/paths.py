@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.safe_paths import relative_path
 from dagster_ckpt.errors import InvalidRequest
 
 METADATA_FILE = "_metadata"
@@ -26,18 +27,21 @@ MANIFEST_FILE = "manifest.parquet"
 
 def checked_relative(path: str) -> str:
     """Return ``path`` when it stays below its root; raises InvalidRequest for absolute paths and '..'."""
-    if not _stays_below(path):
-        raise InvalidRequest(f"{path!r} is not a relative path below its root")
-    return path
+    try:
+        return relative_path(path)
+    except ValueError as error:
+        raise InvalidRequest(f"{path!r} is not a relative path below its root") from error
 
 
 def is_below(folder: str, key: str) -> bool:
     """Tell whether ``key`` names an object in ``folder``; a key that leaves it by '..' does not."""
-    return key.startswith(f"{folder}/") and _stays_below(key.removeprefix(f"{folder}/"))
-
-
-def _stays_below(path: str) -> bool:
-    return "\\" not in path and not any(part in ("", ".", "..") for part in path.split("/"))
+    if not key.startswith(f"{folder}/"):
+        return False
+    try:
+        relative_path(key.removeprefix(f"{folder}/"))
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

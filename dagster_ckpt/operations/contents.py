@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_ckpt.core import paths
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
 from dagster_ckpt.core.storage import StoredObject
 from dagster_ckpt.errors import Corrupt, NotFound
@@ -160,7 +160,7 @@ def _operator(
 ) -> Operator | None:
     lines = source.read(snapshot, entry).decode("utf-8", "replace").split("\n", 1)
     try:
-        document: dict[str, Any] = json.loads(lines[1])
+        document: dict[str, Any] = parse_json(lines[1])
         stores: list[dict[str, Any]] = document.get("stateStoreInfo") or []
         return Operator(
             operator=number,

@@ -6,7 +6,6 @@ where that is possible) into a folder that lives as long as the ``StageState``; 
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.contents import Operator, operators_of, require_stage
@@ -73,7 +73,7 @@ def _parts(operator: Operator) -> Iterator[tuple[str, dict[str, str]]]:
 def _variables(operator: Operator) -> list[str]:
     """Return the names of the state variables of ``transformWithState``; timers are no variables of the user."""
     try:
-        document: Any = json.loads(operator.properties or "{}")
+        document: Any = parse_json(operator.properties or "{}")
         variables = document.get("stateVariables") or []
         names = [str(variable["stateName"]) for variable in variables]
     except (ValueError, KeyError, TypeError, AttributeError):

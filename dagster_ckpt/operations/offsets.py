@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
+
+from dagster_ckpt.core.json_text import parse_json
 
 __all__ = ["OffsetStep", "step_between"]
 
@@ -48,7 +49,7 @@ def _counted(offset: str | None) -> dict[str, int] | None:
     if offset is None:
         return {}
     try:
-        value = json.loads(offset)
+        value = parse_json(offset)
     except ValueError:
         return None
     found: dict[str, int] = {}

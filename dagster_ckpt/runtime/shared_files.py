@@ -12,9 +12,11 @@ from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.files.shared_state import SharedStateRegistry
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.messages import StateHandle, StateScope
 from dagster_ckpt.core.model import CheckpointMetadata, ObjectRef, StageSnapshot
+from dagster_ckpt.core.safe_paths import relative_path
 from dagster_ckpt.core.storage import AlreadyExists
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
@@ -202,11 +204,11 @@ def handles_of_subtasks(
     content = read_list(storage, snapshot.subtask_handles, uid=snapshot.uid, key=key, owner=owner)
     try:
         return [
-            StateHandle(name, size, StateScope(scope))
-            for found in json.loads(content).values()
+            StateHandle(relative_path(name), int(size), StateScope(scope))
+            for found in parse_json(content).values()
             for name, size, scope in found
         ]
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise Corrupt(
             f"the file list of stage {snapshot.uid} in {owner or storage.base_uri} cannot be understood ({error}): "
             "restore from another checkpoint or savepoint"

@@ -14,7 +14,7 @@ from dagster_ckpt.core.checkpoint.failures import FailureCounter
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.label import Labeled
 from dagster_ckpt.core.location import SnapshotLocation
-from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, Record, StageSnapshot
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, FileName, Record, StageSnapshot
 from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
 from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.core.restore.facts import RestoreLine
@@ -44,7 +44,7 @@ class TriggerRecord(Labeled, Record):
 class PendingStageRecord(Record):
     """One stage's part of a pending checkpoint."""
 
-    uid: str
+    uid: FileName
     number: int = 0
     """The try of the stage whose acknowledgement counts …"""
     retries: int = 0
@@ -204,7 +204,7 @@ class CoordinatorRecord(Record):
     """The whole document."""
 
     format_version: Literal[1] = 1
-    pipeline: str
+    pipeline: FileName
     lineage: str = ""
     """Identity of the pipeline's history, made with its first record; empty: written before there was one."""
     lineages: tuple[str, ...] = ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from dagster_ckpt.authoring.stages import SourceBatch
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Declined, NotFound
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 
@@ -18,7 +18,7 @@ def read_source_batch(query_dir: Path, batch_id: BatchId) -> SourceBatch:
     try:
         texts = read_offsets(query_dir, batch_id)
         before = read_offsets(query_dir, BatchId(batch_id - 1)) if batch_id > 0 else {}
-        offsets = {name: json.loads(text) for name, text in texts.items()}
+        offsets = {name: parse_json(text) for name, text in texts.items()}
         read = tuple(
             path
             for name, text in texts.items()
@@ -33,7 +33,7 @@ def read_source_batch(query_dir: Path, batch_id: BatchId) -> SourceBatch:
 
 
 def _log_offset(text: str) -> int:
-    value = json.loads(text) if text else {}
+    value = parse_json(text) if text else {}
     return int(value.get("logOffset", -1)) if isinstance(value, dict) else -1
 
 
@@ -42,6 +42,6 @@ def _files_of(folder: Path, entry: int) -> Iterator[str]:
     single, compacted = folder / str(entry), folder / f"{entry}.compact"
     path = single if single.exists() else compacted
     for line in path.read_text(encoding="utf-8").splitlines()[1:]:
-        record = json.loads(line)
+        record = parse_json(line)
         if record.get("batchId") == entry:
             yield unquote(urlsplit(record["path"]).path)

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.core.safe_paths import relative_path
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.files import DataFile
 
@@ -110,8 +112,8 @@ def decode(content: bytes, name: str) -> Entry:
     understands.
     """
     try:
-        return _entry(json.loads(content))
-    except (ValueError, KeyError, TypeError) as error:
+        return _entry(parse_json(content))
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise Corrupt(
             f"{name} is not an entry of a channel log ({type(error).__name__}: {error}): "
             "restore the pipeline from its latest checkpoint"
@@ -138,11 +140,17 @@ def _document(entry: Entry) -> dict[str, Any]:
             assert_never(entry)
 
 
+_WHOLE_NUMBERS = frozenset({"batch_id", "checkpoint_id"})
+
+
 def _entry(document: dict[str, Any]) -> Entry:
     fields = dict(document)
+    for name in _WHOLE_NUMBERS & fields.keys():
+        if not isinstance(fields[name], int | None):
+            raise ValueError(f"its {name} is no number")
     match fields.pop("kind"):
         case "data":
-            return DataEntry(files=tuple(DataFile(*file) for file in fields.pop("files")), **fields)
+            return DataEntry(files=tuple(_file(*file) for file in fields.pop("files")), **fields)
         case "barrier":
             return BarrierEntry(**fields)
         case "cancel":
@@ -153,12 +161,16 @@ def _entry(document: dict[str, Any]) -> Entry:
             raise ValueError(f"unknown kind {other!r}")
 
 
+def _file(name: str, rows: int, size: int) -> DataFile:
+    return DataFile(relative_path(name), int(rows), int(size))
+
+
 def _decoded_options(text: str) -> BarrierOptions:
     from dagster_ckpt.core.messages import Alignment, BarrierOptions
     from dagster_ckpt.core.model import CheckpointKind
 
     try:
-        fields = json.loads(text)
+        fields = parse_json(text)
         if "kind" in fields:
             fields["kind"] = CheckpointKind(fields["kind"])
         if "alignment" in fields:

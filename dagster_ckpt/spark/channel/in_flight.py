@@ -129,6 +129,8 @@ def put_back(
     for reader in readers:
         folder = StageDirectory(reader).in_flight / upstream
         for path in sorted(folder.glob("*.json")):
+            if not path.stem.isdecimal():
+                raise Corrupt(f"{path} is no entry of a channel log: restore from another checkpoint")
             position = LogPosition(int(path.stem))
             entry = decode(path.read_bytes(), str(path))
             found[position] = _brought(entry, folder, log_dir, in_flight)

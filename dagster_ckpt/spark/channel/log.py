@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.channel.entries import (
     AlreadyAppended,
@@ -131,7 +132,7 @@ class ChannelLog:
         """Index of the first entry still kept (the base, until the log is truncated)."""
         path = self.directory / HEADER_FILE
         try:
-            document = json.loads(path.read_bytes())
+            document = parse_json(path.read_bytes())
             if document["format_version"] != FORMAT_VERSION:
                 raise ValueError(f"format version {document['format_version']}")
             return LogPosition(int(document["start"]))
@@ -139,7 +140,7 @@ class ChannelLog:
             raise NotFound(
                 f"{self.directory} holds no channel log: create it, or start its stage first"
             ) from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, OverflowError) as error:
             raise Corrupt(
                 f"{path} is damaged ({error}): restore the pipeline from its latest checkpoint"
             ) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 
@@ -132,7 +133,7 @@ def _moved(line: str, inputs: Mapping[str, StageUid], positions: Mapping[StageUi
 
 def _parsed(text: str) -> dict[str, object]:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

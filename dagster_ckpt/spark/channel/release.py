@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.channel.cursor import HoldNothing, Released, ReleasedThrough
 from dagster_ckpt.spark.directories import StageDirectory
@@ -47,12 +48,12 @@ class Release:
         except FileNotFoundError:
             return ReleasedThrough()
         try:
-            through = json.loads(content)["through"]
-        except (ValueError, KeyError, TypeError) as error:
+            through = parse_json(content)["through"]
+            return HoldNothing() if through == "all" else ReleasedThrough(CheckpointId(int(through)))
+        except (ValueError, LookupError, TypeError, OverflowError) as error:
             raise Corrupt(
                 f"{self._path} is damaged: {error}. Restart the pipeline: it is written again"
             ) from error
-        return HoldNothing() if through == "all" else ReleasedThrough(int(through))
 
     def through(self, checkpoint_id: CheckpointId) -> None:
         """Let readers pass all barriers up to and including ``checkpoint_id``; never takes a release back."""

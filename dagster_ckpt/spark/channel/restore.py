@@ -7,11 +7,12 @@ earlier entry gets empty ones. A reader that had run past the barrier (at-least-
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry, Entry
 from dagster_ckpt.spark.channel.in_flight import (
     InFlight,
@@ -95,6 +96,11 @@ def _positions_in(uid: str, readers: Sequence[StageSnapshot]) -> Iterator[int]:
 
 def _positions_of(reader: StageSnapshot, uid: str) -> Iterator[int]:
     for offset in reader.offsets.values():
-        value = json.loads(offset)
-        if isinstance(value, dict) and value.get("channel") == uid and "pos" in value:
-            yield int(value["pos"])
+        try:
+            value = parse_json(offset)
+            if isinstance(value, dict) and value.get("channel") == uid and "pos" in value:
+                yield int(value["pos"])
+        except (ValueError, TypeError, OverflowError) as error:
+            raise Corrupt(
+                f"an offset of stage {reader.uid} cannot be understood ({error}): restore from another checkpoint"
+            ) from error

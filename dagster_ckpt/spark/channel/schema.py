@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 
 if TYPE_CHECKING:
@@ -30,7 +31,12 @@ def parsed_schema(schema_json: str) -> StructType:
     """Return the Spark type of a ``schema.json``."""
     from pyspark.sql.types import StructType
 
-    return StructType.fromJson(json.loads(schema_json))
+    try:
+        return StructType.fromJson(parse_json(schema_json))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"the schema of a channel log cannot be understood ({error}): restart its stage, which writes it again"
+        ) from error
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

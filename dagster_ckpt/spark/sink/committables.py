@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from dagster_ckpt.core.ids import BatchId
-from dagster_ckpt.core.model import Record
+from dagster_ckpt.core.model import FileName, Record, RelativePath
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import create_exclusively
@@ -20,8 +20,8 @@ _AnyRecord = TypeVar("_AnyRecord", bound=Record)
 class TableFile(Record):
     """A Parquet file of staged rows; in a Parquet table its name stays the same wherever it lies."""
 
-    name: str
-    staged: str
+    name: FileName
+    staged: RelativePath
     """Where it was staged, relative to the sink's folder."""
     rows: int
     bytes: int
@@ -104,8 +104,11 @@ def read_record(kind: type[_AnyRecord], path: Path) -> _AnyRecord | None:
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
         raise Corrupt(
-            f"{path} is damaged or of a newer version: {error}. Restore the file, or restore into a new table"
+            f"{path} is damaged or of a newer version ({where}: {first['msg']}): restore the file, or restore into a "
+            "new table"
         ) from error
 
 

@@ -10,13 +10,13 @@ are needed by some operators and by the state reader; checksum side files by non
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.errors import Declined, NotFound
 from dagster_ckpt.spark.snapshot.checkpoint_files import (
@@ -194,7 +194,7 @@ def _names(folder: Path) -> list[str]:
 def _log_offset(offset: str) -> int | None:
     """Return the last entry of the file source's log that the batch has read; None for any other source."""
     try:
-        value = json.loads(offset)
+        value = parse_json(offset)
     except ValueError:
         return None
     return int(value["logOffset"]) if isinstance(value, dict) and "logOffset" in value else None

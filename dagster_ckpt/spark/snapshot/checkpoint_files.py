@@ -8,13 +8,15 @@ RocksDBFileManager, StateStoreChangelogWriter).
 
 from __future__ import annotations
 
-import json
 import struct
 import zipfile
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.core.safe_paths import relative_path
 
 __all__ = [
     "CommitRecord",
@@ -56,12 +58,29 @@ class CommitRecord:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").split("\n")
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"{path} is damaged: it is no text") from error
+
+
+def _whole(path: Path, header: dict[str, Any], name: str) -> int | None:
+    value = header.get(name)
+    if value is not None and not isinstance(value, int):
+        raise Unreadable(f"{path} is damaged: its {name} is no number")
+    return value
+
+
+def _object(path: Path, header: dict[str, Any], name: str) -> dict[str, Any]:
+    value = header.get(name) or {}
+    if not isinstance(value, dict):
+        raise Unreadable(f"{path} is damaged: its {name} is no JSON object")
+    return value
 
 
 def _json_line(path: Path, lines: list[str], index: int) -> dict[str, Any]:
     try:
-        value = json.loads(lines[index]) if len(lines) > index and lines[index] else {}
+        value = parse_json(lines[index]) if len(lines) > index and lines[index] else {}
     except ValueError as error:
         raise Unreadable(f"{path} is damaged: line {index + 1} is not JSON") from error
     if not isinstance(value, dict):
@@ -94,8 +113,8 @@ def read_offset(path: Path) -> OffsetRecord:
         offsets = dict(line.split(":", 1) for line in lines[2:] if ":" in line)
     return OffsetRecord(
         version=lines[0],
-        watermark_ms=header.get("batchWatermarkMs"),
-        conf=header.get("conf") or {},
+        watermark_ms=_whole(path, header, "batchWatermarkMs"),
+        conf=_object(path, header, "conf"),
         offsets={name: text for name, text in offsets.items() if text not in ("", "-")},
     )
 
@@ -110,12 +129,17 @@ def read_commit(path: Path) -> CommitRecord:
 def _read_commit(path: Path, _modified: int, _inode: int) -> CommitRecord:
     lines = _versioned(path, ("v1", "v2"))
     header = _json_line(path, lines, 1)
-    ids: dict[str, list[list[str]]] = header.get("stateUniqueIds") or {}
+    ids: dict[str, list[list[str]]] = _object(path, header, "stateUniqueIds")
+    try:
+        partitions = {operator: len(parts) for operator, parts in ids.items()}
+        unique_ids = frozenset(str(uid) for parts in ids.values() for stores in parts for uid in stores)
+    except TypeError as error:
+        raise Unreadable(f"{path} is damaged: its stateUniqueIds are no lists") from error
     return CommitRecord(
         version=lines[0],
-        watermark_ms=header.get("nextBatchWatermarkMs"),
-        partitions={operator: len(parts) for operator, parts in ids.items()},
-        unique_ids=frozenset(uid for parts in ids.values() for stores in parts for uid in stores),
+        watermark_ms=_whole(path, header, "nextBatchWatermarkMs"),
+        partitions=partitions,
+        unique_ids=unique_ids,
     )
 
 
@@ -125,12 +149,24 @@ def referenced_files(path: Path, _modified: int, _size: int) -> tuple[tuple[str,
     try:
         with zipfile.ZipFile(path) as archive:
             text = archive.read("metadata").decode().split("\n", 1)[1]
-        content = json.loads(text)
-    except (zipfile.BadZipFile, KeyError, IndexError, ValueError) as error:
+        content = parse_json(text)
+        # The names come from a savepoint of whoever: one with '..' would have our own files stored with the next.
+        tables = [_named("SSTs", f["dfsSstFileName"], f["sizeBytes"]) for f in content.get("sstFiles") or ()]
+        logs = [_named("logs", f["dfsLogFileName"], f["sizeBytes"]) for f in content.get("logFiles") or ()]
+    except (
+        zipfile.BadZipFile,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+    ) as error:
         raise Unreadable(f"{path} is damaged: it is not a RocksDB snapshot archive") from error
-    tables = [(f"SSTs/{f['dfsSstFileName']}", int(f["sizeBytes"])) for f in content.get("sstFiles") or ()]
-    logs = [(f"logs/{f['dfsLogFileName']}", int(f["sizeBytes"])) for f in content.get("logFiles") or ()]
     return tuple(tables + logs)
+
+
+def _named(folder: str, name: str, size: int) -> tuple[str, int]:
+    return f"{folder}/{relative_path(name)}", int(size)
 
 
 def lineage_of(path: Path) -> dict[int, str]:
@@ -150,9 +186,9 @@ def lineage_of(path: Path) -> dict[int, str]:
     try:
         (skipped,) = struct.unpack_from(">H", content, 0)
         (length,) = struct.unpack_from(">H", content, 2 + skipped)
-        items = json.loads(content[4 + skipped : 4 + skipped + length])
+        items = parse_json(content[4 + skipped : 4 + skipped + length])
         return {int(item["version"]): str(item["checkpointUniqueId"]) for item in items}
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+    except (struct.error, ValueError, LookupError, TypeError, OverflowError) as error:
         raise Unreadable(f"{path} names no lineage that this library can read") from error
 
 

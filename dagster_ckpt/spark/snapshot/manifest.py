@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.model import FileEntry, FileKind
+from dagster_ckpt.core.safe_paths import file_name, relative_path
 from dagster_ckpt.errors import Corrupt
 
 if TYPE_CHECKING:
@@ -90,28 +91,33 @@ def decode_manifest(content: bytes, *, name: str) -> list[FileEntry]:
 
 
 def _rows(table: pa.Table, name: str) -> list[FileEntry]:
-    columns = [
-        table.column(field.name).to_pylist() for field in _schema() if field.name in table.column_names
-    ]
-    if len(columns) != len(_schema()):
-        raise Corrupt(f"manifest {name} is damaged (columns are missing): restore from another checkpoint")
+    found = {field.name: field.type for field in table.schema}
+    if len(found) != len(table.schema) or any(found.get(field.name) != field.type for field in _schema()):
+        raise Corrupt(
+            f"manifest {name} is damaged (columns are missing, or of other types): restore from another checkpoint"
+        )
     kinds = {kind.value: kind for kind in FileKind}
     try:
+        columns = [table.column(field.name).to_pylist() for field in _schema()]
         return [
             FileEntry(
-                path=path,
+                path=relative_path(path),
                 size=size,
                 checksum=checksum,
                 kind=kinds[kind],
-                operator=operator,
+                operator=operator if operator is None else file_name(operator),
                 partition=partition,
                 first_checkpoint=first,
-                key=key,
+                key=key if key is None else relative_path(key),
                 inline=inline,
             )
             for path, size, checksum, kind, operator, partition, first, key, inline in zip(
                 *columns, strict=True
             )
         ]
+    except ValueError as error:
+        raise Corrupt(
+            f"manifest {name} is damaged, or was not written by this library ({error}): restore from another checkpoint"
+        ) from error
     except KeyError as error:
         raise Corrupt(f"manifest {name} has a file of unknown kind {error}: use a newer library") from error

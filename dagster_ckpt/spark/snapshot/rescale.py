@@ -7,13 +7,13 @@ the directory unusable; work on a restored copy, as ``attempt_restore`` does, an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import CapturePlan, latest_committed_batch, plan_capture
@@ -148,7 +148,7 @@ def _state_variables(spark: SparkSession, query_dir: Path, operator: str) -> lis
     texts = [row["operatorProperties"] for row in metadata.select("operatorProperties").distinct().collect()]
     found: set[str] = set()
     for text in texts:
-        properties = json.loads(text) if text else {}
+        properties = parse_json(text) if text else {}
         found |= {variable["stateName"] for variable in properties.get("stateVariables", ())}
     return sorted(name for name in found if not name.startswith("$"))
 

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dagster_ckpt.core.model import FileEntry, StageSnapshot
-from dagster_ckpt.core.paths import checked_relative
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.files import run_in_parallel
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy
 from dagster_ckpt.spark.snapshot.own_paths import name_directory
@@ -65,10 +64,7 @@ def build_stage_directory(
 
 
 def _make_folders(root: Path, entries: Sequence[FileEntry]) -> None:
-    try:
-        folders = {checked_relative(e.path).rpartition("/")[0] for e in entries}
-    except InvalidRequest as error:
-        raise Corrupt(f"the manifest is damaged: {error}; restore from another checkpoint") from error
+    folders = {entry.path.rpartition("/")[0] for entry in entries}
     for folder in folders | {""}:
         (root / folder).mkdir(parents=True, exist_ok=True)
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.files import (
     TEMPORARY_PREFIX,
@@ -125,7 +126,7 @@ def _spark_schema(staged: pa.Table) -> dict[bytes, bytes] | None:
     note = (staged.schema.metadata or {}).get(_SPARK_SCHEMA)
     if note is None:
         return None
-    schema = json.loads(note)
+    schema = parse_json(note)
     schema["fields"] = [column for column in schema["fields"] if column["name"] != BUCKET_COLUMN]
     return {_SPARK_SCHEMA: json.dumps(schema).encode()}
 

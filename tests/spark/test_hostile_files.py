@@ -1,0 +1,324 @@
+"""A path in a file that somebody else has written stays below its folder, or the file is damage, told by name."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dagster_ckpt.core.checkpoint.record import parse_record
+from dagster_ckpt.core.json_text import DEEPEST, parse_json
+from dagster_ckpt.core.location import folder_of
+from dagster_ckpt.core.metadata_text import decode_metadata
+from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
+from dagster_ckpt.core.safe_paths import file_name, relative_path
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
+from dagster_ckpt.runtime.shared_files import SUBTASK_HANDLES_FILE, handles_of_subtasks, write_subtask_handles
+from dagster_ckpt.spark.channel.entries import decode
+from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.channel.schema import parsed_schema
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.sink.committables import (
+    PreparedBatch,
+    TableFile,
+    prepared_folder,
+    read_committables,
+    read_record,
+    write_committable,
+)
+from dagster_ckpt.spark.snapshot.checkpoint_files import (
+    Unreadable,
+    read_commit,
+    read_offset,
+    read_query_id,
+    referenced_files,
+)
+from dagster_ckpt.spark.snapshot.manifest import decode_manifest, encode_manifest
+from dagster_ckpt.spark.table.records import PublishRecord, TableDescription, TableState
+from dagster_ckpt.testing.memory import MemoryCheckpointStorage
+
+HOSTILE = (
+    "../outside",
+    "a/../../outside",
+    "/etc/passwd",
+    "..",
+    ".",
+    "",
+    "a//b",
+    "a/",
+    "a\0b",
+    "a\\b",
+    "..\\outside",
+    "C:/outside",
+    "c:outside",
+    "file:///../x",
+)
+
+# --- one place decides --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_path_that_does_not_stay_below_its_folder_is_refused(text: str) -> None:
+    for check in (relative_path, file_name):
+        with pytest.raises(ValueError, match="is no path below its folder"):
+            check(text)
+
+
+@pytest.mark.parametrize("text", ["a", "a/b.c", "..a", "a..", "query/state/0/1/2.delta", "ab:c", "a b/ü"])
+def test_other_paths_are_taken_as_they_are(text: str) -> None:
+    assert relative_path(text) == text
+    assert relative_path(f"{text}/below") == f"{text}/below"
+    with pytest.raises(ValueError, match="is no plain name"):
+        file_name(f"{text}/below")
+
+
+# --- every kind of record -----------------------------------------------------------------------------------
+
+METADATA = {
+    "format_version": 1,
+    "pipeline": "sales",
+    "checkpoint_id": 1,
+    "kind": "savepoint",
+    "epoch": 1,
+    "triggered_at": 1.0,
+    "completed_at": 1.0,
+    "stages": [{"uid": "totals", "parallelism": 1}],
+}
+OBJECT = {"size": 1, "checksum": ""}
+
+
+def metadata(**changes: object) -> Callable[[Path], object]:
+    return lambda _: decode_metadata(json.dumps(METADATA | changes).encode(), name="here")
+
+
+def stage(**changes: object) -> Callable[[Path], object]:
+    return metadata(stages=[{"uid": "totals", "parallelism": 1} | changes])
+
+
+def manifest(**changes: object) -> Callable[[Path], object]:
+    entry = FileEntry(
+        path="query/metadata", size=1, checksum="", kind=FileKind.QUERY, first_checkpoint=1, key="k"
+    )
+    return lambda _: decode_manifest(encode_manifest([replace(entry, **changes)]), name="here")  # type: ignore[arg-type]
+
+
+def subtask_handle(key: str) -> Callable[[Path], object]:
+    def read(_: Path) -> object:
+        storage = MemoryCheckpointStorage()
+        listed = write_subtask_handles(storage, "sales/chk-1", "here", {})
+        storage.contents[listed.key] = json.dumps({"0": [[key, 1, "shared"]]}).encode()
+        size = len(storage.contents[listed.key])
+        reference = listed.model_copy(update={"size": size, "checksum": ""})
+        return handles_of_subtasks(
+            storage, StageSnapshot(uid="here", parallelism=1, subtask_handles=reference)
+        )
+
+    return read
+
+
+def committable(**changes: object) -> Callable[[Path], object]:
+    def read(folder: Path) -> object:
+        file = TableFile(name="part-1.parquet", staged="staged/1/part-1.parquet", rows=1, bytes=1)
+        hostile = file.model_copy(update=changes)
+        write_committable(
+            folder / "here", PreparedBatch(batch_id=3, epoch=1, files=(hostile,), row_schema="")
+        )
+        return read_committables(folder / "here", [3])
+
+    return read
+
+
+def publish(**changes: object) -> Callable[[Path], object]:
+    def read(folder: Path) -> object:
+        file = TableFile(name="part-1.parquet", staged="staged/1/part-1.parquet", rows=1, bytes=1)
+        record = PublishRecord(
+            checkpoint_id=1, parent=None, through_batch=1, epoch=1, files=(file.model_copy(update=changes),)
+        )
+        path = folder / "here.json"
+        path.write_text(record.model_dump_json())
+        return read_record(PublishRecord, path)
+
+    return read
+
+
+def location(folder: str) -> Callable[[Path], object]:
+    cleanup = {"checkpoint_id": 1, "location": {"base_uri": "/here", "folder": folder}, "complete": True}
+    return lambda _: parse_record(json.dumps({"pipeline": "here", "cleanup": [cleanup]}))
+
+
+def channel_entry(name: str) -> Callable[[Path], object]:
+    document = {"kind": "data", "batch_id": 1, "files": [[name, 1, 1]]}
+    return lambda _: decode(json.dumps(document).encode(), "here")
+
+
+def archive(name: str) -> Callable[[Path], object]:
+    def read(folder: Path) -> object:
+        path = folder / "here.zip"
+        document = {"sstFiles": [{"dfsSstFileName": name, "sizeBytes": 1}]}
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("metadata", f"v1\n{json.dumps(document)}")
+        return referenced_files(path, 0, 0)
+
+    return read
+
+
+KINDS: dict[str, Callable[[str], Callable[[Path], object]]] = {
+    "pipeline": lambda text: metadata(pipeline=text),
+    "stage": lambda text: stage(uid=text),
+    "input of a stage": lambda text: stage(input_positions={text: 1}),
+    "manifest": lambda text: stage(manifest=OBJECT | {"key": text}),
+    "list of subtasks": lambda text: stage(subtask_handles=OBJECT | {"key": text}),
+    "path in a manifest": lambda text: manifest(path=text),
+    "key in a manifest": lambda text: manifest(key=text),
+    "operator in a manifest": lambda text: manifest(operator=text),
+    "file of a subtask": subtask_handle,
+    "file of a channel entry": channel_entry,
+    "name in a committable": lambda text: committable(name=text),
+    "place in a committable": lambda text: committable(staged=text),
+    "name in a publish record": lambda text: publish(name=text),
+    "place in a publish record": lambda text: publish(staged=text),
+    "location in the record": location,
+    "pipeline of the record": lambda text: lambda _: parse_record(json.dumps({"pipeline": text})),
+    "file of a RocksDB snapshot": archive,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_hostile_path_makes_the_file_that_names_it_damaged(tmp_path: Path, kind: str, text: str) -> None:
+    assert KINDS[kind]("plain")(_made(tmp_path / "plain"))
+    with pytest.raises((Corrupt, Unreadable)) as refused:
+        KINDS[kind](text)(_made(tmp_path / "hostile"))
+    told = str(refused.value)
+    assert "here" in told or "the coordinator's record" in told
+    assert "\n" not in told
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/..", "s3://bucket/.", "memory://x/a\0b"])
+def test_a_uri_that_ends_in_no_name_is_refused_as_a_request(uri: str) -> None:
+    with pytest.raises(InvalidRequest, match="ends in no name"):
+        folder_of(uri)
+
+
+# --- text of any shape --------------------------------------------------------------------------------------
+
+DEEP = b"[" * 200_000 + b"]" * 200_000
+
+
+def in_file(name: str, read: Callable[[Path], object]) -> Callable[[Path, bytes], object]:
+    def written(folder: Path, content: bytes) -> object:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return read(path)
+
+    return written
+
+
+def list_of_subtasks(_: Path, content: bytes) -> object:
+    storage = MemoryCheckpointStorage()
+    listed = write_subtask_handles(storage, "sales/chk-1", "totals", {})
+    assert listed.key.endswith(SUBTASK_HANDLES_FILE)
+    storage.contents[listed.key] = content
+    reference = listed.model_copy(update={"size": len(content), "checksum": ""})
+    return handles_of_subtasks(storage, StageSnapshot(uid="totals", parallelism=1, subtask_handles=reference))
+
+
+def archived(folder: Path, content: bytes) -> object:
+    with zipfile.ZipFile(folder / "1.zip", "w") as file:
+        file.writestr("metadata", b"v1\n" + content)
+    return referenced_files(folder / "1.zip", 0, 0)
+
+
+READERS: dict[str, Callable[[Path, bytes], object]] = {
+    "metadata": lambda _, content: decode_metadata(content, name="m"),
+    "record": lambda _, content: parse_record(content.decode("utf-8", "surrogateescape")),
+    "manifest": lambda _, content: decode_manifest(content, name="m"),
+    "list of subtasks": list_of_subtasks,
+    "channel entry": lambda _, content: decode(content, "e"),
+    "release": in_file("released", lambda path: Release(path.parent).read()),
+    "schema of a channel": lambda _, content: parsed_schema(content.decode("utf-8", "replace")),
+    "committable": in_file("3.json", lambda path: read_committables(_moved(path), [3])),
+    "publish record": in_file("1.json", lambda path: read_record(PublishRecord, path)),
+    "table state": in_file("state.json", lambda path: read_record(TableState, path)),
+    "table description": in_file("table.json", lambda path: read_record(TableDescription, path)),
+    "offset": in_file("7", read_offset),
+    "offset line": in_file("7", lambda path: read_offset(_behind(path, b"v1\n"))),
+    "commit line": in_file("7", lambda path: read_commit(_behind(path, b"v1\n"))),
+    "query id": in_file("metadata", read_query_id),
+    "RocksDB snapshot": archived,
+}
+
+
+def _moved(path: Path) -> Path:
+    stage_dir = path.parent / "stage"
+    prepared_folder(stage_dir).mkdir(parents=True)
+    path.rename(prepared_folder(stage_dir) / path.name)
+    return StageDirectory(stage_dir).root
+
+
+def _behind(path: Path, head: bytes) -> Path:
+    path.write_bytes(head + path.read_bytes())
+    return path
+
+
+CONTENTS = {
+    "nested": DEEP,
+    "nested and open": DEEP[: len(DEEP) // 2],
+    "nested objects": b'{"a":' * 300 + b"1" + b"}" * 300,
+    "nested in a field": b'{"kind": "data", "through": ' + DEEP + b"}",
+    "empty": b"",
+    "zeros": b"\0" * 4096,
+    "binary": bytes(range(256)),
+    "a list": b"[1, 2]",
+    "a list of lists": b"[[1], [2]]",
+    "a number": b"7",
+    "null": b"null",
+    "text": b'"text"',
+    "other fields": b'{"a": {"b": [1, null, "x"]}}',
+    "huge number": b"9" * 5000,
+    "not finite": b'{"through": Infinity, "fields": NaN}',
+}
+READ_AS_EMPTY = {
+    ("offset line", "other fields"),
+    ("commit line", "other fields"),
+    ("offset line", "empty"),
+} | {
+    ("commit line", "empty"),
+    ("offset line", "not finite"),
+    ("commit line", "not finite"),
+    ("RocksDB snapshot", "other fields"),
+    ("RocksDB snapshot", "not finite"),
+}
+"""Spark's own files may have fields of a newer version, and lines without anything."""
+
+
+@pytest.mark.parametrize("content", list(CONTENTS))
+@pytest.mark.parametrize("reader", list(READERS))
+def test_content_of_any_shape_is_damage_and_never_an_error_of_the_program(
+    tmp_path: Path, reader: str, content: str
+) -> None:
+    try:
+        READERS[reader](tmp_path, CONTENTS[content])
+    except (CheckpointError, Unreadable) as error:
+        told = str(error)
+    else:
+        told = "read"
+    assert (told == "read") == ((reader, content) in READ_AS_EMPTY), told
+    assert len(told) < 1500
+
+
+def test_nesting_is_limited_and_what_is_wide_is_not() -> None:
+    assert parse_json("[" * DEEPEST + "]" * DEEPEST)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json("[" * (DEEPEST + 2) + "]" * (DEEPEST + 2))
+    assert len(parse_json(json.dumps([[index] for index in range(5000)]))) == 5000
