@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, Durability, LocalKeys
 from dagster_ckpt.adapters.remote_keys import RemoteKeys
 from dagster_ckpt.core.in_store import is_in_store
-from dagster_ckpt.core.location import local_path
+from dagster_ckpt.core.location import local_path, scheme_of
 from dagster_ckpt.core.paths import checked_relative
 from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable
@@ -132,8 +132,12 @@ def _normalised(uri: str) -> str:
             "and SqlCoordinatorStore.checkpoint_storage do"
         )
     if "::" in uri:
-        raise InvalidRequest(f"chained URIs such as {uri!r} cannot hold checkpoints: name the storage itself")
+        raise InvalidRequest("chained URIs (with ::) cannot hold checkpoints: name the storage itself")
     path = local_path(uri)
+    if path is not None and scheme_of(path):
+        raise InvalidRequest(
+            f"the storage URI begins with {scheme_of(path)}:/ and one slash: write {scheme_of(path)}://"
+        )
     if path == "":
         raise InvalidRequest("the storage URI is empty: name a folder or a bucket")
     if path is not None:

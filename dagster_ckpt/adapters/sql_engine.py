@@ -45,8 +45,8 @@ def _sqlite_url(url: URL) -> URL:
 
 
 def shown(url: URL) -> str:
-    """Return the URL for messages, its password hidden."""
-    return url.render_as_string(hide_password=True)
+    """Return the URL for messages: its password hidden, its options left out (libpq takes a password there too)."""
+    return url.set(query={}).render_as_string(hide_password=True)
 
 
 def is_sqlite(url: URL) -> bool:

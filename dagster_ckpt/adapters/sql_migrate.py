@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, exc, inspect, text
@@ -62,7 +63,7 @@ def _identity(engine: Engine) -> tuple[object, ...] | None:
 
 
 def _create_wal_file(engine: Engine) -> None:
-    Path(engine.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+    _create_private(Path(engine.url.database or ""))
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -75,6 +76,14 @@ def _create_wal_file(engine: Engine) -> None:
             if "locked" not in str(error.orig) or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
+
+
+def _create_private(path: Path) -> None:
+    """Make the file and its folder for their owner alone; what is there keeps its mode. Side files get the file's."""
+    path.parent.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def _revision(connection: Connection) -> str | None:

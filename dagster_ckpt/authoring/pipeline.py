@@ -15,6 +15,7 @@ from dagster_ckpt.authoring.targets import META_FOLDER, ParquetTable, SinkTarget
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
+from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -86,6 +87,7 @@ class CheckpointedPipeline:
             raise InvalidRequest(
                 f"a fork needs a name of its own; {name!r} is the name of the pipeline it forks"
             )
+        local_folder(table_dir, setting="table_dir")
         targets = dict(sinks or {})
         for uid, stage in self.stages.items():
             if stage.to is not None and not isinstance(stage.to, ParquetTable) and uid not in targets:
@@ -137,6 +139,7 @@ def checkpointed_pipeline(
             function()
         finally:
             _composing.reset(token)
+        local_folder(table_dir, setting="table_dir")
         settings = dict(checkpointing or {})
         CheckpointConfig.of(**settings)
         pipeline = CheckpointedPipeline(

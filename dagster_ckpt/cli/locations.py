@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.in_store import is_in_store
+from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 
@@ -32,10 +33,10 @@ class Locations:
     """Locations that options and environment name; empty: not given."""
 
     base: str = ""
-    store: str = ""
+    store: str = field(default="", repr=False)
     storage: str = ""
     savepoints: str = ""
-    storage_options: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_given(self) -> bool:
@@ -77,7 +78,7 @@ class Locations:
 
     def _base(self) -> Path | None:
         if self.base:
-            return Path(self.base).expanduser().absolute()
+            return Path(local_folder(self.base, setting="--base")).expanduser().absolute()
         if self.store or self.storage or not os.environ.get("DAGSTER_HOME"):
             return None
         import dagster as dg
@@ -94,8 +95,12 @@ def _refuse_missing(url: str) -> None:
 
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
-        raise InvalidRequest(f"{url!r} is no URL of a coordinator store: {error}") from error
+    except ArgumentError:
+        # Not shown, and not chained: it may hold a password.
+        raise InvalidRequest(
+            "--store is no URL of a coordinator store: write sqlite:////absolute/path.db or "
+            "postgresql://user@host/database"
+        ) from None
     if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
         return
     if not Path(parsed.database).exists():

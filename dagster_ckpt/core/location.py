@@ -65,6 +65,31 @@ def local_path(uri: str) -> str | None:
     return None if "://" in path else path
 
 
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def scheme_of(text: str) -> str:
+    """Return the scheme of a URI in lower case, also where a slash was forgotten (``s3:/b``); empty: a path."""
+    found = _SCHEME.match(text)
+    return found[1].lower() if found else ""
+
+
+def local_folder(text: str, *, setting: str) -> str:
+    """Return the path of a setting that must be a folder of a file system; ``file:///x`` is one.
+
+    Raises InvalidRequest for any other URI: as a path it would be a folder ``s3:`` of the working directory.
+    """
+    path = re.sub(r"^(file|local):(//)?", "", text)
+    scheme = text.partition(":")[0] if path != text else scheme_of(text)
+    if scheme not in ("", "file", "local") or (path != text and not path.startswith("/")):
+        raise InvalidRequest(
+            f"{setting} is a URI ({scheme}:) but has to be a local folder, or one that all machines mount: queries, "
+            "channel logs and tables need its renames and links. Give a path or file:///path; checkpoints and "
+            "savepoints alone may be elsewhere (checkpoint_dir, savepoint_dir)"
+        )
+    return path
+
+
 def same_place(one: str, other: str) -> bool:
     """Return True where two URIs name the same folder, however a local one is spelt (``file:/x``, ``/a/../x/``).
 

@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr
 
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_store
+from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.settings import NamedSettings, our_name
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
@@ -44,7 +45,9 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     )
     app_name: str = Field(default="dagster_ckpt", description="Name shown in Spark's UI.")
     conf: dict[str, str] = Field(
-        default_factory=dict, description="Spark settings; they win over the library's defaults."
+        default_factory=dict,
+        description="Spark settings; they win over the library's defaults. Secrets by EnvVar.",
+        repr=False,
     )
 
     _session: Any = PrivateAttr(default=None)
@@ -83,7 +86,9 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
 
     base_dir: str = Field(default="", description="Folder the other locations default into.")
     store_url: str = Field(
-        default="", description="SQLAlchemy URL of the coordinator store (SQLite, PostgreSQL)."
+        default="",
+        description="SQLAlchemy URL of the coordinator store (SQLite, PostgreSQL); with a password by EnvVar.",
+        repr=False,
     )
     checkpoint_storage: str = Field(
         default="filesystem",
@@ -94,7 +99,9 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
     work_dir: str = Field(default="", description="Local or shared POSIX folder for running queries.")
     table_dir: str = Field(default="", description="Folder of the tables sinks write.")
     storage_options: dict[str, str] = Field(
-        default_factory=dict, description="fsspec options of checkpoint storage (endpoint_url, profile, …)."
+        default_factory=dict,
+        description="fsspec options of checkpoint storage (endpoint_url, profile, …); secrets by EnvVar.",
+        repr=False,
     )
     ui_base_url: str = Field(default="", description="Prefix of links into the Dagster UI, when it has one.")
 
@@ -169,6 +176,8 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
             known = _without_environment(settings)
             CheckpointConfig.layered(_checkpointing(known))
             ConcurrentRuns.of(known.get("concurrent_runs", ""))
+            for name in _LOCAL_FOLDERS & known.keys():
+                local_folder(str(known[name] or ""), setting=name)
             super().__init__(**NamedSettings.of(settings).values)
 
     @contextmanager
@@ -199,7 +208,7 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
     def base(self) -> Path:
         """Folder the other locations default into."""
         if self.base_dir:
-            return Path(self.base_dir).absolute()
+            return _folder(self.base_dir, "base_dir")
         instance = self._instance or dg.DagsterInstance.get()
         return Path(instance.storage_directory()) / "dagster_ckpt"
 
@@ -230,12 +239,12 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
     @property
     def resolved_work_dir(self) -> Path:
         """Folder for running queries."""
-        return Path(self.work_dir).absolute() if self.work_dir else self.base / "work"
+        return _folder(self.work_dir, "work_dir") if self.work_dir else self.base / "work"
 
     def resolved_table_dir(self, pipeline: CheckpointedPipeline) -> Path:
         """Folder of a pipeline's tables."""
         chosen = pipeline.table_dir or self.table_dir
-        return Path(chosen).absolute() if chosen else self.base / "tables" / pipeline.name
+        return _folder(chosen, "table_dir") if chosen else self.base / "tables" / pipeline.name
 
     # --- components --------------------------------------------------------------------------------------------
 
@@ -321,6 +330,13 @@ def coordinator_of(context: Any) -> CheckpointCoordinatorResource:
 
 _FROM_ENV = (dg.EnvVar, type(dg.EnvVar.int("")))
 """Values that are known in a run only."""
+
+
+_LOCAL_FOLDERS = frozenset({"base_dir", "work_dir", "table_dir"})
+
+
+def _folder(text: str, setting: str) -> Path:
+    return Path(local_folder(text, setting=setting)).expanduser().absolute()
 
 
 def _without_environment(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -285,6 +285,8 @@ def test_a_relative_path_means_the_folder_it_meant_when_the_storage_was_made(
         ("", "empty"),
         ("s3://", "names no bucket"),
         ("simplecache::s3://bucket/x", "chained"),
+        ("s3:/bucket/x", "one slash: write s3://"),
+        ("HDFS:/data/x", "one slash: write hdfs://"),
         ("sftp://me:secret-word@host/path", "password"),
     ],
 )

@@ -60,6 +60,41 @@ def test_the_resource_refuses_when_it_is_made(settings: dict[str, Any], why: str
         CheckpointCoordinatorResource(**settings)
 
 
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/x", "gs:/bucket/x", "hdfs://host/x", "S3A://b", "file:x/y", "store://x"]
+)
+@pytest.mark.parametrize("setting", ["base_dir", "work_dir", "table_dir"])
+def test_a_folder_of_queries_or_tables_is_no_uri(
+    setting: str, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a path it silently was the folder ``s3:`` of the working directory."""
+    told = rf"{setting} is a URI \(\w+:\) but has to be a local folder.*Give a path or file:///path"
+    with pytest.raises(InvalidRequest, match=told):
+        CheckpointCoordinatorResource(**{setting: uri})
+    monkeypatch.setenv("FOLDER", uri)
+    later = CheckpointCoordinatorResource(**{"base_dir": "/data", setting: dg.EnvVar("FOLDER")})
+    with pytest.raises(InvalidRequest, match=told), later.process_config_and_initialize_cm() as resource:
+        _folders(resource)
+    with pytest.raises(InvalidRequest, match="table_dir is a URI"):
+        checkpointed_pipeline(name="small", table_dir=uri)(lambda: None)
+    with pytest.raises(InvalidRequest, match="table_dir is a URI"):
+        small().fork("other", table_dir=uri)
+
+
+def _folders(resource: CheckpointCoordinatorResource) -> list[str]:
+    return [
+        str(folder)
+        for folder in (resource.base, resource.resolved_work_dir, resource.resolved_table_dir(small()))
+    ]
+
+
+def test_a_folder_may_be_written_as_a_file_uri() -> None:
+    resource = CheckpointCoordinatorResource(
+        base_dir="file:///data", work_dir="file:/work", table_dir="/t/s3:/x"
+    )
+    assert _folders(resource) == ["/data", "/work", "/t/s3:/x"]
+
+
 def test_the_resource_takes_every_setting_and_flinks_way_of_writing() -> None:
     assert set(CheckpointConfig.model_fields) <= set(CheckpointCoordinatorResource.model_fields)
     keys = {

@@ -11,6 +11,7 @@ from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.supervision.restarts import RestartPolicy
 from dagster_ckpt.dagster.options import SavepointSchedule
 from dagster_ckpt.dagster.resources import SparkSessionResource
+from dagster_ckpt.errors import InvalidRequest
 
 
 class Attributes(dg.Model, dg.Resolvable):
@@ -32,6 +33,26 @@ def _with_near_names(model: type[BaseModel]) -> type[BaseModel]:
     # pydantic takes the decorated function so; its annotation names the undecorated one only
     validators: dict[str, Any] = {"near_names": model_validator(mode="before")(check)}
     return create_model(model.__name__, __base__=model, __validators__=validators)
+
+
+Secret = str | dict[str, str]
+"""Text, or ``env: NAME``: read from the environment in each run, and so never recorded."""
+
+
+def secret(given: Secret, *, attribute: str) -> Any:
+    """Return the value for a resource: text, or what Dagster reads in a run only. Raises InvalidRequest."""
+    if isinstance(given, str):
+        return given
+    if set(given) != {"env"} or not given["env"]:
+        raise InvalidRequest(
+            f"{attribute} is text, or one key 'env' with the name of an environment variable: {{env: NAME}}"
+        )
+    return dg.EnvVar(given["env"])
+
+
+def secrets(given: dict[str, Secret], *, attribute: str) -> dict[str, Any]:
+    """Return a mapping for a resource; its values as ``secret``."""
+    return {name: secret(value, attribute=f"{attribute}.{name}") for name, value in given.items()}
 
 
 class SavepointAttributes(Attributes):
@@ -83,8 +104,12 @@ class SparkAttributes(Attributes):
     """The Spark session of a run."""
 
     master: str = Field(default="local[2,3]", description="Spark master.")
-    conf: dict[str, str] = Field(default_factory=dict, description="Spark settings.")
+    conf: dict[str, Secret] = Field(
+        default_factory=dict, description="Spark settings; a secret as {env: NAME}."
+    )
 
     def resource(self, app_name: str) -> SparkSessionResource:
         """Return the session resource."""
-        return SparkSessionResource(app_name=app_name, master=self.master, conf=self.conf)
+        return SparkSessionResource(
+            app_name=app_name, master=self.master, conf=secrets(self.conf, attribute="spark.conf")
+        )

@@ -13,13 +13,17 @@ from pydantic import Field
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.location import scheme_of
 from dagster_ckpt.core.settings import NamedSettings
 from dagster_ckpt.dagster.components.attributes import (
     AlarmAttributes,
     Attributes,
     RestartAttributes,
     SavepointAttributes,
+    Secret,
     SparkAttributes,
+    secret,
+    secrets,
 )
 from dagster_ckpt.dagster.components.scaffolder import PipelineScaffolder
 from dagster_ckpt.dagster.definitions import build_pipeline_definitions
@@ -59,11 +63,15 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
     savepoint_dir: str = Field(default="", description="fsspec URI under which savepoints are written.")
     work_dir: str = Field(default="", description="Folder for running queries.")
     table_dir: str = Field(default="", description="Folder of the tables sinks write.")
-    store_url: str = Field(
-        default="", description="SQLAlchemy URL of the coordinator store.", examples=["postgresql://host/db"]
+    store_url: Secret = Field(
+        default="",
+        description="SQLAlchemy URL of the coordinator store; one with a password as {env: NAME}.",
+        examples=["postgresql://host/db", {"env": "CHECKPOINT_STORE_URL"}],
     )
-    storage_options: dict[str, str] = Field(
-        default_factory=dict, description="fsspec options of checkpoint storage."
+    storage_options: dict[str, Secret] = Field(
+        default_factory=dict,
+        description="fsspec options of checkpoint storage; a secret as {env: NAME}.",
+        examples=[{"key": {"env": "S3_KEY"}, "secret": {"env": "S3_SECRET"}}],
     )
     interval_seconds: float | None = Field(
         default=None, description="Between periodic checkpoints of a streaming run.", examples=[10]
@@ -121,15 +129,15 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
         resource = CheckpointCoordinatorResource(
             **folders,
             checkpoint_storage=self.checkpoint_storage,
-            store_url=self.store_url,
-            storage_options=self.storage_options,
+            store_url=secret(self.store_url, attribute="store_url"),
+            storage_options=secrets(self.storage_options, attribute="storage_options"),
         )
         return _coordinators.setdefault(resource.model_dump_json(), resource)
 
 
 def _located(folder: str, root: Path) -> str:
     """Return a folder or URI; relative ones are taken from the project's root, not from wherever Dagster starts."""
-    if not folder or "://" in folder:
+    if not folder or scheme_of(folder):
         return folder
     return str((root / folder).resolve())
 

@@ -79,6 +79,25 @@ def test_every_group_of_attributes_reaches_what_it_is_about(sandbox: DefsFolderS
         assert options.savepoints.retention.keep_for == 30 * 86400.0
 
 
+def test_secrets_are_named_in_yaml_and_read_in_the_run(
+    sandbox: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE_URL", "postgresql://me:x7Qm@host/db")
+    path = scaffolded(
+        sandbox,
+        store_url={"env": "STORE_URL"},
+        storage_options={"profile": "lake", "secret": {"env": "STORE_URL"}},
+        spark={"conf": {"spark.hadoop.fs.s3a.secret.key": {"env": "STORE_URL"}}},
+    )
+    with sandbox.load_component_and_build_defs(defs_path=path) as (_, defs):
+        coordinator = (defs.resources or {})["checkpoint_coordinator"]
+        spark = (defs.resources or {})["spark"]
+        assert coordinator.store_url == "STORE_URL"
+        assert isinstance(coordinator.store_url, dg.EnvVar)
+        assert coordinator.storage_options == {"profile": "lake", "secret": dg.EnvVar("STORE_URL")}
+        assert isinstance(spark.conf["spark.hadoop.fs.s3a.secret.key"], dg.EnvVar)
+
+
 def test_two_components_of_one_project_share_their_resources(sandbox: DefsFolderSandbox) -> None:
     first = scaffolded(sandbox, "orders", base_dir="./state")
     second = scaffolded(sandbox, "returns", base_dir="./state")
@@ -97,6 +116,9 @@ def test_two_components_of_one_project_share_their_resources(sandbox: DefsFolder
         ({"checkpointing": {"num_retained": 0}}, "num_retained"),
         ({"checkpointing": {"no_such_option": 1}}, "no_such_option"),
         ({"savepoints": {"cron_schedule": "0 3 * * *", "retain": 0}}, "keep_last must be at least 1"),
+        ({"table_dir": "s3://bucket/tables"}, "table_dir is a URI (s3:) but has to be a local folder"),
+        ({"store_url": {"environment": "X"}}, "store_url is text, or one key 'env'"),
+        ({"spark": {"conf": {"a.b": {}}}}, "spark.conf.a.b is text, or one key 'env'"),
         ({"alarm": {"notify": "no_such_module:f"}}, "cannot be imported"),
         ({"alarm": {"notify": "builtins:__name__"}}, "is not a function"),
     ],
