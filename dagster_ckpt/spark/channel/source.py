@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from dagster_ckpt.core.ids import LogPosition
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.cursor import HoldNothing, Limit, next_end
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -111,7 +112,7 @@ class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[
         self._directory = _required_path(options)
         self._release_file = options.get("release")
         self._name = options.get("channel")
-        self._formerly = tuple(json.loads(options.get("formerly") or "[]"))
+        self._formerly = tuple(parse_json(options.get("formerly") or "[]"))
         self._limit = Limit(entries=_positive(options, "max_entries"), rows=_positive(options, "max_rows"))
         self._parallelism = _positive(options, "parallelism") or _DEFAULT_PARALLELISM
         self._schema = schema

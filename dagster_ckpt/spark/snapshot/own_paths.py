@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileEntry, FileKind
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
@@ -73,7 +74,7 @@ def name_directory(built: Path, entries: Sequence[FileEntry], directory: Path) -
 def _renamed(text: str, operator: str, directory: Path, stored: Collection[str] | None, name: str) -> str:
     version, _, body = text.partition("\n")
     try:
-        content: dict[str, Any] = json.loads(body)
+        content: dict[str, Any] = parse_json(body)
         stores = content["stateStoreInfo"]
         schemas = [_below(path, operator) for store in stores for path in store["stateSchemaFilePaths"]]
     except (ValueError, KeyError, TypeError) as error:

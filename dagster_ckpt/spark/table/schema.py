@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.table.records import BUCKET_COLUMN
 
 Column = Mapping[str, Any]
@@ -27,8 +28,17 @@ _WIDER = {
 
 def columns(schema: str) -> dict[str, Column]:
     """Return the columns of a Spark schema (JSON) by name, without ours; empty where there is none."""
-    fields: list[Column] = json.loads(schema).get("fields", []) if schema else []
-    return {field["name"]: field for field in fields if field["name"] != BUCKET_COLUMN}
+    return {field["name"]: field for field in _fields(schema) if field["name"] != BUCKET_COLUMN}
+
+
+def _fields(schema: str) -> list[Column]:
+    try:
+        found: list[Column] = parse_json(schema).get("fields", []) if schema else []
+    except (ValueError, AttributeError) as error:
+        raise Corrupt(
+            f"a table's record of its columns is damaged: {error}; restore_from a snapshot"
+        ) from error
+    return found
 
 
 def has_same_columns(one: str, other: str) -> bool:
@@ -48,7 +58,7 @@ def merged(old: str, new: str) -> str:
 
 def refuse_unfit(where: str, schema: str, keys: Sequence[str]) -> None:
     """Raise InvalidRequest for rows that no Parquet table can take: no columns, equal names, unusable keys."""
-    names = [field["name"] for field in json.loads(schema).get("fields", [])]
+    names = [field["name"] for field in _fields(schema)]
     if not names:
         raise InvalidRequest(f"{where}: the rows have no columns; select at least one")
     if BUCKET_COLUMN in names:
