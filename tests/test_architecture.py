@@ -111,7 +111,7 @@ FLOORS = {
     ),
     "dagster_ckpt.dagster": (
         "names",
-        "alarm_facts asset options resources",
+        "alarm_facts asset options resources table_assets",
         "events",
         "attempt",
         "checks lease",

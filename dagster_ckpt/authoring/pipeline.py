@@ -100,7 +100,10 @@ class CheckpointedPipeline:
             raise InvalidRequest(
                 f"{unknown[0]!r} is no sink of {self.name!r}: its stages are {sorted(self.stages)}"
             )
-        stages = {uid: replace(stage, to=targets.get(uid, stage.to)) for uid, stage in self.stages.items()}
+        stages = {
+            uid: replace(stage, to=targets.get(uid, stage.to), asset="" if stage.table else stage.asset)
+            for uid, stage in self.stages.items()
+        }
         return replace(self, name=pipeline_id(name), table_dir=table_dir, stages=stages)
 
 

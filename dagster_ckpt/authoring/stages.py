@@ -132,6 +132,8 @@ class StageDefinition:
     """Of a source: a stream's barriers fall only behind batches for which this is true; None: behind any."""
     is_backlog: Callable[[SourceBatch], bool] | None = None
     """Of a source: true while its newest batch is old data that is caught up with; None: as Spark reports."""
+    asset: str = ""
+    """Dagster asset that a source reads, or that a sink's table is; empty: none, or ``<pipeline>/<uid>``."""
     previous_uids: tuple[StageUid, ...] = ()
     description: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -239,9 +241,9 @@ def _names(fn: Callable[..., DataFrame], setting: str, value: Any) -> tuple[str,
 _FOR_ALL = {"previous_uids", "partitions", "output_mode", "tags", "config_schema", "required_resource_keys"}
 _OF_SOURCES = {"boundedness", "barrier_after", "is_backlog"}
 _SETTINGS = {
-    StageRole.SOURCE: {*_FOR_ALL, *_OF_SOURCES},
+    StageRole.SOURCE: {*_FOR_ALL, *_OF_SOURCES, "asset"},
     StageRole.STAGE: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger"},
-    StageRole.SINK: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger", "table", "key", "to"},
+    StageRole.SINK: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger", "table", "key", "to", "asset"},
 }
 """What each decorator takes beside ``uid``; where it means nothing it is refused with a sentence of its own."""
 
@@ -287,6 +289,7 @@ def spark_source(fn: Callable[..., DataFrame] | None = None, /, *, uid: str = ""
         fn: the function, when used without parentheses.
         uid: stable name of its state; default: the function's name.
         settings: ``previous_uids``, ``partitions``, ``tags``, ``config_schema``, ``required_resource_keys``;
+            ``asset="raw/orders"``: the Dagster asset it reads, upstream of the tables then;
             ``boundedness="bounded"`` for a source whose data ends; ``barrier_after`` (SourceBatch -> bool) for one
             that decides itself where a stream's checkpoints fall (the end of a file, of a day): a checkpoint,
             and a savepoint that stops the stream, waits for such a batch, and expires when none comes within
@@ -345,7 +348,8 @@ def spark_sink(
             Without a key rows are appended.
         to: where the rows end: a target of ``dagster_ckpt.sinks``; default: ``ParquetTable`` in the folder ``table``.
         output_mode: Spark's output mode; default ``append``, with a key ``update``.
-        settings: as for ``spark_stage``.
+        settings: as for ``spark_stage``, and ``asset="lake/orders"``: the table's key in Dagster, by default
+            ``<pipeline>/<uid>``.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:

@@ -16,6 +16,7 @@
 | ``turn`` | when a run claims its pipeline: waiting for the one that is alive |
 | ``schedules`` | scheduled savepoints |
 | ``jobs/`` | one file per job |
+| ``table_assets`` | published tables as assets, and their changes as events |
 | ``checks/`` | asset checks: succeeded, age, verified, restorable |
 | ``sensors/`` | safety net, run-status mirror, failure alarm, restart, savepoints on a condition |
 | ``components/`` | a pipeline in YAML |

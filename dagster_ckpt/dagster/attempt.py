@@ -60,7 +60,7 @@ class PipelineAttempt:
         self._restore = restore
         self._closed = False
         self.events = DagsterEvents(
-            pipeline.name,
+            pipeline,
             job_name=epoch_job_name(pipeline.name),
             restore_op=RESTORE_OP,
             ui_base_url=resource.ui_base_url,
@@ -82,6 +82,7 @@ class PipelineAttempt:
             reporter=self.events,
             restore=restore,
             listeners=[self.events],
+            tell_tables=self.events.table_changed,
             library_version=__version__,
             hook_resources=context.resources,
             admit=admit,

@@ -27,6 +27,7 @@ from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm
 from dagster_ckpt.dagster.sensors.restart import build_restart_sensor
 from dagster_ckpt.dagster.sensors.run_status import build_run_status_sensors
 from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor
+from dagster_ckpt.dagster.table_assets import build_table_assets
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -84,7 +85,7 @@ def build_pipeline_definitions(
     jobs = {p.name: _jobs(p, options_of(options, p.name)) for p in pipelines}
     return dg.Definitions(
         jobs=[job for of_one in jobs.values() for job in of_one.all],
-        assets=[_asset(p, options_of(options, p.name)) for p in pipelines],
+        assets=[a for p in pipelines for a in _assets(p, options_of(options, p.name))],
         asset_checks=[c for p in pipelines for c in _checks(p, options_of(options, p.name))],
         sensors=[
             s for p in pipelines for s in _sensors(p, options_of(options, p.name), jobs[p.name], resource)
@@ -104,8 +105,14 @@ def _jobs(pipeline: CheckpointedPipeline, options: PipelineOptions) -> PipelineJ
     )
 
 
-def _asset(pipeline: CheckpointedPipeline, options: PipelineOptions) -> dg.AssetSpec:
-    return build_checkpoints_asset(
+def _assets(pipeline: CheckpointedPipeline, options: PipelineOptions) -> Iterator[dg.AssetSpec]:
+    yield from build_table_assets(
+        pipeline,
+        group_name=options.table_group_name or pipeline.name,
+        owners=options.owners,
+        tags=options.tags,
+    )
+    yield build_checkpoints_asset(
         pipeline.name,
         job_name=epoch_job_name(pipeline.name),
         group_name=options.group_name,

@@ -39,9 +39,12 @@ from dagster_ckpt.dagster.asset import (
     succeeded_evaluation,
 )
 from dagster_ckpt.dagster.names import LOCATION_TAG
+from dagster_ckpt.dagster.table_assets import changed_event
+from dagster_ckpt.spark.stage_report import TableChanged
 from dagster_ckpt.spark.streaming.progress import StreamProgress
 
 if TYPE_CHECKING:
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
     from dagster_ckpt.core.ids import CheckpointId
     from dagster_ckpt.core.reasons import CheckpointFailureReason
@@ -54,9 +57,10 @@ class DagsterEvents:
     """
 
     def __init__(
-        self, pipeline: PipelineId, *, job_name: str, restore_op: str, ui_base_url: str = ""
+        self, of: CheckpointedPipeline, *, job_name: str, restore_op: str, ui_base_url: str = ""
     ) -> None:
-        self._pipeline = pipeline
+        self._of = of
+        self._pipeline = of.name
         self._job_name = job_name
         self._restore_op = restore_op
         self._ui_base_url = ui_base_url
@@ -78,6 +82,11 @@ class DagsterEvents:
         """Say something an operator should read."""
         if self._context is not None:
             self._context.log.warning(message)
+
+    def table_changed(self, change: TableChanged) -> None:
+        """Materialize the asset of a table that shows other rows now."""
+        if self._context is not None:
+            self._context.log_event(changed_event(self._of, change))
 
     def __call__(self, event: CoordinatorEvent) -> None:
         """Hear one event of the coordinator."""
@@ -200,6 +209,9 @@ class Progress:
     history: Sequence[CheckpointStatistics]
 
 
+_Item = Told | tuple[str, str] | Progress | TableChanged
+
+
 class StreamingEvents:
     """A listener, reporter and watcher; Dagster's event log is written by a thread of its own."""
 
@@ -207,7 +219,7 @@ class StreamingEvents:
         self._events = events
         self._pipeline = pipeline
         self._context = context
-        self._queue: queue.SimpleQueue[Told | tuple[str, str] | Progress | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         events.attach(context)
         self._thread = threading.Thread(target=self._write, name="dagster-events", daemon=True)
         self._thread.start()
@@ -225,6 +237,10 @@ class StreamingEvents:
         """Say something an operator should read."""
         self._queue.put(("warn", message))
 
+    def table_changed(self, change: TableChanged) -> None:
+        """Materialize the asset of a table that shows other rows now."""
+        self._queue.put(change)
+
     def progress(self, seen: StreamProgress, history: Sequence[CheckpointStatistics]) -> None:
         """Show how the run is going, as an observation of the checkpoints asset."""
         self._queue.put(Progress(seen, history))
@@ -241,12 +257,14 @@ class StreamingEvents:
             except Exception as error:  # an event log that cannot be written must not end the stream
                 self._context.log.warning(f"an event could not be written: {error}")
 
-    def _write_one(self, item: Told | tuple[str, str] | Progress) -> None:
+    def _write_one(self, item: _Item) -> None:
         if isinstance(item, tuple):
             level, message = item
             (self._events.warn if level == "warn" else self._events.info)(message)
         elif isinstance(item, Progress):
             self._observe(item.seen, item.history)
+        elif isinstance(item, TableChanged):
+            self._events.table_changed(item)
         else:
             self._events.hear(item.event, item.unpublished)
 

@@ -50,6 +50,9 @@ class PipelineOptions:
     """Options of a pipeline for ``build_pipeline_definitions``, beside its stages."""
 
     group_name: str = "checkpoints"
+    """Asset group of the checkpoints."""
+    table_group_name: str = ""
+    """Asset group of the published tables; empty: the pipeline's name."""
     owners: Sequence[str] = ()
     """E-mail addresses or ``team:name``."""
     tags: Mapping[str, str] = field(default_factory=dict)

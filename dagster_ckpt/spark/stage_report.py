@@ -60,6 +60,24 @@ def recent_checkpoints(coordinator: CheckpointCoordinator) -> tuple[CheckpointSt
         return ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChanged:
+    """Rows that a sink shows since now, or no longer."""
+
+    uid: StageUid
+    place: str
+    checkpoint_id: int
+    """Checkpoint whose rows it shows; 0: it was emptied."""
+    data_version: str
+    """Other for other rows."""
+    rows: int = 0
+    bytes: int = 0
+    version: str = ""
+    """The outside's own name of its state."""
+    taken_back: str = ""
+    """What a restore did to it; empty: rows were published."""
+
+
 class Reporter(Protocol):
     """Reporter: receives the runner's reports."""
 

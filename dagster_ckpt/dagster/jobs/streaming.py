@@ -122,7 +122,7 @@ def _stream(
 ) -> ServiceEnd:
     resource = coordinator_of(context)
     told = DagsterEvents(
-        pipeline.name,
+        pipeline,
         job_name=streaming_job_name(pipeline.name),
         restore_op=STREAM_OP,
         ui_base_url=resource.ui_base_url,
@@ -143,6 +143,7 @@ def _stream(
         reporter=events,
         restore=config.options(),
         listeners=[events],
+        tell_tables=events.table_changed,
         strategy=config.strategy(),
         settings=StreamingSettings(
             trigger_interval=config.trigger_interval, snapshot_retries=resource.snapshot_retries

@@ -26,7 +26,7 @@ from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.manifest_handles import handles_in_manifest
-from dagster_ckpt.spark.stage_report import Reporter
+from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +57,8 @@ class PipelineSetup:
     listeners: Sequence[Listener] = ()
     clock: Clock = field(default_factory=SystemClock)
     library_version: str = ""
+    tell_tables: Callable[[TableChanged], None] = lambda change: None
+    """Told of every sink whose rows have changed."""
     hook_resources: Any = None
     """Dagster resources for the pipeline's hooks."""
     admit: Admit = admit_anyone
@@ -99,6 +101,7 @@ class Attempt(Generic[G]):
             table_dir=setup.table_dir,
             work_dir=setup.work_dir,
             mode=setup.config.mode,
+            tell=setup.tell_tables,
             attempt_id=lambda: AttemptId(coordinator.lineage, coordinator.epoch),
         )
         hooks = make_hooks(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.authoring.targets import ParquetTable
@@ -32,7 +32,7 @@ from dagster_ckpt.spark.sink.committables import (
 from dagster_ckpt.spark.sink.phases import SinkPart, cut_of_sink, preparing, publish_prepared
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.sink.published import note_published, why_put_back
-from dagster_ckpt.spark.stage_report import Reporter
+from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,6 +50,8 @@ class PipelineSinks:
     mode: CheckpointingMode
     attempt_id: Callable[[], AttemptId]
     """Identity of the attempt; known once the coordinator is open."""
+    tell: Callable[[TableChanged], None] = lambda change: None
+    """Told of every sink whose rows have changed."""
     unpublished: dict[str, str] = field(default_factory=dict)
     """Why a sink does not show the rows of the newest checkpoint, by name; a publish that succeeds takes it out."""
     _missed: Counter[str] = field(default_factory=Counter)
@@ -162,6 +164,20 @@ class PipelineSinks:
                 reporter.info(
                     f"table {name}: published {done.rows:,} rows in {done.files} files for checkpoint {checkpoint}"
                 )
+                self._tell(uid, checkpoint, rows=done.rows, bytes=done.bytes, version=done.version)
+
+    def _tell(self, uid: StageUid, checkpoint: int, **what: Any) -> None:
+        attempt = self.attempt_id()
+        self.tell(
+            TableChanged(
+                uid=uid,
+                place=self.of(uid).place,
+                checkpoint_id=checkpoint,
+                # A restore shows the rows of an old checkpoint again: the attempt makes it a version of its own.
+                data_version=f"{attempt.lineage}.{attempt.epoch}.{checkpoint}",
+                **what,
+            )
+        )
 
     def none_published(self, why: str) -> None:
         """Note that publishing failed before any sink could be asked."""
@@ -214,7 +230,7 @@ class PipelineSinks:
         sinks = list(self._two_phase())
         _refuse_where_impossible(((uid, sink, None) for uid, _, sink in sinks))
         for uid, name, sink in sinks:
-            self._roll_back(sink, None, LaterRows.SET_ASIDE, name, reporter)
+            self._roll_back(uid, None, LaterRows.SET_ASIDE, name, reporter)
             note_published(attempt.stage(uid).root, sink.position())
 
     def restore(
@@ -233,7 +249,7 @@ class PipelineSinks:
             if not is_fork:
                 if later is LaterRows.SET_ASIDE and cut is not None:
                     self._refuse_another_table(uid, sink, cut.snapshot)
-                self._roll_back(sink, cut, later, name, reporter)
+                self._roll_back(uid, cut, later, name, reporter)
             elif cut is not None:
                 begun = sink.fork(cut)
                 reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
@@ -264,11 +280,12 @@ class PipelineSinks:
         )
 
     def _roll_back(
-        self, sink: Sink, cut: SinkCut | None, later: LaterRows, name: str, reporter: Reporter
+        self, uid: StageUid, cut: SinkCut | None, later: LaterRows, name: str, reporter: Reporter
     ) -> None:
-        done = sink.roll_back(cut, later)
+        done = self.of(uid).roll_back(cut, later)
         if done.text:
             reporter.info(f"table {name}: {done.text}, to hold exactly the rows of the restore point")
+            self._tell(uid, 0 if cut is None else cut.checkpoint_id, taken_back=done.text)
 
 
 def _refuse_where_impossible(sinks: Iterator[tuple[StageUid, Sink, SinkCut | None]]) -> None:

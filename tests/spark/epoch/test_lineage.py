@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+import dagster as dg
+
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
@@ -36,6 +38,10 @@ def test_a_deployment_of_which_parts_are_put_back_or_lost_never_shows_wrong_rows
 ) -> None:
     pipeline = shop(feed.folder)
     assert lab.run(pipeline).success
+    lines = lab.instance.fetch_materializations(dg.AssetKey(["shop", "lines"]), limit=9).records
+    assert [
+        r.asset_materialization.metadata["rows_added"].value for r in lines if r.asset_materialization
+    ] == [2]
     assert list(lab.folder.glob(STORE)), sorted(path.name for path in lab.folder.iterdir())
     first = kept(lab, tmp_path / "first")
     feed.order(("ann", 11))
@@ -60,6 +66,11 @@ def test_a_deployment_of_which_parts_are_put_back_or_lost_never_shows_wrong_rows
     chosen = lab.run(pipeline, restore_from=newest[1])
     assert chosen.success, failure_text(chosen)
     check(lab, feed)
+    lines = lab.instance.fetch_materializations(dg.AssetKey(["shop", "lines"]), limit=9).records
+    versions = [
+        r.asset_materialization.tags["dagster/data_version"] for r in lines if r.asset_materialization
+    ]
+    assert len(set(versions)) == len(versions) == 5, "four publishes, and rows taken back by the restore"
 
     for path in lab.folder.glob(STORE):
         path.unlink()

@@ -1,0 +1,86 @@
+"""The published tables of a pipeline as external assets: what downstream assets depend on.
+
+Asset key ``[<pipeline>, <sink>]`` unless the sink names one (``@spark_sink(asset="lake/orders")``); upstream are
+the assets its sources name (``@spark_source(asset="raw/orders")``). A table is materialized after its rows were
+published, and when a restore took rows back: both give it another data version, so what depends on it is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.authoring.stages import StageDefinition
+from dagster_ckpt.authoring.targets import ParquetTable
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.dagster.names import PIPELINE_TAG
+from dagster_ckpt.spark.stage_report import TableChanged
+
+DATA_VERSION_TAG = "dagster/data_version"
+
+
+def table_asset_key(pipeline: CheckpointedPipeline, uid: StageUid) -> dg.AssetKey:
+    """Return the key of a sink's table."""
+    named = pipeline.stages[uid].asset
+    return dg.AssetKey.from_user_string(named) if named else dg.AssetKey([pipeline.name, uid])
+
+
+def build_table_assets(
+    pipeline: CheckpointedPipeline,
+    *,
+    group_name: str,
+    owners: Sequence[str] = (),
+    tags: Mapping[str, str] | None = None,
+) -> list[dg.AssetSpec]:
+    """Return the external assets of a pipeline's sinks."""
+    return [
+        dg.AssetSpec(
+            table_asset_key(pipeline, uid),
+            description=stage.description
+            or f"Rows that pipeline `{pipeline.name}` publishes with its checkpoints.",
+            deps=_sources_of(pipeline, uid),
+            group_name=group_name,
+            kinds={"spark", _kind(stage)},
+            owners=list(owners),
+            tags={PIPELINE_TAG: pipeline.name, **(tags or {})},
+            metadata={"sink": uid, **({"key": ", ".join(stage.table.key)} if stage.table.key else {})},
+        )
+        for uid, stage in pipeline.stages.items()
+        if stage.table is not None
+    ]
+
+
+def changed_event(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.AssetMaterialization:
+    """Return the materialization that tells of a table whose rows have changed."""
+    metadata: dict[str, dg.MetadataValue[Any]] = {
+        "checkpoint": dg.MetadataValue.int(change.checkpoint_id),
+        "place": dg.MetadataValue.path(change.place),
+    }
+    if change.taken_back:
+        text = f"brought to the rows of checkpoint {change.checkpoint_id}: {change.taken_back}"
+        metadata["taken_back"] = dg.MetadataValue.text(change.taken_back)
+    else:
+        text = f"{change.rows:,} rows of checkpoint {change.checkpoint_id}"
+        metadata["rows_added"] = dg.MetadataValue.int(change.rows)
+        metadata["bytes_added"] = dg.MetadataValue.int(change.bytes)
+    if change.version:
+        metadata["version"] = dg.MetadataValue.text(change.version)
+    return dg.AssetMaterialization(
+        table_asset_key(pipeline, change.uid),
+        description=text,
+        metadata=metadata,
+        tags={DATA_VERSION_TAG: change.data_version},
+    )
+
+
+def _sources_of(pipeline: CheckpointedPipeline, uid: StageUid) -> list[dg.AssetKey]:
+    named = [pipeline.stages[source].asset for source in pipeline.ancestors(uid)]
+    return [dg.AssetKey.from_user_string(key) for key in dict.fromkeys(named) if key]
+
+
+def _kind(stage: StageDefinition) -> str:
+    target = stage.to or ParquetTable()
+    return type(target).__name__.removesuffix("Table").lower()
