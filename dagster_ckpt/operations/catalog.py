@@ -226,6 +226,8 @@ class StoredFolder:
     metadata: CheckpointMetadata | None
     problem: str = ""
     """Why its metadata cannot be read."""
+    metadata_checksum: str = ""
+    """Of its ``_metadata`` file."""
 
 
 def list_storage(storage: CheckpointStorage) -> tuple[StoredFolder, ...]:
@@ -241,7 +243,8 @@ def list_storage(storage: CheckpointStorage) -> tuple[StoredFolder, ...]:
 def _stored_folder(storage: CheckpointStorage, folder: str) -> StoredFolder:
     uri = f"{storage.base_uri}/{folder}"
     try:
-        return StoredFolder(uri=uri, metadata=open_snapshot(storage, folder).metadata)
+        stored = open_snapshot(storage, folder)
+        return StoredFolder(uri=uri, metadata=stored.metadata, metadata_checksum=stored.metadata_checksum)
     except (Corrupt, NotFound) as error:
         return StoredFolder(uri=uri, metadata=None, problem=str(error))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,6 +25,8 @@ class FoundOutside:
 
     snapshots: tuple[tuple[CheckpointMetadata, SnapshotLocation], ...]
     """Complete ones that can be read, oldest first."""
+    checksums: Mapping[str, str]
+    """Checksum of ``_metadata`` by the snapshot's URI."""
     highest_id: int
     """Highest checkpoint id in use, also of one that is not complete; 0: none."""
     tables: tuple[Seen, ...]
@@ -39,26 +41,29 @@ class FoundOutside:
 def find_outside(deployment: Deployment) -> dict[PipelineId, FoundOutside]:
     """Return what is found of every pipeline below the deployment's storage and savepoint folder."""
     found: dict[PipelineId, list[tuple[CheckpointMetadata, SnapshotLocation]]] = {}
-    for metadata, location in _snapshots(deployment):
+    checksums: dict[str, str] = {}
+    for metadata, location, checksum in _snapshots(deployment):
         found.setdefault(PipelineId(metadata.pipeline), []).append((metadata, location))
-    return {name: _outside(deployment, name, snapshots) for name, snapshots in found.items()}
+        checksums[location.uri] = checksum
+    return {name: _outside(deployment, name, snapshots, checksums) for name, snapshots in found.items()}
 
 
-def _snapshots(deployment: Deployment) -> Iterator[tuple[CheckpointMetadata, SnapshotLocation]]:
+def _snapshots(deployment: Deployment) -> Iterator[tuple[CheckpointMetadata, SnapshotLocation, str]]:
     storages = [deployment.storage]
     if deployment.savepoint_dir:
         with suppress(CheckpointError):
             storages.append(deployment.open_storage(deployment.savepoint_dir))
-    for uri, metadata in {f.uri: f.metadata for s in storages for f in list_storage(s)}.items():
-        if metadata is not None:
+    for uri, folder in {f.uri: f for s in storages for f in list_storage(s)}.items():
+        if folder.metadata is not None:
             with suppress(CheckpointError):  # a checkpoint beside its own place cannot be restored from there
-                yield metadata, location_of(uri, metadata)
+                yield folder.metadata, location_of(uri, folder.metadata), folder.metadata_checksum
 
 
 def _outside(
     deployment: Deployment,
     pipeline: PipelineId,
     snapshots: list[tuple[CheckpointMetadata, SnapshotLocation]],
+    checksums: Mapping[str, str],
 ) -> FoundOutside:
     layout = paths.CheckpointPaths(pipeline)
     stored = (layout.number_of(found.key) for found in deployment.storage.list(pipeline))
@@ -69,6 +74,7 @@ def _outside(
     }
     return FoundOutside(
         snapshots=tuple(ordered),
+        checksums=checksums,
         highest_id=max([*numbers, *(number for number in stored if number is not None)], default=0),
         tables=tuple(seen for uri in sorted(uris) if (seen := _table(uri, pipeline)) is not None),
     )

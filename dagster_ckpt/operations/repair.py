@@ -63,6 +63,7 @@ def _rebuilt(record: CoordinatorRecord, outside: FoundOutside) -> tuple[Coordina
             location,
             properties_for(metadata.kind, CheckpointConfig()),
             epoch=metadata.epoch,
+            metadata_checksum=outside.checksums.get(location.uri, ""),
         )
         for metadata, location in outside.snapshots
         if metadata.checkpoint_id not in known

@@ -15,6 +15,7 @@ from dagster_ckpt.operations.clean import plan_cleaning
 from dagster_ckpt.operations.doctor import FindingKind, diagnose
 from dagster_ckpt.operations.export import export_snapshot
 from dagster_ckpt.operations.registration import ImportMode, import_snapshot
+from dagster_ckpt.operations.repair import repair_store
 from dagster_ckpt.operations.verify import verify_snapshot
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
@@ -119,3 +120,10 @@ def test_verifying_says_that_metadata_of_before_carries_no_checksum(world: World
     assert verified.is_intact
     (remark,) = verified.remarks
     assert "before it carried a checksum" in remark
+
+
+def test_a_store_that_is_built_again_from_the_storage_records_what_it_has_read(world: World) -> None:
+    stored = world.checkpoint(1)
+    empty = World(world.folder, storages=world.storages)
+    repair_store(empty.deployment)
+    assert [c.metadata_checksum for c in empty.record().completed] == [stored.metadata_checksum]

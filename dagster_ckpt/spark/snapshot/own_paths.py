@@ -18,6 +18,7 @@ from typing import Any
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileEntry, FileKind
+from dagster_ckpt.core.safe_paths import relative_path
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.checkpoint_files import Unreadable
@@ -65,7 +66,9 @@ def name_directory(built: Path, entries: Sequence[FileEntry], directory: Path) -
     for operator, batch, entry in found:
         path = built / entry.path
         needed = stored if batch == latest[operator] else None
-        content = _renamed(path.read_text(encoding="utf-8"), operator, directory, needed, entry.path)
+        content = _renamed(
+            path.read_text(encoding="utf-8", errors="replace"), operator, directory, needed, entry.path
+        )
         # Replaced, never edited: the file may be a hard link to the one in checkpoint storage.
         path.unlink()
         path.write_text(content, encoding="utf-8")
@@ -77,7 +80,7 @@ def _renamed(text: str, operator: str, directory: Path, stored: Collection[str] 
         content: dict[str, Any] = parse_json(body)
         stores = content["stateStoreInfo"]
         schemas = [_below(path, operator) for store in stores for path in store["stateSchemaFilePaths"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(f"{name} is no operator metadata of Spark: restore from another checkpoint") from error
     gone = [schema for schema in schemas if stored is not None and f"query/{schema}" not in stored]
     if gone:
@@ -99,4 +102,4 @@ def _below(path: str, operator: str) -> str:
     _, found, rest = path.rpartition(f"/{operator}/_stateSchema/")
     if not found:
         raise ValueError(path)
-    return f"{operator}/_stateSchema/{rest}"
+    return f"{operator}/_stateSchema/{relative_path(rest)}"
