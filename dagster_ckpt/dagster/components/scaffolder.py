@@ -31,6 +31,13 @@ def {function}() -> None:
 '''
 
 
+_SECRETS = """
+# Passwords and keys are named, not written here: Dagster records attributes with every run.
+#   store_url: {env: CHECKPOINT_STORE_URL}
+#   storage_options: {secret: {env: S3_SECRET}}
+"""
+
+
 class PipelineParams(BaseModel):
     """Options of ``dg scaffold defs``."""
 
@@ -57,6 +64,8 @@ class PipelineScaffolder(dg.Scaffolder[PipelineParams]):
         if params.savepoint_cron:
             attributes["savepoints"] = {"cron_schedule": params.savepoint_cron, "retain": 7}
         dg.scaffold_component(request, attributes)
+        with (request.target_path / "defs.yaml").open("a") as file:
+            file.write(_SECRETS)
         function = "".join(c if c.isalnum() else "_" for c in name)
         if not function[0].isalpha():
             function = f"pipeline_{function}"

@@ -31,6 +31,7 @@ def scaffolded(sandbox: DefsFolderSandbox, name: str = "orders", **attributes: A
         CheckpointedPipelineComponent, defs_path=name, scaffold_params={"pipeline": name}
     )
     file = path / "defs.yaml"
+    assert "#   store_url: {env: " in file.read_text(), "it says where secrets go"
     document = yaml.safe_load(file.read_text())
     document["attributes"].update(attributes)
     file.write_text(yaml.safe_dump(document))
