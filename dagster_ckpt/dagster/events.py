@@ -70,7 +70,7 @@ class DagsterEvents:
 
     def attach(self, context: dg.OpExecutionContext) -> None:
         """Write to this op from now on."""
-        _without_locks(context.log)
+        without_locks(context.log)
         self._context = context
 
     def info(self, message: str) -> None:
@@ -172,7 +172,7 @@ class DagsterEvents:
         )
 
 
-def _without_locks(log: logging.Logger) -> None:
+def without_locks(log: logging.Logger) -> None:
     """Take the locks from the handlers that write a step's events; they keep nothing between two records.
 
     A run that starts configures logging: Dagster holds logging's own lock then, and asks for every handler's. A handler

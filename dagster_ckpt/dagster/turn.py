@@ -26,6 +26,7 @@ from dagster_ckpt.core.supervision.concurrent_runs import (
     decide_turn,
 )
 from dagster_ckpt.core.supervision.owner import Alive, Silent
+from dagster_ckpt.dagster.events import without_locks
 from dagster_ckpt.dagster.lease import owner_of
 from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, stop_job_name
 from dagster_ckpt.dagster.resources import coordinator_of
@@ -75,6 +76,7 @@ class Turn:
         patience: float | None = None,
     ) -> Turn:
         """Return the turn of the run an op belongs to."""
+        without_locks(context.log)
         return cls(
             records=RecordStore(coordinator_of(context).store()),
             pipeline=pipeline,
