@@ -51,7 +51,10 @@ ROOMS = {
     "sinks": room("authoring spark"),
     "runtime": room("core errors ports digests runtime"),
     "adapters": room("core errors ports digests adapters", "sqlalchemy alembic fsspec"),
-    "spark": room("core errors ports digests runtime authoring spark", "pyspark pyarrow pydantic deltalake"),
+    "spark": room(
+        "core errors ports digests runtime authoring spark",
+        "pyspark pyarrow pydantic deltalake sqlalchemy",
+    ),
     "testing": room("core errors ports digests runtime spark testing", "pyarrow pytest"),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
     "dagster": room(
@@ -105,7 +108,7 @@ FLOORS = {
         "snapshot",
         "channel",
         "sink",
-        "table",
+        "sql table",
         "attempt",
         "epoch streaming",
     ),

@@ -5,6 +5,7 @@ A target is opened for each attempt by the class it names; a sink of your own ne
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar
@@ -48,3 +49,35 @@ class DeltaTable(SinkTarget):
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     """For object stores, as delta-rs takes them. Give secrets by the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlTable(SinkTarget):
+    """A table of PostgreSQL or SQLite: rows and position in one transaction.
+
+    PostgreSQL needs the extra ``postgres``.
+    """
+
+    opened_by: ClassVar[str] = "dagster_ckpt.spark.sql.sink:SqlSink"
+
+    url: Any = field(repr=False)
+    """``postgresql://user@host/database`` or ``sqlite:////absolute/path.db``: as text, as ``"env:NAME"``, as
+    Dagster's ``EnvVar``, or as SQLAlchemy's ``URL``. Nothing prints it."""
+    table: str = ""
+    """``orders`` or ``schema.orders``; default: the sink's uid. Created from the rows' schema when it is missing."""
+    keep_before_images: bool = False
+    """Keep what each publish changes until no snapshot needs it, so that a restore can take rows back; appended rows
+    then have a column ``_dagster_ckpt_checkpoint``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForEachCheckpoint(SinkTarget):
+    """A function that gets the rows of each checkpoint once the checkpoint is complete: at least once, in order."""
+
+    opened_by: ClassVar[str] = "dagster_ckpt.spark.sink.for_each_checkpoint:FunctionSink"
+
+    fn: Callable[[Any, Any], Any]
+    """``fn(rows, token)``, called on the driver: ``rows`` is a ``pyarrow.RecordBatchReader``, ``token`` a
+    ``CheckpointToken``. A process that ends during the call repeats it with the same token, and so with the same rows:
+    give ``token.idempotency_key`` to what you call. An OSError (of which network errors are) repeats it too; any other
+    error fails the run."""

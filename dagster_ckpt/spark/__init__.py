@@ -10,6 +10,7 @@
 | ``snapshot/`` | a stage's part of a snapshot: captured, uploaded, read, restored |
 | ``channel/`` | the log between two stages: written, read, restored |
 | ``sink/`` | the port of sinks: prepare, publish, position, roll back |
+| ``sql/`` | a table of a database as a sink |
 | ``table/`` | Parquet tables: staged, published, taken back |
 | ``attempt/`` | what both kinds of run begin with: the working directory, and a stage as a running query |
 | ``epoch/`` | epoch runs: drain the available data in graph order, the barrier follows |

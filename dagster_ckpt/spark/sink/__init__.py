@@ -6,5 +6,10 @@
 | ``committables`` | ``PreparedBatch``: what a micro-batch has staged, and where it is written down |
 | ``staging`` | a micro-batch's rows as plain Parquet files that nobody sees yet |
 | ``phases`` | batches prepared, cuts taken, committables published |
+| ``staged_sink`` | ``StagedSink``: base of sinks that read their staged rows back when they publish |
+| ``staged_rows`` | ``StagedRows``: the rows of a completed checkpoint as Arrow, in order |
+| ``for_each_checkpoint`` | ``FunctionSink``: a user's function gets the rows of each completed checkpoint |
+| ``positions`` | how a position lies to batches and cuts, and who may write (pure) |
+| ``through`` | the last micro-batch of each publish of such a sink |
 | ``published`` | note of a stage's directory: what its sink had published when it was last asked |
 """

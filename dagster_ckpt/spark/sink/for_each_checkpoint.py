@@ -1,0 +1,159 @@
+"""A user's function as a sink: it gets the rows of each completed checkpoint, at least once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster_ckpt.authoring.targets import ForEachCheckpoint
+from dagster_ckpt.core.model import Record
+from dagster_ckpt.errors import CheckpointError, OutcomeUnknown
+from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.sink.committables import PreparedBatch, encoded, read_record
+from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
+from dagster_ckpt.spark.sink.positions import refuse_fenced
+from dagster_ckpt.spark.sink.staged_rows import StagedRows
+from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointToken:
+    """Identity of the rows that a function gets: the same token, the same rows in the same order."""
+
+    pipeline: str
+    sink: str
+    """The sink's uid."""
+    lineage: str
+    """The pipeline's history."""
+    epoch: int
+    """Attempt that published them first."""
+    checkpoint_id: int
+    replaces: bool
+    """Output mode *complete*: these rows are all there are."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """Text that is the same for the same rows, and for no others."""
+        return f"{self.pipeline}/{self.sink}/{self.lineage}/{self.checkpoint_id}"
+
+
+class Place(Record):
+    """A ``SinkPosition`` as it is written."""
+
+    lineage: str
+    epoch: int
+    checkpoint_id: int | None
+    head: int | None
+    through_batch: int | None
+
+    @classmethod
+    def of(cls, position: SinkPosition) -> Place:
+        """Return a position to write."""
+        return cls(
+            lineage=position.lineage,
+            epoch=position.epoch,
+            checkpoint_id=position.checkpoint_id,
+            head=position.head,
+            through_batch=position.through_batch,
+        )
+
+    def position(self) -> SinkPosition:
+        """Return the position that was written."""
+        return SinkPosition(
+            lineage=self.lineage,
+            epoch=self.epoch,
+            checkpoint_id=self.checkpoint_id,
+            head=self.head,
+            through_batch=self.through_batch,
+        )
+
+
+class Begun(Record):
+    """A call of the function of which nobody knows yet whether it returned."""
+
+    batches: tuple[PreparedBatch, ...]
+    after: Place
+    """Position once it has returned."""
+
+
+class Noted(Record):
+    """``for_each.json`` in the sink's folder: what the function has been called with."""
+
+    format_version: Literal[1] = 1
+    place: Place | None = None
+    begun: Begun | None = None
+
+
+class FunctionSink(StagedSink):
+    """Calls a function; what it was called with is noted in the sink's folder, before the call and after it."""
+
+    def __init__(self, target: ForEachCheckpoint, context: SinkContext) -> None:
+        super().__init__(context)
+        self._function: Callable[[pa.RecordBatchReader, CheckpointToken], Any] = target.fn
+        self._name = f"{target.fn.__module__}.{getattr(target.fn, '__qualname__', type(target.fn).__name__)}"
+
+    @property
+    def place(self) -> str:
+        """The sink and its function."""
+        return f"function:{self.context.pipeline}/{self.context.uid}#{self._name}"
+
+    def position(self) -> SinkPosition | None:
+        """Return what the function has returned for."""
+        place = self._noted().place
+        return None if place is None else place.position()
+
+    def commit(self, rows: StagedRows, position: SinkPosition) -> str:
+        """Call the function, unless there are no rows."""
+        if rows.batches:
+            begun = Begun(batches=rows.batches, after=Place.of(position))
+            self._note(self._noted().model_copy(update={"begun": begun}))
+            self._call(rows, begun)
+        self._note(Noted(place=Place.of(position)))
+        return ""
+
+    @contextmanager
+    def exclusively(self) -> Iterator[Outside]:
+        """Call the function again, with the same token, where nobody knows whether it returned."""
+        with super().exclusively() as outside:
+            noted = self._noted()
+            if noted.begun is not None:
+                refuse_fenced(self.place, noted.begun.after.position(), self.context.attempt())
+                self._call(StagedRows(self._root, noted.begun.batches), noted.begun)
+                self._note(Noted(place=noted.begun.after))
+            yield outside
+
+    def _call(self, rows: StagedRows, begun: Begun) -> None:
+        after = begun.after
+        token = CheckpointToken(
+            pipeline=self.context.pipeline,
+            sink=self.context.uid,
+            lineage=after.lineage,
+            epoch=after.epoch,
+            checkpoint_id=after.head or 0,
+            replaces=rows.replaces,
+        )
+        try:
+            self._function(rows.reader(), token)
+        except CheckpointError:
+            raise
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"{self._name} failed for checkpoint {token.checkpoint_id} ({error}): it is called again with the same "
+                "idempotency key"
+            ) from error
+
+    @property
+    def _file(self) -> Path:
+        return self._root / "for_each.json"
+
+    def _noted(self) -> Noted:
+        return read_record(Noted, self._file) or Noted()
+
+    def _note(self, noted: Noted) -> None:
+        replace_whole(self._file, encoded(noted))

@@ -1,0 +1,118 @@
+"""Rules on a sink's position: who may write, what is shown already, and how it lies to a cut. Pure.
+
+Numbers of checkpoints are unique within one place, over all histories, and grow: so they can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+
+from dagster_ckpt.errors import Fenced, InvalidRequest
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
+
+
+class Lies(Enum):
+    """How what a sink shows lies to a cut."""
+
+    AT = "at"
+    """It shows the cut's rows, but for some that the cut had prepared."""
+    BEHIND = "behind"
+    """It shows fewer: it was put back, or rolled back since."""
+    AHEAD = "ahead"
+    """It shows rows that came after the cut."""
+
+
+def refuse_fenced(place: str, before: SinkPosition | None, attempt: AttemptId) -> None:
+    """Raise Fenced when a newer attempt, or one of another history, has taken the sink over."""
+    if before is None or attempt.epoch > before.epoch:
+        return
+    is_another = bool(before.lineage and attempt.lineage) and before.lineage != attempt.lineage
+    if attempt.epoch < before.epoch or is_another:
+        raise Fenced(
+            f"attempt {attempt.epoch} may not change {place}: attempt {before.epoch} has taken it over. "
+            "Stop this run; the newer one publishes what is committed"
+        )
+
+
+def not_shown(before: SinkPosition | None, batches: Sequence[PreparedBatch]) -> tuple[PreparedBatch, ...]:
+    """Return those of these batches that are behind the position."""
+    through = before.through_batch if before is not None else None
+    return tuple(batch for batch in batches if through is None or batch.batch_id > through)
+
+
+def taken_over(before: SinkPosition | None, attempt: AttemptId, **changes: int | None) -> SinkPosition:
+    """Return the position with another attempt at work, and ``changes``."""
+    position = before or SinkPosition(lineage="", epoch=0, checkpoint_id=None, head=None, through_batch=None)
+    return replace(position, lineage=attempt.lineage, epoch=int(attempt.epoch), **changes)
+
+
+def published_position(
+    place: str,
+    before: SinkPosition | None,
+    attempt: AttemptId,
+    checkpoint_id: int,
+    batches: Sequence[PreparedBatch],
+) -> SinkPosition:
+    """Return the position once ``batches`` are published. Raises InvalidRequest for a checkpoint that is not newer."""
+    newest = before.checkpoint_id if before is not None else None
+    if newest is not None and checkpoint_id <= newest:
+        raise InvalidRequest(
+            f"{place} has seen checkpoint {newest}: batches {[batch.batch_id for batch in batches]} cannot be "
+            f"published for the older checkpoint {checkpoint_id}; publish them for a newer one"
+        )
+    return _after(before, attempt, checkpoint_id, batches)
+
+
+def lies(before: SinkPosition | None, cut: SinkCut | None) -> Lies:
+    """Compare what a sink shows with a cut (None: no rows)."""
+    shown = before.head if before is not None else None
+    if cut is None:
+        return Lies.AT if shown is None else Lies.AHEAD
+    head = cut.snapshot.head
+    if head is not None and (shown is None or shown < head):
+        return Lies.BEHIND
+    return Lies.AHEAD if shown is not None and shown > max(cut.checkpoint_id, head or 0) else Lies.AT
+
+
+def why_behind(place: str, before: SinkPosition | None, cut: SinkCut | None) -> str:
+    """Return what is gone of a sink that shows less than the cut; empty: nothing is."""
+    if cut is None or lies(before, cut) is not Lies.BEHIND:
+        return ""
+    shown = "nothing" if before is None or before.head is None else f"checkpoint {before.head}"
+    return (
+        f"{place} shows {shown}, and the rows up to checkpoint {cut.snapshot.head} are gone from it: it was emptied, "
+        "put back to an older copy, or rolled back since. Bring it back, or restore an older checkpoint"
+    )
+
+
+def missing_of_cut(before: SinkPosition | None, cut: SinkCut | None) -> tuple[PreparedBatch, ...]:
+    """Return what the cut had prepared and a sink that lies at it does not show."""
+    if cut is None:
+        return ()
+    shown = before.head if before is not None else None
+    return cut.batches if shown == cut.snapshot.head else not_shown(before, cut.batches)
+
+
+def position_at_cut(
+    before: SinkPosition | None, attempt: AttemptId, cut: SinkCut | None, batches: Sequence[PreparedBatch]
+) -> SinkPosition:
+    """Return the position of a sink that lay at the cut and has published ``batches`` of it."""
+    if cut is None or not batches:
+        return taken_over(before, attempt)
+    return _after(before, attempt, cut.checkpoint_id, batches)
+
+
+def _after(
+    before: SinkPosition | None, attempt: AttemptId, checkpoint_id: int, batches: Sequence[PreparedBatch]
+) -> SinkPosition:
+    newest = before.checkpoint_id if before is not None else None
+    return taken_over(
+        before,
+        attempt,
+        checkpoint_id=max(checkpoint_id, newest or 0),
+        head=checkpoint_id,
+        through_batch=max(batch.batch_id for batch in batches),
+    )

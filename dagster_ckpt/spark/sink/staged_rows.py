@@ -1,0 +1,109 @@
+"""Rows of a completed checkpoint, read back from where they were staged: in order, as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.channel.schema import arrow_schema, conformed, parsed_schema
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+BATCH_ROWS = 65_536
+"""Rows in one Arrow batch: some megabytes, however many a checkpoint has."""
+
+
+class StagedRows:
+    """What a checkpoint brings to a sink. Raises Corrupt at once when a staged file is gone.
+
+    In output mode *complete* only the newest micro-batch counts, and ``replaces`` says so.
+    """
+
+    def __init__(self, folder: Path, batches: Sequence[PreparedBatch]) -> None:
+        newest = max((i for i, batch in enumerate(batches) if batch.replaces), default=None)
+        self.replaces = newest is not None
+        self.batches = tuple(batches if newest is None else batches[newest:])
+        self._files = tuple((file, folder / file.staged) for batch in self.batches for file in batch.files)
+        for file, path in self._files:
+            if not path.exists():
+                raise Corrupt(
+                    f"staged rows {file.name} are gone ({path} does not exist): restore another checkpoint"
+                )
+
+    def __len__(self) -> int:
+        return sum(file.rows for file, _ in self._files)
+
+    @property
+    def files(self) -> tuple[TableFile, ...]:
+        """The staged files."""
+        return tuple(file for file, _ in self._files)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the staged files."""
+        return sum(file.bytes for file, _ in self._files)
+
+    @property
+    def spark_schema(self) -> StructType | None:
+        """Columns of all batches, those of the newest first; None: there is no batch."""
+        from pyspark.sql.types import StructType
+
+        fields: dict[str, Any] = {}
+        for batch in reversed(self.batches):
+            for field in parsed_schema(batch.row_schema).fields:
+                fields.setdefault(field.name, field)
+        return StructType(list(fields.values())) if self.batches else None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The same as Arrow has it."""
+        import pyarrow as pa
+
+        spark_schema = self.spark_schema
+        return pa.schema([]) if spark_schema is None else arrow_schema(spark_schema)
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return the rows batch by batch; a column that an older micro-batch does not have is null in it."""
+        import pyarrow as pa
+
+        schema = self.schema
+        return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
+
+    def table(self) -> pa.Table:
+        """Return all rows at once."""
+        return self.reader().read_all()
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        import pyarrow.parquet as pq
+
+        for _, path in self._files:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(BATCH_ROWS):
+                    yield conformed(batch, schema)
+
+
+def refuse_nulls(place: str, folder: Path, batch: PreparedBatch, columns: Sequence[str]) -> None:
+    """Raise InvalidRequest when a staged row has no value in one of these columns. Reads footers only."""
+    for file in batch.files:
+        for column in columns:
+            if _nulls(folder / file.staged, column):
+                raise InvalidRequest(
+                    f"column {column!r} has no value in a row of batch {batch.batch_id}, and {place} needs one in "
+                    "every row: filter such rows out, or give the column a default, in the sink's function"
+                )
+
+
+def _nulls(path: Path, column: str) -> int:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        index = file.schema_arrow.names.index(column)
+        groups = [file.metadata.row_group(i).column(index) for i in range(file.num_row_groups)]
+        if all(group.statistics is not None and group.statistics.has_null_count for group in groups):
+            return sum(int(group.statistics.null_count) for group in groups)
+        return int(file.read(columns=[column])[column].null_count)

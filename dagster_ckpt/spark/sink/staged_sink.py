@@ -1,0 +1,258 @@
+"""A sink whose rows wait as Parquet in its own folder until their checkpoint is complete: base of sinks into databases,
+topics, functions, and of your own.
+
+A subclass says ``place`` and ``position``, and carries out ``commit``. Everything else is the same for all of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, assert_never
+
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.spark.channel.schema import arrow_schema
+from dagster_ckpt.spark.files import batch_of
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.port import (
+    AlreadyPublished,
+    AttemptId,
+    LaterRows,
+    Published,
+    RolledBack,
+    Sink,
+    SinkContext,
+    SinkCut,
+    SinkDescription,
+    SinkPosition,
+)
+from dagster_ckpt.spark.sink.positions import (
+    Lies,
+    lies,
+    missing_of_cut,
+    not_shown,
+    position_at_cut,
+    published_position,
+    refuse_fenced,
+    taken_over,
+    why_behind,
+)
+from dagster_ckpt.spark.sink.staged_rows import StagedRows
+from dagster_ckpt.spark.sink.staging import flush_staged, stage_rows
+from dagster_ckpt.spark.sink.through import forget_before, note_through, through_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Outside(Protocol):
+    """What a sink's steps are done to: the sink itself, or a transaction it has begun."""
+
+    def position(self) -> SinkPosition | None:
+        """Return what the outside has seen."""
+
+    def commit(self, rows: StagedRows, position: SinkPosition) -> str:
+        """Make rows and position the outside's, both or neither."""
+
+    def why_no_way(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
+        """Return why ``go_to`` cannot show the cut; empty: it can."""
+
+    def go_to(self, before: SinkPosition, head: int | None) -> SinkPosition:
+        """Show what was shown at ``head``, and return the position then."""
+
+
+class StagedSink(Sink):
+    """Base of sinks that read their rows back from their own folder when they publish."""
+
+    def __init__(self, context: SinkContext) -> None:
+        self.context = context
+
+    # --- what a subclass says -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def commit(self, rows: StagedRows, position: SinkPosition) -> str:
+        """Make ``rows`` visible and ``position`` the sink's, both or neither; return the outside's name of its
+        state, or ``""``.
+
+        Without rows only the position is to be kept: a new attempt fences the older ones so. With
+        ``rows.replaces`` the rows replace everything that was there.
+        """
+
+    def exclusively(self) -> AbstractContextManager[Outside]:
+        """Keep other attempts out for the length of one step. Default: a lock in the sink's folder."""
+        return self._locked()
+
+    def why_no_way(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
+        """Return why rows cannot leave, or come back, so that the cut is shown; empty: they can.
+
+        Default: they never can.
+        """
+        shown = "nothing" if cut is None else f"checkpoint {cut.checkpoint_id}"
+        return why_behind(self.place, before, cut) or (
+            f"{self.place} shows checkpoint {before.head if before else None} and cannot take rows back to "
+            f"show {shown}: restore the newest checkpoint, keep the rows (roll_back_tables: false), or name a new place"
+        )
+
+    def go_to(self, before: SinkPosition, head: int | None) -> SinkPosition:
+        """Show what was shown at ``head``, and return the position then; asked for where ``why_no_way`` is empty."""
+        raise NotImplementedError
+
+    # --- the port -------------------------------------------------------------------------------------------
+
+    def check(self, frame: DataFrame) -> None:
+        """Refuse columns that Arrow has no form for, and key columns that are not there."""
+        try:
+            arrow_schema(frame.schema)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{self.place} cannot take these columns: {error}") from error
+        missing = [column for column in self.context.key if column not in frame.columns]
+        if missing:
+            raise InvalidRequest(
+                f"{self.place} has the key {missing}, which its rows do not have: {frame.columns}"
+            )
+
+    def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
+        """Stage the rows in the sink's folder."""
+        attempt = self.context.attempt()
+        staged = self._staged / str(attempt.epoch)
+        return stage_rows(
+            frame, batch_id, attempt, root=self._root, staged=staged, replaces=self.context.is_complete
+        )
+
+    def flush(self, batches: Sequence[PreparedBatch]) -> None:
+        """Wait until the staged files survive a power failure; those of published batches may be gone already."""
+        paths = [self._root / file.staged for batch in batches for file in batch.files]
+        flush_staged([path for path in paths if path.exists()])
+
+    def take_over(self) -> None:
+        """Write this attempt into the position."""
+        attempt = self.context.attempt()
+        with self.exclusively() as outside:
+            before = outside.position()
+            refuse_fenced(self.place, before, attempt)
+            after = taken_over(before, attempt)
+            if after != before:
+                outside.commit(self._rows(()), after)
+
+    def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
+        """Commit the batches that are not visible yet, with the permit's checkpoint as the position."""
+        if permit.pipeline != self.context.pipeline:
+            raise InvalidRequest(
+                f"{self.place} is a sink of pipeline {self.context.pipeline!r}, the permit is for {permit.pipeline!r}"
+            )
+        attempt = AttemptId(permit.lineage, permit.epoch)
+        with self.exclusively() as outside:
+            before = outside.position()
+            refuse_fenced(self.place, before, attempt)
+            chosen = not_shown(before, batches)
+            if not chosen:
+                return AlreadyPublished()
+            rows = self._rows(chosen)
+            after = published_position(self.place, before, attempt, permit.checkpoint_id, chosen)
+            version = self._commit(outside, rows, after)
+        return Published(rows=len(rows), bytes=rows.bytes, files=len(rows.files), version=version)
+
+    def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
+        """Show the rows of a cut: take later ones back where the sink can, and publish what the cut had prepared."""
+        attempt = self.context.attempt()
+        with self.exclusively() as outside:
+            before = outside.position()
+            refuse_fenced(self.place, before, attempt)
+            match later:
+                case LaterRows.KEEP:
+                    through = through_at(self._root, cut.snapshot.head) if cut is not None else None
+                    kept = taken_over(before, attempt, through_batch=through)
+                    outside.commit(self._rows(()), kept)
+                    return RolledBack(text="")
+                case LaterRows.SET_ASIDE:
+                    return self._converge(outside, before, cut, attempt)
+                case _:
+                    assert_never(later)
+
+    def cannot_roll_back(self, cut: SinkCut | None) -> str:
+        """Say why the rows that were published after the cut cannot be taken back, if there are any."""
+        before = self.position()
+        return "" if lies(before, cut) is Lies.AT else self.why_no_way(before, cut)
+
+    def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
+        """Remove the staged folders of batches that are published, or were left by an earlier attempt."""
+        position = self.position()
+        if position is None:
+            return 0
+        cuts = {batch for snapshot in needed for batch in snapshot.prepared}
+        named = {Path(file.staged).parent.name for batch in waiting for file in batch.files}
+        forget_before(self._root, min(_heads(needed, position), default=0))
+        removed = 0
+        for folder in self._staged.glob("*/batch-*"):
+            batch, epoch = batch_of(folder.name), folder.parent.name
+            if batch is None or not epoch.isdigit() or batch in cuts or folder.name in named:
+                continue
+            is_shown = position.through_batch is not None and batch <= position.through_batch
+            if int(epoch) < position.epoch or (is_shown and int(epoch) == position.epoch):
+                shutil.rmtree(folder, ignore_errors=True)
+                removed += 1
+        return removed
+
+    def describe(self) -> SinkDescription:
+        """Say where the rows are."""
+        if self.position() is None:
+            raise NotFound(f"nothing was published to {self.place} yet")
+        return SinkDescription(place=self.place)
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    @property
+    def _root(self) -> Path:
+        return self.context.work_dir
+
+    @property
+    def _staged(self) -> Path:
+        return self._root / "staged"
+
+    def _rows(self, batches: Sequence[PreparedBatch]) -> StagedRows:
+        return StagedRows(self._root, batches)
+
+    def _commit(self, outside: Outside, rows: StagedRows, position: SinkPosition) -> str:
+        if rows.batches and position.head is not None and position.through_batch is not None:
+            note_through(self._root, position.head, position.through_batch)
+        return outside.commit(rows, position)
+
+    def _converge(
+        self, outside: Outside, before: SinkPosition | None, cut: SinkCut | None, attempt: AttemptId
+    ) -> RolledBack:
+        done = []
+        where = lies(before, cut)
+        # What is not possible, and what is gone, is found out before anything changes.
+        reason = "" if where is Lies.AT else outside.why_no_way(before, cut)
+        if reason:
+            raise Corrupt(reason) if where is Lies.BEHIND else InvalidRequest(reason)
+        rows = self._rows(missing_of_cut(before, cut) if where is Lies.AT or cut is None else cut.batches)
+        if where is not Lies.AT and before is not None:
+            done.append(f"went from checkpoint {before.head} to {_named(cut)}")
+            before = outside.go_to(before, cut.snapshot.head if cut is not None else None)
+        if rows.batches:
+            done.append(f"published {len(rows)} rows that the checkpoint had prepared")
+        self._commit(outside, rows, position_at_cut(before, attempt, cut, rows.batches))
+        return RolledBack(text=", ".join(done))
+
+    @contextmanager
+    def _locked(self) -> Iterator[Outside]:
+        self._root.mkdir(parents=True, exist_ok=True)
+        with (self._root / "lock").open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield self
+
+
+def _named(cut: SinkCut | None) -> str:
+    return "no rows" if cut is None or cut.snapshot.head is None else f"checkpoint {cut.snapshot.head}"
+
+
+def _heads(needed: Sequence[TableSnapshot], position: SinkPosition) -> list[int]:
+    return [head for head in (position.head, *(snapshot.head for snapshot in needed)) if head is not None]

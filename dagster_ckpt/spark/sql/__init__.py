@@ -1,0 +1,13 @@
+"""A table of a database as a sink: rows and position in one transaction. SQLite and PostgreSQL.
+
+| file | what it owns |
+|---|---|
+| ``sink`` | ``SqlSink``: the port's steps, each one transaction |
+| ``database`` | the URL, connections, transactions, what a driver's errors mean |
+| ``columns`` | which column a Spark type becomes, and which existing columns take it |
+| ``table`` | the user's table: made, widened, compared with the rows |
+| ``load`` | rows in: COPY or many inserts, appended, by key, or instead of all |
+| ``positions`` | ``dagster_ckpt_positions`` and ``dagster_ckpt_publishes``: what the outside has seen |
+| ``history`` | the tree of publishes: ways from one to another, and what no way needs (pure) |
+| ``images`` | rows as they were before a publish, and rows that were set aside |
+"""

@@ -1,0 +1,141 @@
+"""Columns of a database for Spark's types: what is created, and which existing columns take the values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+RESERVED = "_dagster_ckpt_"
+"""Columns that begin so are ours."""
+
+_CREATED = {
+    "boolean": "BOOLEAN",
+    "tinyint": "SMALLINT",
+    "smallint": "SMALLINT",
+    "int": "INTEGER",
+    "bigint": "BIGINT",
+    "float": "REAL",
+    "double": "DOUBLE PRECISION",
+    "string": "TEXT",
+    "binary": "BYTEA",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP WITH TIME ZONE",
+    "timestamp_ntz": "TIMESTAMP WITHOUT TIME ZONE",
+}
+_INTEGERS = ("SMALLINT", "INTEGER", "BIGINT", "NUMERIC")
+_WIDER = {
+    "tinyint": _INTEGERS,
+    "smallint": _INTEGERS,
+    "int": _INTEGERS[1:],
+    "bigint": _INTEGERS[2:],
+    "float": ("REAL", "DOUBLE PRECISION", "FLOAT"),
+    "double": ("DOUBLE PRECISION", "FLOAT"),
+    "string": ("TEXT", "VARCHAR"),
+    "timestamp_ntz": ("TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP"),
+}
+"""Existing columns that hold every value of the type, beside the one that would be created."""
+_ON_SQLITE = {
+    "BYTEA": "BLOB",
+    "TIMESTAMP WITH TIME ZONE": "TIMESTAMP",
+    "TIMESTAMP WITHOUT TIME ZONE": "TIMESTAMP",
+}
+_DECIMAL = re.compile(r"(?:NUMERIC|DECIMAL)\((\d+), ?(\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs between databases."""
+
+    name: str
+    created: Callable[[DataType], str | None]
+    """Type of a new column; None: there is none."""
+    takes: Callable[[DataType, str], bool]
+    """Whether a column of this type holds every value."""
+
+
+def column_types(dialect: Dialect, place: str, schema: StructType) -> dict[str, str]:
+    """Return the columns that rows need. Raises InvalidRequest, naming the column that no column here can hold."""
+    types: dict[str, str] = {}
+    for field in schema.fields:
+        if field.name.lower().startswith(RESERVED):
+            raise InvalidRequest(f"column {field.name!r} begins with {RESERVED!r}, which is ours: rename it")
+        created = dialect.created(field.dataType)
+        if created is None:
+            raise InvalidRequest(
+                f"column {field.name!r} is {field.dataType.simpleString()}, which {place} has no column type for: "
+                "cast it, or write it as text (to_json) in the sink's function"
+            )
+        types[field.name] = created
+    return types
+
+
+def _created_on_postgres(of: DataType) -> str | None:
+    name = of.simpleString()
+    if name.startswith("decimal("):
+        return f"NUMERIC({_digits(of)[0]}, {_digits(of)[1]})"
+    return _CREATED.get(_plain(name))
+
+
+def _taken_on_postgres(of: DataType, existing: str) -> bool:
+    name = _plain(of.simpleString())
+    if name.startswith("decimal("):
+        precision, scale = _digits(of)
+        found = _DECIMAL.fullmatch(existing)
+        if found is None:
+            return existing == "NUMERIC"
+        return int(found[2]) >= scale and int(found[1]) - int(found[2]) >= precision - scale
+    return existing == _CREATED.get(name) or existing in _WIDER.get(name, ())
+
+
+def _created_on_sqlite(of: DataType) -> str | None:
+    if of.simpleString().startswith("decimal("):
+        return "TEXT"  # a number would be stored as floating point
+    created = _created_on_postgres(of)
+    return None if created is None else _ON_SQLITE.get(created, created)
+
+
+def _taken_on_sqlite(of: DataType, existing: str) -> bool:
+    """SQLite's types are affinities: a declared type decides only how a value is stored."""
+    name = _plain(of.simpleString())
+    affinity, is_time = _affinity(existing), existing.split("(", maxsplit=1)[0] in _TIMES
+    if name in ("string", "binary") or name.startswith("decimal("):
+        return affinity == ("blob" if name == "binary" else "text")
+    if name in ("float", "double"):
+        return affinity == "real"
+    if name in ("date", "timestamp", "timestamp_ntz"):
+        return affinity == "text" or is_time
+    return affinity in ("integer", "numeric") and not is_time
+
+
+_TIMES = ("DATE", "DATETIME", "TIMESTAMP")
+_AFFINITIES = (
+    ("integer", ("INT",)),
+    ("text", ("CHAR", "CLOB", "TEXT")),
+    ("blob", ("BLOB",)),
+    ("real", ("REAL", "FLOA", "DOUB")),
+)
+
+
+def _affinity(declared: str) -> str:
+    return next((name for name, parts in _AFFINITIES if any(part in declared for part in parts)), "numeric")
+
+
+def _plain(name: str) -> str:
+    return "string" if name.startswith(("string", "varchar", "char")) else name
+
+
+def _digits(of: Any) -> tuple[int, int]:
+    return of.precision, of.scale
+
+
+DIALECTS = {
+    "postgresql": Dialect("postgresql", _created_on_postgres, _taken_on_postgres),
+    "sqlite": Dialect("sqlite", _created_on_sqlite, _taken_on_sqlite),
+}

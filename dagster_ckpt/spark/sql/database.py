@@ -1,0 +1,182 @@
+"""Connections to the database of a sink: accepted URLs, transactions, what driver errors mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.pool import NullPool
+
+from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown, Unavailable
+
+BUSY_SECONDS = 30
+"""How long a call waits for a lock, or for an answer to a connection, before it counts as unavailable."""
+_REFUSED = {"DataError", "IntegrityError", "ProgrammingError", "NotSupportedError"}
+"""Errors (PEP 249) that come again however often the same is tried."""
+
+
+def resolved_url(given: Any) -> URL:
+    """Return a URL that is given as text, as ``env:NAME``, as Dagster's EnvVar or as SQLAlchemy's URL.
+
+    Raises InvalidRequest, without showing a password.
+    """
+    if isinstance(given, URL):
+        return _served(given)
+    name = getattr(given, "env_var_name", None)
+    if name is None and given.startswith("env:"):
+        name = given.removeprefix("env:")
+    if name is not None:
+        given = os.environ.get(name)
+        if not given:
+            raise InvalidRequest(
+                f"the sink's database is named by the variable {name}, which is not set: set it"
+            )
+    try:
+        return _served(make_url(given))
+    except exc.ArgumentError:
+        raise InvalidRequest(
+            "the URL of the sink's database cannot be read: write postgresql://user@host/database or "
+            "sqlite:////absolute/path.db"
+        ) from None
+
+
+def _served(url: URL) -> URL:
+    match url.get_backend_name():
+        case "sqlite":
+            if not url.database or url.database == ":memory:" or url.query:
+                raise InvalidRequest("name the file of a SQLite database, as in sqlite:////data/shop.db")
+            path = str(Path(url.database).expanduser().absolute())
+            return url.set(drivername="sqlite+pysqlite", database=path)
+        case "postgresql" | "postgres":
+            return url.set(drivername="postgresql+psycopg")
+        case other:
+            raise InvalidRequest(
+                f"a sink cannot write to {other!r}: use postgresql:// or sqlite://, a function of your own "
+                "(ForEachCheckpoint), or a sink of your own"
+            )
+
+
+def place_of(url: URL) -> str:
+    """Return the database's name for people and checkpoints: no user, no password, no options."""
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return f"sqlite:///{url.database}"
+    port = f":{url.port}" if url.port else ""
+    return f"{backend}://{url.host or url.query.get('host', 'localhost')}{port}/{url.database or ''}"
+
+
+class Database:
+    """The database of one sink. A connection lives for one transaction: nothing is held between checkpoints."""
+
+    def __init__(self, url: URL) -> None:
+        self.place = place_of(url)
+        self._engine = _engine(url, self.place)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Give a transaction, committed at the end and rolled back by any error.
+
+        Raises Unavailable when it certainly did not happen, OutcomeUnknown when the answer to COMMIT was lost,
+        InvalidRequest for what the database refuses.
+        """
+        with self._connected() as connection:
+            try:
+                if connection.dialect.name == "sqlite":
+                    # Take the write lock now: a reader that becomes a writer late may find it gone.
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                yield connection
+            except BaseException as error:
+                _rolled_back(connection)
+                if _is_of_driver(error):
+                    raise self._classified(error) from error
+                raise
+            try:
+                connection.commit()
+            except exc.DBAPIError as error:
+                _rolled_back(connection)
+                if _kind(error) in _REFUSED:
+                    raise self._classified(error) from error
+                raise OutcomeUnknown(
+                    f"{self.place} did not answer to COMMIT ({_cause(error)}): repeat it, what happened is recognized"
+                ) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection that changes nothing."""
+        with self._connected() as connection:
+            try:
+                yield connection
+            except Exception as error:
+                if _is_of_driver(error):
+                    raise self._classified(error) from error
+                raise
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        try:
+            connection = self._engine.connect()
+        except exc.DBAPIError as error:
+            raise Unavailable(f"{self.place} cannot be reached ({_cause(error)}): retry") from error
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def _classified(self, error: BaseException) -> CheckpointError:
+        if _kind(error) in _REFUSED:
+            return InvalidRequest(f"{self.place} refuses these rows, nothing was changed: {_cause(error)}")
+        return Unavailable(f"{self.place} did not carry it out, nothing was changed ({_cause(error)}): retry")
+
+
+def _engine(url: URL, place: str) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
+
+        @event.listens_for(engine, "connect")
+        def _explicit_transactions(connection: Any, _record: Any) -> None:
+            connection.isolation_level = None
+
+        return engine
+    defaults = {"connect_timeout": 10, "tcp_user_timeout": BUSY_SECONDS * 1000}
+    arguments = {name: value for name, value in defaults.items() if name not in url.query}
+    try:
+        engine = create_engine(url, poolclass=NullPool, connect_args={**arguments, "prepare_threshold": None})
+    except ModuleNotFoundError:
+        raise InvalidRequest(
+            f'the sink {place} needs psycopg: pip install "dagster-ckpt[postgres]"'
+        ) from None
+
+    @event.listens_for(engine, "connect")
+    def _bounded_waits(connection: Any, _record: Any) -> None:
+        connection.autocommit = True
+        connection.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
+        connection.autocommit = False
+
+    return engine
+
+
+def _rolled_back(connection: Connection) -> None:
+    try:
+        connection.rollback()
+    except exc.DBAPIError:
+        connection.invalidate()  # the server rolls back what nobody is connected to
+
+
+def _is_of_driver(error: BaseException) -> bool:
+    return isinstance(error, exc.DBAPIError) or type(error).__module__.startswith("psycopg")
+
+
+def _kind(error: BaseException) -> str:
+    """Return the error's name in PEP 249."""
+    original = getattr(error, "orig", None) or error
+    names = [cls.__name__ for cls in type(original).__mro__]
+    return next((name for name in names if name in _REFUSED), "OperationalError")
+
+
+def _cause(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())

@@ -1,0 +1,71 @@
+"""The tree of a table's publishes: ways from one to another, and what no way needs any more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Change(StrEnum):
+    """What a publish did to the rows that were there."""
+
+    APPENDED = "appended"
+    UPSERTED = "upserted"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """One publish whose before-images are kept."""
+
+    checkpoint_id: int
+    parent: int | None
+    """Publish that it was made on; None: on nothing."""
+    parent_through: int | None
+    """Last micro-batch shown before it."""
+    through_batch: int | None
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Steps from one state to another."""
+
+    undo: tuple[Publish, ...]
+    redo: tuple[Publish, ...]
+    through_batch: int | None
+    """Last micro-batch that is shown at its end."""
+
+
+Tree = Mapping[int, Publish]
+
+
+def way(tree: Tree, start: int | None, end: int | None) -> Way | None:
+    """Return the way from one head to another, None being no rows; None when a step of it is not known."""
+    up, down = _chain(tree, start), _chain(tree, end)
+    mine = {publish.checkpoint_id for publish in up}
+    theirs = {publish.checkpoint_id for publish in down}
+    undo = [publish for publish in up if publish.checkpoint_id not in theirs]
+    redo = [publish for publish in reversed(down) if publish.checkpoint_id not in mine]
+    top = undo[-1].parent if undo else start
+    bottom = redo[0].parent if redo else end
+    if top != bottom:
+        return None
+    through = redo[-1].through_batch if redo else undo[-1].parent_through if undo else None
+    return Way(tuple(undo), tuple(redo), through)
+
+
+def no_longer_needed(tree: Tree, heads: Collection[int | None]) -> set[int]:
+    """Return the publishes that lie on no way between two of these heads: all of them contain them."""
+    chains = [{publish.checkpoint_id for publish in _chain(tree, head)} for head in heads]
+    return set.intersection(*chains) if chains else set()
+
+
+def _chain(tree: Tree, head: int | None) -> list[Publish]:
+    """Return the publishes that a head contains, newest first, as far down as they are known."""
+    found = []
+    while head is not None and head in tree:
+        found.append(tree[head])
+        head = tree[head].parent
+    return found

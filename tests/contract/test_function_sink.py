@@ -1,0 +1,121 @@
+"""A user's function passes the contract of sinks, when it uses its token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_ckpt.authoring.targets import ForEachCheckpoint
+from dagster_ckpt.errors import OutcomeUnknown
+from dagster_ckpt.spark.sink.for_each_checkpoint import CheckpointToken, FunctionSink
+from dagster_ckpt.spark.sink.port import AlreadyPublished, Sink, SinkContext
+from dagster_ckpt.testing import SinkContract
+from dagster_ckpt.testing.sinks.base import FIRST
+from dagster_ckpt.testing.sinks.run import SinkRun, Staging, context_in
+
+
+class Shelf:
+    """What the function writes to: rows by idempotency key."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[tuple[int, int]]] = {}
+        self.calls: list[tuple[CheckpointToken, list[tuple[int, int]]]] = []
+
+    def put(self, rows: pa.RecordBatchReader, token: CheckpointToken) -> None:
+        taken = [(row["k"], row["v"]) for row in rows.read_all().to_pylist()]
+        self.calls.append((token, taken))
+        if token.replaces:
+            self.rows.clear()
+        self.rows[token.idempotency_key] = taken
+
+
+class TestFunction(SinkContract):
+    can_roll_back = False
+    can_fork = False
+    can_upsert = False  # the function gets every row
+    can_be_raced = False
+    checks_types = False
+
+    @pytest.fixture(autouse=True)
+    def _shelves(self) -> None:
+        self._shelves: dict[str, Shelf] = {}
+        self._last: dict[str, Shelf] = {}
+
+    def open(self, context: SinkContext) -> Sink:
+        shelf = self._shelves.setdefault(str(context.work_dir), Shelf())
+        sink = FunctionSink(ForEachCheckpoint(shelf.put), context)
+        self._last[sink.place] = shelf
+        return sink
+
+    def rows(self, place: str) -> list[tuple[int, int]]:
+        return [row for rows in self._last[place].rows.values() for row in rows]
+
+    def steps(self) -> Sequence[tuple[Any, str]]:
+        return [(Shelf, "put"), (FunctionSink, "_note")]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> SinkContext:
+    return context_in(tmp_path, FIRST)
+
+
+def run_of(context: SinkContext, function: Any) -> SinkRun:
+    def opened(context: SinkContext) -> Sink:
+        return FunctionSink(ForEachCheckpoint(function), context)
+
+    def staging(_sink: Sink, context: SinkContext) -> Staging:
+        return Staging(context.work_dir, context.work_dir / "staged" / "1")
+
+    return SinkRun(open=opened, staging=staging, context=context, attempt=FIRST, sink=opened(context))
+
+
+def test_a_call_that_may_have_worked_is_repeated_with_the_same_rows_before_newer_ones(
+    context: SinkContext,
+) -> None:
+    """Also when the next attempt begins with a newer checkpoint, whose rows would contain these."""
+    shelf = Shelf()
+
+    def put(rows: pa.RecordBatchReader, token: CheckpointToken) -> None:
+        shelf.put(rows, token)
+        if len(shelf.calls) == 1:
+            raise ConnectionResetError("gone")
+
+    run = run_of(context, put)
+    run.batch([(1, 1)])
+    run.batch([(2, 2)])
+    with pytest.raises(OutcomeUnknown, match="same idempotency key"):
+        run.publish(1)
+    run.batch([(3, 3)])
+    newer = run.cut(2)
+    assert [batch.batch_id for batch in newer.cut.batches] == [0, 1, 2]
+    back = run.restored(newer)
+    first, again, rest = shelf.calls
+    assert first == again
+    assert first[0].idempotency_key == "shop/orders/first/1"
+    assert (rest[0].checkpoint_id, rest[0].epoch, rest[1]) == (2, 2, [(3, 3)])
+    assert isinstance(back.publish(3), AlreadyPublished)
+
+
+def test_an_error_of_the_function_fails_the_publish_and_the_next_one_repeats_it(context: SinkContext) -> None:
+    shelf = Shelf()
+
+    def put(rows: pa.RecordBatchReader, token: CheckpointToken) -> None:
+        shelf.put(rows, token)
+        if len(shelf.calls) == 1:
+            raise KeyError("v")
+
+    run = run_of(context, put)
+    run.batch([(1, 1)])
+    with pytest.raises(KeyError):
+        run.publish(1)
+    run.batch([(2, 2)])
+    run.publish(2)
+    assert [(token.checkpoint_id, rows) for token, rows in shelf.calls] == [
+        (1, [(1, 1)]),
+        (1, [(1, 1)]),
+        (2, [(2, 2)]),
+    ]

@@ -1,0 +1,29 @@
+"""The sink of docs/how-to/own-sink.md is about forty lines, and passes the contract as the page says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import ModuleType
+
+from tests.root import ROOT
+
+PAGE = ROOT / "docs" / "how-to" / "own-sink.md"
+MODULE, TEST = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+json_lines = ModuleType("json_lines")
+sys.modules["json_lines"] = json_lines
+exec(compile(MODULE, "json_lines.py", "exec"), vars(json_lines))
+
+_names = dict(vars(json_lines))
+exec(compile(TEST, "test_json_lines.py", "exec"), _names)
+TestJsonLines = _names["TestJsonLines"]
+
+
+def test_it_is_about_forty_lines() -> None:
+    assert len([line for line in MODULE.splitlines() if line.strip()]) < 45
+
+
+def test_its_target_opens_it() -> None:
+    module, _, name = json_lines.JsonLines.opened_by.partition(":")
+    assert getattr(sys.modules[module], name) is json_lines.JsonLinesSink

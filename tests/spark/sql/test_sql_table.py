@@ -1,0 +1,249 @@
+"""What a table of a database takes, refuses and keeps; the contract of sinks has the rest."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy
+
+from dagster_ckpt.authoring.targets import SqlTable
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import Fenced, InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, LaterRows, Published, SinkCut
+from dagster_ckpt.spark.sql.sink import SqlSink
+from dagster_ckpt.testing.sinks.run import context_in, in_attempt
+from tests.adapters.servers import CommitLosingProxy, Loss, PostgresCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Run = Callable[[str], list[Any]]
+Columns = dict[str, tuple[str, pa.DataType]]
+
+FIRST = AttemptId("first", CoordinatorEpoch(1))
+LONGS: Columns = {"k": ("long", pa.int64()), "v": ("long", pa.int64())}
+ALL_TYPES: dict[str, tuple[str, pa.DataType, Any]] = {
+    "yes": ("boolean", pa.bool_(), True),
+    "tiny": ("byte", pa.int8(), -3),
+    "small": ("short", pa.int16(), 300),
+    "whole": ("integer", pa.int32(), 70_000),
+    "big": ("long", pa.int64(), 2**62),
+    "single": ("float", pa.float32(), 0.5),
+    "double": ("double", pa.float64(), 0.1),
+    "price": ("decimal(20,4)", pa.decimal128(20, 4), decimal.Decimal("1234567890123456.7890")),
+    'odd "name", 50 %': ("string", pa.string(), 'a "quoted", text\nof two lines, ü, \\N and %s'),
+    "raw": ("binary", pa.binary(), b"\x00\xff"),
+    "day": ("date", pa.date32(), dt.date(2026, 11, 22)),
+    "at": ("timestamp", pa.timestamp("us", "UTC"), dt.datetime(2026, 11, 22, 1, 2, 3, 45, tzinfo=dt.UTC)),
+    "local": ("timestamp_ntz", pa.timestamp("us"), dt.datetime(2026, 11, 22, 1, 2, 3, 45)),  # noqa: DTZ001
+}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/shop.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def run_sql(url: str) -> Iterator[Run]:
+    address = url.replace("postgresql://", "postgresql+psycopg://")
+    engine = sqlalchemy.create_engine(address, poolclass=sqlalchemy.NullPool)
+
+    def run(statement: str) -> list[Any]:
+        with engine.begin() as connection:
+            done = connection.execute(sqlalchemy.text(statement))
+            return [tuple(row) for row in done] if done.returns_rows else []
+
+    yield run
+    engine.dispose()
+
+
+def staged(folder: Path, batch_id: int, columns: Columns, rows: list[Any]) -> PreparedBatch:
+    """Stage a micro-batch as ``prepare`` does, with any types."""
+    name = f"staged/1/batch-{batch_id:010d}-{'0' * 12}/0.parquet"
+    (folder / name).parent.mkdir(parents=True)
+    schema = pa.schema([(column, of) for column, (_, of) in columns.items()])
+    table = pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows], schema)
+    pq.write_table(table, folder / name)
+    fields = [
+        {"name": column, "type": of, "nullable": True, "metadata": {}} for column, (of, _) in columns.items()
+    ]
+    return PreparedBatch(
+        batch_id=batch_id,
+        epoch=1,
+        lineage="first",
+        files=(TableFile(name=name, staged=name, rows=len(rows), bytes=1),),
+        row_schema=json.dumps({"type": "struct", "fields": fields}),
+    )
+
+
+def permit(checkpoint: int) -> CommitPermit:
+    return CommitPermit(
+        PipelineId("shop"), FIRST.epoch, CheckpointId(checkpoint), object(), lineage=FIRST.lineage
+    )
+
+
+# --- what it takes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [(), ("big",)])
+def test_every_type_it_creates_a_column_for_comes_out_as_it_went_in(
+    url: str, tmp_path: Path, run_sql: Run, key: tuple[str, ...]
+) -> None:
+    context = context_in(tmp_path, FIRST, key=key)
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    columns = {name: (of, arrow) for name, (of, arrow, _) in ALL_TYPES.items()}
+    values = [value for _, _, value in ALL_TYPES.values()]
+    empty = [5 if name in key else None for name in ALL_TYPES]
+    sink.publish([staged(context.work_dir, 0, columns, [values, empty])], permit(1))
+    if url.startswith("sqlite"):
+        values[7] = "1234567890123456.7890"
+        values[10:] = ["2026-11-22", "2026-11-22 01:02:03.000045", "2026-11-22 01:02:03.000045"]
+    listed = ", ".join('"' + name.replace('"', '""') + '"' for name in ALL_TYPES)
+    assert run_sql(f"SELECT {listed} FROM orders ORDER BY whole NULLS LAST") == [tuple(values), tuple(empty)]
+
+
+def test_rows_that_it_could_not_publish_are_refused_while_they_are_prepared(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    sink = SqlSink(SqlTable(f"sqlite:///{tmp_path}/shop.db"), context_in(tmp_path, FIRST, key=("id",)))
+    with pytest.raises(InvalidRequest, match=r"'tags'.*to_json"):
+        sink.check(spark.sql("SELECT 1L AS id, array('a') AS tags"))
+    with pytest.raises(InvalidRequest, match="'_dagster_ckpt_x'"):
+        sink.check(spark.sql("SELECT 1L AS id, 1 AS _dagster_ckpt_x"))
+    with pytest.raises(InvalidRequest, match="'id'"):
+        sink.check(spark.sql("SELECT 1L AS other"))
+    rows = spark.sql("SELECT 1L AS id, 'x' AS name")
+    sink.check(rows)
+    assert sum(file.rows for file in sink.prepare(rows, BatchId(0)).files) == 1
+    with pytest.raises(InvalidRequest, match="'id' has no value"):
+        sink.prepare(spark.sql("SELECT CAST(NULL AS BIGINT) AS id, 'x' AS name"), BatchId(1))
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ("k BIGINT, v VARCHAR(10)", "column 'v'"),
+        ("k BIGINT, v BIGINT, w TEXT NOT NULL", r"\['w'\]"),
+        ("k BIGINT, v BIGINT", "unique constraint"),
+    ],
+)
+def test_a_table_that_cannot_take_the_rows_is_refused_with_what_to_change(
+    url: str, tmp_path: Path, run_sql: Run, table: str, reason: str
+) -> None:
+    run_sql(f"CREATE TABLE orders ({table})")
+    context = context_in(tmp_path, FIRST, key=("k",))
+    with pytest.raises(InvalidRequest, match=reason):
+        SqlSink(SqlTable(url), context).publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+
+
+def test_a_table_of_the_users_own_keeps_its_columns_rows_and_defaults(
+    url: str, tmp_path: Path, run_sql: Run
+) -> None:
+    run_sql("CREATE TABLE orders (k BIGINT PRIMARY KEY, v BIGINT NOT NULL, seen TEXT DEFAULT 'no' NOT NULL)")
+    run_sql("INSERT INTO orders VALUES (1, 1, 'yes'), (9, 9, 'yes')")
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    sink.publish([staged(context.work_dir, 0, LONGS, [(1, 2), (3, 3)])], permit(1))
+    assert run_sql("SELECT * FROM orders ORDER BY k") == [(1, 2, "yes"), (3, 3, "no"), (9, 9, "yes")]
+    sink.roll_back(None, LaterRows.SET_ASIDE)
+    assert run_sql("SELECT * FROM orders ORDER BY k") == [(1, 1, "yes"), (9, 9, "yes")]
+    assert run_sql("SELECT k, v FROM orders__dagster_ckpt_set_aside ORDER BY k") == [(1, 2), (3, 3)]
+
+
+# --- who writes, and what is kept ---------------------------------------------------------------------------------
+
+
+def test_a_table_has_one_pipeline_and_only_its_newest_attempt_writes(url: str, tmp_path: Path) -> None:
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(url), context)
+    sink.take_over()
+    other = SqlSink(SqlTable(url, "orders"), context_in(tmp_path, FIRST, pipeline="other"))
+    assert other.position() is None
+    with pytest.raises(InvalidRequest, match="'shop'"):
+        other.take_over()
+    SqlSink(SqlTable(url), in_attempt(context, replace(FIRST, epoch=CoordinatorEpoch(2)))).take_over()
+    with pytest.raises(Fenced):
+        sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+
+
+def test_before_images_go_once_no_cut_needs_them(url: str, tmp_path: Path, run_sql: Run) -> None:
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    cuts = []
+    for checkpoint in (1, 2, 3):
+        batch = staged(context.work_dir, checkpoint, LONGS, [(1, checkpoint)])
+        sink.publish([batch], permit(checkpoint))
+        snapshot = TableSnapshot(uri=sink.place, head=checkpoint)
+        cut = SinkCut(snapshot=snapshot, batches=(), checkpoint_id=CheckpointId(checkpoint), lineage="first")
+        cuts.append(cut)
+    assert run_sql("SELECT count(*) FROM orders__dagster_ckpt_undo") == [(3,)]
+    assert sink.collect_garbage([cuts[1].snapshot], []) > 0
+    assert run_sql("SELECT count(*) FROM orders__dagster_ckpt_undo") == [(1,)]
+    assert "not kept" in sink.cannot_roll_back(cuts[0])
+    assert sink.cannot_roll_back(cuts[1]) == ""
+    sink.roll_back(cuts[1], LaterRows.SET_ASIDE)
+    assert run_sql("SELECT k, v FROM orders") == [(1, 2)]
+
+
+# --- where it is --------------------------------------------------------------------------------------------------
+
+
+def test_no_password_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "postgresql://me:secret@127.0.0.1:1/shop?sslmode=disable"
+    monkeypatch.setenv("SHOP_URL", url)
+    context = context_in(tmp_path, FIRST)
+    for given in (url, "env:SHOP_URL", sqlalchemy.make_url(url)):
+        target = SqlTable(given)
+        sink = SqlSink(target, context)
+        assert sink.place == "postgresql://127.0.0.1:1/shop#orders"
+        with pytest.raises(Unavailable, match="cannot be reached") as error:
+            sink.position()
+        assert "secret" not in f"{target!r} {error.value} {sink.place}"
+    for wrong, reason in (("env:NOT_SET", "NOT_SET"), ("mysql://me@host/shop", "mysql"), ("shop", "URL")):
+        with pytest.raises(InvalidRequest, match=reason):
+            SqlSink(SqlTable(wrong), context)
+
+
+def test_an_environment_variable_of_dagster_names_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dagster as dg
+
+    monkeypatch.setenv("SHOP_URL", f"sqlite:///{tmp_path}/shop.db")
+    sink = SqlSink(SqlTable(dg.EnvVar("SHOP_URL")), context_in(tmp_path, FIRST))
+    assert sink.place == f"sqlite:///{tmp_path}/shop.db#orders"
+
+
+@pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.ANSWER])
+def test_a_commit_whose_answer_is_lost_is_repeated_and_happens_once(
+    postgres_server: PostgresCluster, postgres_url: str, tmp_path: Path, loss: Loss
+) -> None:
+    proxy = CommitLosingProxy(postgres_server.port)
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(postgres_url.replace(str(postgres_server.port), str(proxy.port))), context)
+    sink.take_over()
+    batches = [staged(context.work_dir, 0, LONGS, [(1, 1)])]
+    proxy.loss = loss
+    with pytest.raises(OutcomeUnknown, match="repeat"):
+        sink.publish(batches, permit(1))
+    again = sink.publish(batches, permit(1))
+    assert isinstance(again, AlreadyPublished if loss is Loss.ANSWER else Published)
+    position = sink.position()
+    assert position is not None
+    assert position.head == 1
+    proxy.close()
