@@ -108,7 +108,7 @@ FLOORS = {
         "snapshot",
         "channel",
         "sink",
-        "sql table",
+        "delta sql table",
         "attempt",
         "epoch streaming",
     ),

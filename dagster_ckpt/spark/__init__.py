@@ -12,6 +12,7 @@
 | ``sink/`` | the port of sinks: prepare, publish, position, roll back |
 | ``sql/`` | a table of a database as a sink |
 | ``table/`` | Parquet tables: staged, published, taken back |
+| ``delta/`` | Delta tables: one commit for a checkpoint, restored to a cut |
 | ``attempt/`` | what both kinds of run begin with: the working directory, and a stage as a running query |
 | ``epoch/`` | epoch runs: drain the available data in graph order, the barrier follows |
 | ``streaming/`` | streaming runs: all stages at once, barriers through the logs |

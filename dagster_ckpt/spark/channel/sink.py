@@ -8,6 +8,7 @@ is recognized before any work is done. Why not a Python streaming sink: docs/dec
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,13 +69,14 @@ def run_only(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def write_staged(frame: DataFrame, folder: Path) -> None:
+def write_staged(frame: DataFrame, folder: Path, partition_by: Sequence[str] = ()) -> None:
     """Write a micro-batch's rows below a new folder as plain Parquet."""
     # foreachBatch hands out a session of the query's own: these settings reach no other query.
     for name, value in _PLAIN_PARQUET.items():
         frame.sparkSession.conf.set(name, value)
     (
         frame.write.mode("error")
+        .partitionBy(*partition_by)
         .option("mapreduce.fileoutputcommitter.algorithm.version", "2")
         .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         .parquet(str(folder))

@@ -11,5 +11,6 @@
 | ``for_each_checkpoint`` | ``FunctionSink``: a user's function gets the rows of each completed checkpoint |
 | ``positions`` | how a position lies to batches and cuts, and who may write (pure) |
 | ``through`` | the last micro-batch of each publish of such a sink |
+| ``latest`` | the last row of each key |
 | ``published`` | note of a stage's directory: what its sink had published when it was last asked |
 """

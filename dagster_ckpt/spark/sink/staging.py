@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,14 +25,16 @@ def stage_rows(
     staged: Path,
     replaces: bool = False,
     row_schema: str = "",
+    partition_by: Sequence[str] = (),
 ) -> PreparedBatch:
     """Write the rows of a micro-batch below ``staged``, a folder in ``root``, and name them.
 
-    ``row_schema`` where the frame has columns that are not the author's.
+    ``row_schema`` where the frame has columns that are not the author's. Columns of ``partition_by`` become folders
+    (``country=DE/``) and are not in the files.
     """
     folder = staged / batch_folder_name(batch_id)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    write_staged(frame, folder)
+    write_staged(frame, folder, partition_by)
     suffix = folder.name.rsplit("-", 1)[1]
     files = (
         TableFile(

@@ -163,7 +163,6 @@ class HistoryContract(ContractBase):
         run.publish(1)
         at = run.cut(2)
         lost = run.batch([(2, 2)])
-        run.sink.flush([lost])
         back = run.restored(at)
         own = back.batch([(3, 3)])
         assert back.sink.collect_garbage([at.cut.snapshot], [own]) >= 1

@@ -40,7 +40,7 @@ class PublishContract(ContractBase):
 
     def test_prepared_rows_are_seen_by_nobody(self, tmp_path: Path) -> None:
         run = self.begun(tmp_path)
-        run.sink.flush([run.batch([(1, 1)])])
+        run.batch([(1, 1)])
         assert self.shown(run) == []
         position = run.sink.position()
         assert position is None or (position.head, position.through_batch) == (None, None)

@@ -123,7 +123,10 @@ class SinkRun:
         types: Mapping[str, pa.DataType] | None = None,
         replaces: bool = False,
     ) -> PreparedBatch:
-        """Process a micro-batch: a Parquet file for each list of rows; ``types``: the columns, other than k and v."""
+        """Process and flush a micro-batch: a Parquet file for each list of rows.
+
+        ``types``: columns beside k and v, which are whole numbers, or in their place.
+        """
         columns = {"k": pa.int64(), "v": pa.int64()} | dict(types or {})
         schema = pa.schema(list(columns.items()))
         tables = [
@@ -132,6 +135,7 @@ class SinkRun:
         batch = stage(
             self.staging(self.sink, self.context), self.attempt, self.next_batch, tables, replaces=replaces
         )
+        self.sink.flush([batch])
         self.next_batch += 1
         self.batches.append(batch)
         kept = [] if replaces else self.processed
@@ -139,8 +143,7 @@ class SinkRun:
         return batch
 
     def publish(self, checkpoint: int) -> Published | AlreadyPublished:
-        """Flush and publish all batches, those included that are published already, as a checkpoint does."""
-        self.sink.flush(self.batches)
+        """Publish all batches, those included that are published already, as a checkpoint does."""
         return self.sink.publish(self.batches, self.permit(checkpoint))
 
     def permit(self, checkpoint: int) -> CommitPermit:
@@ -150,7 +153,6 @@ class SinkRun:
 
     def cut(self, checkpoint: int) -> RunCut:
         """Return what checkpoint ``checkpoint``, taken now, holds of the sink."""
-        self.sink.flush(self.batches)
         position = self.sink.position()
         shown = position.through_batch if position is not None else None
         waiting = tuple(b for b in self.batches if shown is None or b.batch_id > shown)

@@ -1,0 +1,21 @@
+"""Delta tables, written by delta-rs: a checkpoint's rows are one commit of the table, and a roll-back is a restore.
+
+The rows lie where Spark staged them, below ``_dagster_ckpt/staged`` in the table's folder (VACUUM passes over names
+that begin with an underscore), and a commit names them. Each of our commits carries a ``Mark``: what the table has
+seen of the pipeline. Nothing else is kept: reading the newest mark and committing on exactly that version is a
+compare-and-set, so a racing or older attempt is refused by the table itself (docs/decisions/0017-delta.md).
+
+| file | what it owns |
+|---|---|
+| ``sink`` | ``DeltaSink``, the port |
+| ``lake`` | the table: loaded, made, committed to, and its errors in the library's words |
+| ``marks`` | what our commits say, and the table's history read through them |
+| ``columns`` | rows against the table's columns; what delta-rs must not write to |
+| ``adds`` | staged files as actions of a commit, with their statistics |
+| ``staged`` | staged files: local, or uploaded to the table's object store |
+| ``publish`` | second phase: one commit for a checkpoint |
+| ``upsert`` | rows merged by key |
+| ``roll_back`` | the version of a cut, and the way to it |
+| ``fork`` | a table that begins with the rows of a cut |
+| ``garbage`` | staged files that nothing needs; the versions that cuts pin |
+"""

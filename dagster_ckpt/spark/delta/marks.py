@@ -1,0 +1,124 @@
+"""Marks: what each of our commits says, and the history of a table read through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from dagster_ckpt.core.model import Record
+from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.spark.sink.port import SinkPosition
+
+_PREFIX = "dagster_ckpt."
+_REARRANGES = ("OPTIMIZE", "VACUUM START", "VACUUM END")
+"""Operations after which the table has the same rows."""
+
+
+class Mark(Record):
+    """What the table has seen of one sink, in the metadata of a commit as ``dagster_ckpt.<name>``."""
+
+    format_version: Literal[1] = 1
+    pipeline: str
+    sink: str
+    lineage: str
+    epoch: int
+    checkpoint: int | None = None
+    """Newest checkpoint that was ever published."""
+    head: int | None = None
+    """Checkpoint whose rows the table shows; 0: a fork's first rows."""
+    through_batch: int | None = None
+    base: int | None = None
+    """Version before our first commit, where others' rows were there first; None: the table is ours."""
+    staged: tuple[str, ...] = ()
+    """Staged folders whose files this commit made part of the table."""
+    origin: str = ""
+    """Where a fork's first rows come from."""
+
+    def metadata(self) -> dict[str, Any]:
+        """Return it as metadata of a commit."""
+        return {_PREFIX + name: value for name, value in self.model_dump(mode="json").items()}
+
+    def position(self) -> SinkPosition:
+        """Return it in the port's words."""
+        return SinkPosition(
+            lineage=self.lineage,
+            epoch=self.epoch,
+            checkpoint_id=self.checkpoint,
+            head=self.head,
+            through_batch=self.through_batch,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One version of the table."""
+
+    version: int
+    timestamp_ms: int
+    operation: str
+    mode: str
+    mark: Mark | None
+    """None: it is not ours."""
+
+    @property
+    def changes_rows(self) -> bool:
+        """False where it only arranged the same rows otherwise."""
+        return self.operation not in _REARRANGES
+
+    @property
+    def only_adds(self) -> bool:
+        """True where no file left the table by it."""
+        return self.mode == "Append" or self.operation in ("CREATE TABLE", "ADD COLUMN")
+
+
+def commits(table: Any, owner: tuple[str, str] | None, *, limit: int | None = None) -> list[Commit]:
+    """Return the versions that the table's log still tells of, newest first, with the marks of one sink.
+
+    ``owner`` is its (pipeline, uid); None: those of all.
+    """
+    return [_commit(entry, owner) for entry in table.history(limit)]
+
+
+def newest_mark(table: Any, owner: tuple[str, str]) -> Mark | None:
+    """Return the newest of our marks; others may have committed since. None: the log has none."""
+    limit: int | None
+    for limit in (1, 32, None):
+        found = commits(table, owner, limit=limit)
+        mark = next((commit.mark for commit in found if commit.mark is not None), None)
+        if mark is not None or (limit is not None and len(found) < limit):
+            return mark
+    return None
+
+
+def version_of(history: Sequence[Commit], head: int) -> Commit | None:
+    """Return the newest version that shows checkpoint ``head``."""
+    return next((c for c in history if c.mark is not None and c.mark.head == head), None)
+
+
+def others_since(history: Sequence[Commit], version: int) -> Commit | None:
+    """Return the oldest later version by which somebody else changed rows."""
+    later = [c for c in history if c.version > version and c.mark is None and c.changes_rows]
+    return later[-1] if later else None
+
+
+def _commit(entry: dict[str, Any], owner: tuple[str, str] | None) -> Commit:
+    fields = {name.removeprefix(_PREFIX): v for name, v in entry.items() if name.startswith(_PREFIX)}
+    mark = None
+    if fields and (owner is None or (fields.get("pipeline"), fields.get("sink")) == owner):
+        try:
+            mark = Mark.model_validate({**fields, "staged": tuple(fields.get("staged") or ())})
+        except ValidationError as error:
+            raise Corrupt(
+                f"version {entry['version']} carries a mark of a newer version of dagster_ckpt: {error}. Use that one"
+            ) from error
+    parameters = entry.get("operationParameters") or {}
+    return Commit(
+        version=entry["version"],
+        timestamp_ms=entry.get("timestamp") or 0,
+        operation=entry.get("operation") or "",
+        mode=str(parameters.get("mode", "")),
+        mark=mark,
+    )

@@ -1,0 +1,192 @@
+"""Second phase: what a checkpoint covers becomes one commit of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.core.model import Record
+from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.spark.delta.adds import add_actions
+from dagster_ckpt.spark.delta.columns import (
+    Column,
+    columns_together,
+    delta_columns,
+    new_columns,
+    refuse_columns,
+    refuse_table,
+    schema_of,
+    table_columns,
+)
+from dagster_ckpt.spark.delta.lake import Lake, Outside, Raced, Version, refuse_fenced
+from dagster_ckpt.spark.delta.staged import StagedFiles, folder_of
+from dagster_ckpt.spark.delta.upsert import upsert
+from dagster_ckpt.spark.files import classified, replace_whole
+from dagster_ckpt.spark.sink.committables import PreparedBatch, encoded, read_record
+from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
+
+
+class Owner(Record):
+    """``owner.json`` of the sink's folder: the newest attempt, for as long as there is no table to tell it."""
+
+    format_version: Literal[1] = 1
+    lineage: str
+    epoch: int
+
+    @property
+    def attempt(self) -> AttemptId:
+        """It as an identity."""
+        return AttemptId(self.lineage, CoordinatorEpoch(self.epoch))
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Everything that one attempt writes to a table with."""
+
+    lake: Lake
+    staged: StagedFiles
+    key: tuple[str, ...]
+    is_complete: bool
+    owner_path: Path
+
+    @property
+    def only_appends(self) -> bool:
+        """True where no file ever leaves the table, but by a roll-back."""
+        return not (self.key or self.is_complete)
+
+    # --- whose it is ------------------------------------------------------------------------------------------
+
+    def owner(self) -> Owner | None:
+        """Return the attempt that took over before there was a table."""
+        return read_record(Owner, self.owner_path)
+
+    def newest(self, attempt: AttemptId) -> Version | None:
+        """Return the newest version. Raises Fenced when a newer attempt owns the table."""
+        version = self.lake.load()
+        # The table first: a newer attempt writes its note and looks for the table then, so one sees the other.
+        owner = self.owner()
+        if owner is not None:
+            refuse_fenced(self.lake.uri, attempt, owner.attempt)
+        if version is not None:
+            version.refuse_fenced(attempt)
+            self._refuse_forgotten(version, attempt)
+        return version
+
+    def _refuse_forgotten(self, version: Version, attempt: AttemptId) -> None:
+        """Raise Corrupt where this history has published, and the log has lost every commit that says what."""
+        if version.mark is None and version.table.transaction_version(self.lake.app_id(attempt.lineage)):
+            raise Corrupt(
+                f"the log of table {self.lake.uri} no longer tells what was published to it: others' commits are all "
+                "that is left of it. Keep it longer (delta.logRetentionDuration), and restore into a new table"
+            )
+
+    def own(self, attempt: AttemptId) -> Version | None:
+        """Return the newest version, with a note of this attempt for as long as there is none."""
+        version = self.newest(attempt)
+        if version is None or version.mark is None:
+            note = Owner(lineage=attempt.lineage, epoch=int(attempt.epoch))
+            if note != self.owner():
+                self.owner_path.parent.mkdir(parents=True, exist_ok=True)
+                with classified(f"writing {self.owner_path}"):
+                    replace_whole(self.owner_path, encoded(note))
+            return self.lake.load()
+        return version
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, attempt: AttemptId, batches: Sequence[PreparedBatch], checkpoint: int
+    ) -> Published | AlreadyPublished:
+        """Make the batches above the table's position visible as a checkpoint's."""
+
+        def step() -> Published | AlreadyPublished:
+            version = self.newest(attempt)
+            through = version.mark.through_batch if version is not None and version.mark else None
+            new = [batch for batch in batches if through is None or batch.batch_id > through]
+            if not any(batch.files or batch.replaces for batch in new):
+                return AlreadyPublished()
+            return self.add(version or self.created(attempt, new), attempt, new, checkpoint)
+
+        return self.lake.repeat(step)
+
+    def created(self, attempt: AttemptId, batches: Sequence[PreparedBatch]) -> Version:
+        """Make the table with the columns of these batches; raises Raced: who owns it is asked again."""
+        columns = _columns(batches)
+        refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
+        for file in (file for batch in batches for file in batch.files):
+            self.staged.footer(file)
+        self.lake.create(schema_of(columns), attempt)
+        raise Raced
+
+    def add(
+        self,
+        version: Version,
+        attempt: AttemptId,
+        batches: Sequence[PreparedBatch],
+        head: int,
+        **changes: Any,
+    ) -> Published:
+        """Commit these batches on top of a version, which shows ``head`` then. Raises Raced: to be repeated."""
+        table, columns = version.table, _columns(batches)
+        partition_by = None if self.key else self.lake.partition_by
+        refuse_table(table, self.lake.uri, only_appends=self.only_appends, partition_by=partition_by)
+        refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
+        extra = new_columns(table, columns, self.lake.uri)
+        files, replaces = _shown(batches)
+        newest = version.mark.checkpoint if version.mark is not None else None
+        mark = version.next_mark(
+            attempt,
+            checkpoint=max(head, newest or 0) or None,
+            head=head,
+            through_batch=max(batch.batch_id for batch in batches),
+            staged=tuple(sorted({folder_of(file.staged) for file in files})),
+        ).model_copy(update=changes)
+        if self.key and not replaces:
+            version.commit(
+                mark, lambda t, properties: upsert(t, self.staged, files, key=self.key, properties=properties)
+            )
+        else:
+            actions = add_actions(self.staged, files)
+            if extra and not replaces:
+                self._add_columns(version, attempt, extra)
+            mode = "overwrite" if replaces else "append"
+            schema = schema_of([*table_columns(table), *extra])
+            version.commit(mark, lambda t, p: Outside.write(t, actions, p, mode=mode, schema=schema))
+        shown = self.lake.load()
+        return Published(
+            rows=sum(file.rows for file in files),
+            bytes=sum(file.bytes for file in files),
+            files=len(files),
+            version=str(shown.number) if shown is not None else "",
+        )
+
+    def _add_columns(self, version: Version, attempt: AttemptId, extra: Sequence[Column]) -> None:
+        """Add columns in a commit of their own, and begin again on top of it."""
+        mark = version.next_mark(attempt)
+        version.commit(mark, lambda table, p: Outside.add_columns(table, schema_of(extra), p))
+        raise Raced
+
+    def take_over(self, attempt: AttemptId) -> None:
+        """Fence older attempts."""
+
+        def step() -> None:
+            version = self.own(attempt)
+            if version is not None:
+                version.refuse_fenced(attempt)
+                version.fence(attempt)
+
+        self.lake.repeat(step)
+
+
+def _shown(batches: Sequence[PreparedBatch]) -> tuple[list[Any], bool]:
+    """Return the files whose rows are there in the end, and whether they are all there is."""
+    last = max((index for index, batch in enumerate(batches) if batch.replaces), default=None)
+    return [file for batch in batches[last or 0 :] for file in batch.files], last is not None
+
+
+def _columns(batches: Sequence[PreparedBatch]) -> list[Column]:
+    """Return the columns of all these batches."""
+    return columns_together([delta_columns(batch.row_schema) for batch in batches])

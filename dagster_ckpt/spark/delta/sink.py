@@ -1,0 +1,191 @@
+"""``DeltaSink``: a Delta table behind the port of sinks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from dagster_ckpt.authoring.targets import DeltaTable
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.spark.delta.columns import (
+    delta_columns,
+    new_columns,
+    refuse_columns,
+    refuse_table,
+    table_columns,
+)
+from dagster_ckpt.spark.delta.fork import fork
+from dagster_ckpt.spark.delta.garbage import Garbage, pinned_versions
+from dagster_ckpt.spark.delta.lake import Lake, reading
+from dagster_ckpt.spark.delta.publish import Writer
+from dagster_ckpt.spark.delta.roll_back import roll_back, why_not
+from dagster_ckpt.spark.delta.staged import StagedFiles
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.port import (
+    AlreadyPublished,
+    AttemptId,
+    LaterRows,
+    Published,
+    RolledBack,
+    Sink,
+    SinkContext,
+    SinkCut,
+    SinkDescription,
+    SinkPosition,
+)
+from dagster_ckpt.spark.sink.staging import stage_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class DeltaSink(Sink):
+    """A Delta table, local or in an object store."""
+
+    kind: ClassVar[str] = "delta"
+
+    def __init__(self, target: DeltaTable, context: SinkContext) -> None:
+        self._context = context
+        self._lake = Lake(
+            uri=_resolved(target.uri, context.table_dir),
+            pipeline=context.pipeline,
+            uid=context.uid,
+            partition_by=target.partition_by,
+            storage_options=target.storage_options,
+        )
+        self._staged = StagedFiles(self._lake, context.work_dir)
+        self._writer = Writer(
+            lake=self._lake,
+            staged=self._staged,
+            key=context.key,
+            is_complete=context.is_complete,
+            owner_path=context.work_dir / "owner.json",
+        )
+
+    @property
+    def place(self) -> str:
+        """The table's path or URI."""
+        return self._lake.uri
+
+    def position(self) -> SinkPosition | None:
+        """Return the newest mark in the table's log."""
+        version = self._lake.load()
+        if version is not None and version.mark is not None:
+            return version.mark.position()
+        owner = self._writer.owner()
+        if owner is None:
+            return None
+        return SinkPosition(
+            lineage=owner.lineage, epoch=owner.epoch, checkpoint_id=None, head=None, through_batch=None
+        )
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    def check(self, frame: DataFrame) -> None:
+        """Refuse columns that a Delta table cannot have, or that this one has otherwise."""
+        columns = delta_columns(frame.schema.json())
+        refuse_columns(columns, key=self._context.key, partition_by=self._lake.partition_by)
+        version = self._lake.load()
+        if version is not None:
+            partition_by = None if self._context.key else self._lake.partition_by
+            refuse_table(
+                version.table,
+                self.place,
+                only_appends=self._writer.only_appends,
+                partition_by=partition_by,
+            )
+            new_columns(version.table, columns, self.place)
+
+    def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
+        """Stage a micro-batch below the table's folder, or in the sink's own where the table is in an object store."""
+        attempt = self._context.attempt()
+        return stage_rows(
+            frame,
+            batch_id,
+            attempt,
+            root=self._staged.root,
+            staged=self._staged.folder(attempt.epoch),
+            replaces=self._context.is_complete,
+            partition_by=() if self._context.key else self._lake.partition_by,
+        )
+
+    def flush(self, batches: Sequence[PreparedBatch]) -> None:
+        """Wait until the staged files are on disk, or in the table's object store."""
+        self._staged.flush([file for batch in batches for file in batch.files])
+
+    def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
+        """Make the batches visible in one commit."""
+        self._staged.upload(file for batch in batches for file in batch.files)
+        attempt = AttemptId(permit.lineage, permit.epoch)
+        return self._writer.publish(attempt, batches, permit.checkpoint_id)
+
+    # --- attempts ---------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Commit no rows: from here on older attempts are refused by the table."""
+        self._writer.take_over(self._context.attempt())
+
+    def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
+        """Restore the version of a cut, and add what it had prepared."""
+        if cut is not None:
+            self._staged.upload(file for batch in cut.batches for file in batch.files)
+        return roll_back(self._writer, self._context.attempt(), cut, later)
+
+    def cannot_roll_back(self, cut: SinkCut | None) -> str:
+        """Return what is gone, or whose rows would leave."""
+        return why_not(self._writer, cut)
+
+    def fork(self, cut: SinkCut) -> str:
+        """Begin with the rows of a cut of another Delta table."""
+        return fork(self._writer, self._context.attempt(), cut)
+
+    # --- upkeep -----------------------------------------------------------------------------------------------
+
+    def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
+        """Remove staged files that no version, cut or batch needs."""
+        attempt = self._context.attempt()
+        return Garbage(self._writer, attempt, time.time(), needed, waiting).collect()
+
+    def pinned_versions(self, needed: Sequence[TableSnapshot]) -> list[int]:
+        """Return the versions that cuts go back to: give them to ``vacuum(keep_versions=...)``."""
+        version = self._lake.load()
+        return [] if version is None else pinned_versions(version, needed)
+
+    def describe(self) -> SinkDescription:
+        """Return what any reader of the table finds."""
+        version = self._lake.load()
+        if version is None:
+            raise NotFound(f"there is no table at {self.place} yet: it is made with the first rows")
+        with reading(self.place):
+            table, metadata = version.table, version.table.metadata()
+            sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
+            rows = table.count()
+        return SinkDescription(
+            place=self.place,
+            columns=tuple((c["name"], _type_name(c["type"])) for c in table_columns(table)),
+            rows=rows,
+            bytes=sum(sizes),
+            version=str(version.number),
+            details={
+                "format": "delta",
+                "files": str(len(sizes)),
+                "partitioned by": ", ".join(metadata.partition_columns),
+            },
+        )
+
+
+def _resolved(uri: str, table_dir: Path) -> str:
+    """Return a table's address: a path, or a URI with a scheme of its own."""
+    if not uri:
+        raise InvalidRequest("a Delta table needs a path or a URI: DeltaTable('orders')")
+    plain = uri.removeprefix("file://").rstrip("/")
+    return plain if "://" in plain else str(table_dir / plain)
+
+
+def _type_name(kind: object) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])  # type: ignore[index]

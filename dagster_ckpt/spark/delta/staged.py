@@ -1,0 +1,162 @@
+"""Staged files of a Delta table: below its folder, or written locally and uploaded before they are acknowledged."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
+from dagster_ckpt.spark.delta.lake import Lake
+from dagster_ckpt.spark.files import batch_of
+from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.staging import flush_staged
+
+STAGED = "_dagster_ckpt/staged"
+"""Below the table's folder: VACUUM and readers of plain Parquet pass over names that begin with an underscore."""
+_PIECE = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class StagedFolder:
+    """One micro-batch's staged files, of one try."""
+
+    path: str
+    """Relative to the table."""
+    epoch: int
+    batch_id: int
+
+
+@dataclass(frozen=True)
+class StagedFiles:
+    """Where a table's rows are staged. Names are relative to the table, wherever the files are by now."""
+
+    lake: Lake
+    work_dir: Path
+
+    @property
+    def root(self) -> Path:
+        """Folder that Spark writes below: the table's, or where it lies in an object store the sink's own."""
+        return self.lake.root if self.lake.root is not None else self.work_dir
+
+    def folder(self, epoch: CoordinatorEpoch) -> Path:
+        """Return where an attempt stages."""
+        return self.root / STAGED / str(int(epoch))
+
+    def flush(self, files: Sequence[TableFile]) -> None:
+        """Make these files survive this machine: to disk, or into the table's object store. Raises Corrupt."""
+        if self.lake.root is None:
+            self.upload(files)
+            return
+        try:
+            flush_staged([self.root / file.staged for file in files])
+        except FileNotFoundError as error:
+            raise Corrupt(
+                f"{error.filename} is gone: it cannot be published; restore an earlier checkpoint"
+            ) from error
+
+    def upload(self, files: Iterable[TableFile]) -> None:
+        """Upload what is not in the table's object store yet; nothing for a table on a disk."""
+        for file in files if self.lake.root is None else ():
+            local = self.root / file.staged
+            if local.exists():
+                upload(self, local, file.staged)
+                local.unlink()
+
+    def copy_from(self, origin: StagedFiles, file: TableFile) -> None:
+        """Stage what another table has staged, under the same name."""
+        target = self.root / file.staged
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with origin.open(file) as source, target.open("wb") as copy:
+            shutil.copyfileobj(source, copy, _PIECE)
+
+    @cached_property
+    def remote(self) -> Any:
+        """The table's object store as pyarrow sees it."""
+        import pyarrow.fs as pafs
+        from deltalake.fs import DeltaStorageHandler
+
+        return pafs.PyFileSystem(DeltaStorageHandler(self.lake.uri, self.lake.storage_options))
+
+    @contextlib.contextmanager
+    def open(self, file: TableFile) -> Iterator[Any]:
+        """Open a staged file, wherever it is. Raises Corrupt when it is gone."""
+        local = self.root / file.staged
+        try:
+            if self.lake.root is not None or local.exists():
+                with local.open("rb") as handle:
+                    yield handle
+            else:
+                with self.remote.open_input_file(file.staged) as handle:
+                    yield handle
+        except FileNotFoundError as error:
+            raise Corrupt(
+                f"{self.lake.uri}/{file.staged} is gone: its rows cannot be published; restore an earlier checkpoint"
+            ) from error
+        except pa.ArrowInvalid as error:
+            raise Corrupt(
+                f"{self.lake.uri}/{file.staged} is damaged: {error}; restore an earlier one"
+            ) from error
+        except OSError as error:
+            raise Unavailable(f"{self.lake.uri}/{file.staged} could not be read: {error}") from error
+
+    def footer(self, file: TableFile) -> pq.FileMetaData:
+        """Return a file's footer."""
+        with self.open(file) as handle:
+            return pq.read_metadata(handle)
+
+    def rows(self, file: TableFile) -> pa.Table:
+        """Return a file's rows."""
+        with self.open(file) as handle:
+            return pq.read_table(handle, partitioning=None, coerce_int96_timestamp_unit="us")
+
+    def folders(self) -> list[StagedFolder]:
+        """Return what is staged in the table, published or not."""
+        if self.lake.root is not None:
+            found = [path.as_posix() for path in (self.root / STAGED).glob("*/batch-*")]
+        else:
+            import pyarrow.fs as pafs
+
+            infos = self.remote.get_file_info(pafs.FileSelector(STAGED, recursive=True, allow_not_found=True))
+            found = ["/".join(info.path.split("/")[:4]) for info in infos if info.path.count("/") >= 4]
+        named = (path[path.index(STAGED) :] for path in sorted(set(found)))
+        return [folder for folder in map(_folder, named) if folder is not None]
+
+    def remove(self, folder: StagedFolder) -> None:
+        """Remove a folder with all that is in it."""
+        shutil.rmtree(self.root / folder.path, ignore_errors=True)
+        if self.lake.root is None:
+            with contextlib.suppress(FileNotFoundError):
+                self.remote.delete_dir_contents(folder.path)
+
+
+def upload(staged: StagedFiles, local: Path, name: str) -> None:
+    """Copy a local file into the table's object store; a file that is there already is written again."""
+    try:
+        with local.open("rb") as source, staged.remote.open_output_stream(name) as target:
+            shutil.copyfileobj(source, target, _PIECE)
+    except OSError as error:
+        raise OutcomeUnknown(
+            f"staging {name} in {staged.lake.uri} failed: {error}. It is repeated"
+        ) from error
+
+
+def folder_of(file: str) -> str:
+    """Return the staged folder that a file lies in."""
+    return "/".join(file.split("/")[:4])
+
+
+def _folder(path: str) -> StagedFolder | None:
+    epoch, _, name = path.removeprefix(STAGED + "/").partition("/")
+    batch = batch_of(name)
+    if batch is None or not epoch.isdigit():
+        return None
+    return StagedFolder(path, int(epoch), batch)
