@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors; a test holds the two together
     from dagster_ckpt.authoring.targets import DeltaTable as DeltaTable
+    from dagster_ckpt.authoring.targets import ForEachCheckpoint as ForEachCheckpoint
     from dagster_ckpt.authoring.targets import ParquetTable as ParquetTable
     from dagster_ckpt.authoring.targets import SinkTarget as SinkTarget
+    from dagster_ckpt.authoring.targets import SqlTable as SqlTable
     from dagster_ckpt.spark.sink.committables import PreparedBatch as PreparedBatch
     from dagster_ckpt.spark.sink.port import AlreadyPublished as AlreadyPublished
     from dagster_ckpt.spark.sink.port import AttemptId as AttemptId
@@ -24,11 +26,15 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.spark.sink.port import SinkCut as SinkCut
     from dagster_ckpt.spark.sink.port import SinkDescription as SinkDescription
     from dagster_ckpt.spark.sink.port import SinkPosition as SinkPosition
+    from dagster_ckpt.spark.sink.staged_rows import StagedRows as StagedRows
+    from dagster_ckpt.spark.sink.staged_sink import StagedSink as StagedSink
     from dagster_ckpt.spark.sink.staging import stage_rows as stage_rows
 
 _HOMES: dict[str, str] = {
     "ParquetTable": "authoring.targets",
     "DeltaTable": "authoring.targets",
+    "SqlTable": "authoring.targets",
+    "ForEachCheckpoint": "authoring.targets",
     "SinkTarget": "authoring.targets",
     "Sink": "spark.sink.port",
     "SinkContext": "spark.sink.port",
@@ -41,6 +47,8 @@ _HOMES: dict[str, str] = {
     "AlreadyPublished": "spark.sink.port",
     "RolledBack": "spark.sink.port",
     "PreparedBatch": "spark.sink.committables",
+    "StagedSink": "spark.sink.staged_sink",
+    "StagedRows": "spark.sink.staged_rows",
     "stage_rows": "spark.sink.staging",
 }
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.delta.lake import client
 
@@ -37,7 +38,7 @@ Column = dict[str, Any]
 
 def delta_columns(row_schema: str) -> list[Column]:
     """Return Spark's columns as a Delta table has them. Raises InvalidRequest naming one that it cannot have."""
-    columns = [_plain(column) for column in json.loads(row_schema)["fields"]]
+    columns = [_plain(column) for column in parse_json(row_schema)["fields"]]
     names = [column["name"].lower() for column in columns]
     for column in columns:
         name = column["name"]
@@ -71,7 +72,7 @@ def columns_together(parts: Sequence[Sequence[Column]]) -> list[Column]:
 
 def table_columns(table: DeltaTable) -> list[Column]:
     """Return a table's columns as they are."""
-    columns: list[Column] = json.loads(table.schema().to_json())["fields"]
+    columns: list[Column] = parse_json(table.schema().to_json())["fields"]
     return columns
 
 

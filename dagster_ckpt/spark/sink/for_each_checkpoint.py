@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dagster_ckpt.authoring.targets import ForEachCheckpoint
 from dagster_ckpt.core.model import Record
@@ -92,6 +92,8 @@ class Noted(Record):
 
 class FunctionSink(StagedSink):
     """Calls a function; what it was called with is noted in the sink's folder, before the call and after it."""
+
+    kind: ClassVar[str] = "function"
 
     def __init__(self, target: ForEachCheckpoint, context: SinkContext) -> None:
         super().__init__(context)

@@ -132,7 +132,7 @@ class Sink(ABC):
     failures, and are then repeated; Corrupt, naming what is gone, where nothing can help.
     """
 
-    kind: ClassVar[str] = ""
+    kind: ClassVar[str] = "own"
     """Name of its target, as snapshots and people call it; a Parquet table has none."""
 
     @property

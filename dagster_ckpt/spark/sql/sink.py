@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy import Connection
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 class SqlSink(StagedSink):
     """One table, written by one pipeline."""
+
+    kind: ClassVar[str] = "database"
 
     def __init__(self, target: SqlTarget, context: SinkContext) -> None:
         super().__init__(context)

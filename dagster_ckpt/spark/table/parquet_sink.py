@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 class ParquetSink(Sink):
     """A Parquet table of one sink."""
 
+    kind: ClassVar[str] = ""
     writes_through: ClassVar[bool] = True
 
     def __init__(self, target: ParquetTable, context: SinkContext) -> None:
