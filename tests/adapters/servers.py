@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -143,6 +144,23 @@ def s3_server() -> Iterator[S3Server]:
         yield S3Server(f"http://{host}:{port}")
     finally:
         server.stop()
+
+
+@contextmanager
+def s3_server_process() -> Iterator[S3Server]:
+    """Start moto's S3 in a process of its own: delta-rs holds Python's lock while it waits for an answer."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.05)
+        yield S3Server(f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait()
 
 
 # --- a wire that loses COMMITs ----------------------------------------------------------------------------------

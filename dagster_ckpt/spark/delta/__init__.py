@@ -13,6 +13,7 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | ``columns`` | rows against the table's columns; what delta-rs must not write to |
 | ``adds`` | staged files as actions of a commit, with their statistics |
 | ``staged`` | staged files: local, or uploaded to the table's object store |
+| ``remote`` | the table's object store |
 | ``publish`` | second phase: one commit for a checkpoint |
 | ``upsert`` | rows merged by key |
 | ``roll_back`` | the version of a cut, and the way to it |

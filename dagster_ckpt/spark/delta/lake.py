@@ -114,9 +114,13 @@ class Version:
 
     @cached_property
     def history(self) -> list[Commit]:
-        """All versions that the log tells of, newest first."""
-        with reading(self.lake.uri):
-            return commits(self.table, self.lake.owner)
+        """All versions that the log tells of, newest first; those read before are not read again."""
+        known = self.lake.known
+        new = self.number - known[0].version if known else None
+        if new is None or new > 0:
+            with reading(self.lake.uri):
+                known[:0] = commits(self.table, self.lake.owner, limit=new)
+        return list(known)
 
     @property
     def number(self) -> int:
@@ -171,6 +175,8 @@ class Lake:
     uid: StageUid
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
+    known: list[Commit] = field(default_factory=list, repr=False, compare=False)
+    """Its versions as far as they were read, newest first."""
 
     @property
     def owner(self) -> tuple[str, str]:
@@ -238,7 +244,7 @@ class Lake:
 
     def elsewhere(self, uri: str) -> Lake:
         """Return another table, reached in the same way."""
-        return replace(self, uri=uri)
+        return replace(self, uri=uri, known=[])
 
 
 @contextlib.contextmanager

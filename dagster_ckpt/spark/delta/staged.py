@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
 from dagster_ckpt.spark.delta.lake import Lake
+from dagster_ckpt.spark.delta.remote import open_store
 from dagster_ckpt.spark.files import batch_of
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.staging import flush_staged
@@ -79,12 +80,14 @@ class StagedFiles:
             shutil.copyfileobj(source, copy, _PIECE)
 
     @cached_property
-    def remote(self) -> Any:
-        """The table's object store as pyarrow sees it."""
-        import pyarrow.fs as pafs
-        from deltalake.fs import DeltaStorageHandler
+    def store(self) -> tuple[Any, str]:
+        """The table's object store, and the table's folder in it."""
+        return open_store(self.lake.uri, self.lake.storage_options)
 
-        return pafs.PyFileSystem(DeltaStorageHandler(self.lake.uri, self.lake.storage_options))
+    def remote(self, name: str) -> tuple[Any, str]:
+        """Return the store, and a name's place in it."""
+        store, folder = self.store
+        return store, f"{folder}/{name}"
 
     @contextlib.contextmanager
     def open(self, file: TableFile) -> Iterator[Any]:
@@ -95,7 +98,8 @@ class StagedFiles:
                 with local.open("rb") as handle:
                     yield handle
             else:
-                with self.remote.open_input_file(file.staged) as handle:
+                store, path = self.remote(file.staged)
+                with store.open_input_file(path) as handle:
                     yield handle
         except FileNotFoundError as error:
             raise Corrupt(
@@ -125,8 +129,10 @@ class StagedFiles:
         else:
             import pyarrow.fs as pafs
 
-            infos = self.remote.get_file_info(pafs.FileSelector(STAGED, recursive=True, allow_not_found=True))
-            found = ["/".join(info.path.split("/")[:4]) for info in infos if info.path.count("/") >= 4]
+            store, path = self.remote(STAGED)
+            infos = store.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
+            names = (info.path[len(path) - len(STAGED) :] for info in infos if info.is_file)
+            found = [folder_of(name) for name in names]
         named = (path[path.index(STAGED) :] for path in sorted(set(found)))
         return [folder for folder in map(_folder, named) if folder is not None]
 
@@ -135,13 +141,15 @@ class StagedFiles:
         shutil.rmtree(self.root / folder.path, ignore_errors=True)
         if self.lake.root is None:
             with contextlib.suppress(FileNotFoundError):
-                self.remote.delete_dir_contents(folder.path)
+                store, path = self.remote(folder.path)
+                store.delete_dir(path)
 
 
 def upload(staged: StagedFiles, local: Path, name: str) -> None:
     """Copy a local file into the table's object store; a file that is there already is written again."""
     try:
-        with local.open("rb") as source, staged.remote.open_output_stream(name) as target:
+        store, path = staged.remote(name)
+        with local.open("rb") as source, store.open_output_stream(path) as target:
             shutil.copyfileobj(source, target, _PIECE)
     except OSError as error:
         raise OutcomeUnknown(

@@ -1,0 +1,54 @@
+"""The object store of a table as pyarrow sees it: for staged files; commits are delta-rs's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from dagster_ckpt.errors import InvalidRequest, Unavailable
+
+
+def open_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:
+    """Return the file system that holds a table, and the table's folder in it.
+
+    S3 is reached by pyarrow itself, with delta-rs's options and variables: delta-rs's own handler holds Python's lock
+    while it uploads, and a streaming run has other threads.
+    """
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+    parts = urlsplit(uri)
+    if parts.scheme in ("s3", "s3a"):
+        return pafs.S3FileSystem(**_s3_settings(options)), parts.netloc + parts.path
+    try:
+        found: tuple[Any, str] = pafs.FileSystem.from_uri(uri)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise InvalidRequest(
+            f"rows cannot be staged in {uri}: {error}. Use a path, s3://, gs:// or abfs://"
+        ) from error
+    except OSError as error:
+        raise Unavailable(f"{uri} could not be reached: {error}") from error
+    return found
+
+
+def _s3_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+
+    def setting(*names: str) -> str | None:
+        for name in names:
+            value = given.get(name) or os.environ.get(f"AWS_{name.upper()}")
+            if value:
+                return value
+        return None
+
+    endpoint = setting("endpoint_url_s3", "endpoint_url", "endpoint")
+    found: dict[str, Any] = {"region": setting("region", "default_region")}
+    if endpoint:
+        parts = urlsplit(endpoint)
+        found |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+    if setting("access_key_id"):
+        found |= {"access_key": setting("access_key_id"), "secret_key": setting("secret_access_key")}
+        found |= {"session_token": setting("session_token", "token")}
+    return {name: value for name, value in found.items() if value}
