@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.delta.lake import client
 
 if TYPE_CHECKING:
@@ -37,8 +37,16 @@ Column = dict[str, Any]
 
 
 def delta_columns(row_schema: str) -> list[Column]:
-    """Return Spark's columns as a Delta table has them. Raises InvalidRequest naming one that it cannot have."""
-    columns = [_plain(column) for column in parse_json(row_schema)["fields"]]
+    """Return Spark's columns as a Delta table has them.
+
+    Raises InvalidRequest naming one that it cannot have, Corrupt for text that is no schema.
+    """
+    try:
+        columns = [_plain(column) for column in parse_json(row_schema)["fields"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"the columns of a prepared batch are damaged: {row_schema[:80]!r}; restore an earlier one"
+        ) from error
     names = [column["name"].lower() for column in columns]
     for column in columns:
         name = column["name"]

@@ -133,13 +133,11 @@ def _refuse_others(writer: Writer, version: Version, back_to: int) -> None:
     if theirs is not None:
         raise InvalidRequest(
             f"table {writer.lake.uri} cannot go back to version {max(back_to, 0)}: version {theirs.version} "
-            f"({theirs.operation}) is not of this pipeline and would be undone with it; undo it yourself, or restore "
-            "with later_rows = 'keep'"
+            f"({theirs.operation}) is not of this pipeline and would be undone with it; undo it yourself first"
         )
     if version.table.metadata().configuration.get("delta.appendOnly") == "true":
         raise InvalidRequest(
-            f"table {writer.lake.uri} cannot go back: it only takes appends (delta.appendOnly); restore with "
-            "later_rows = 'keep'"
+            f"table {writer.lake.uri} cannot go back: it only takes appends (delta.appendOnly)"
         )
 
 
