@@ -40,13 +40,18 @@ class ParquetTable(SinkTarget):
 
 @dataclass(frozen=True, slots=True)
 class DeltaTable(SinkTarget):
-    """A Delta table, written by delta-rs: needs the extra ``delta``."""
+    """A Delta table: a checkpoint's rows are one commit, and a restore goes back to a version.
+
+    Written by delta-rs, so Spark needs no Delta jars: needs the extra ``delta``. It may be there already, others may
+    write to it too, and one that is missing is made with the first rows. How: docs/how-to/delta-tables.md.
+    """
 
     opened_by: ClassVar[str] = "dagster_ckpt.spark.delta.sink:DeltaSink"
 
     uri: str
     """Path or URI (``s3://…``); a relative one lies below the resource's ``table_dir``."""
     partition_by: tuple[str, ...] = ()
+    """Columns of text, whole numbers, booleans or dates; the same as in a table that is there already."""
     storage_options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     """For object stores, as delta-rs takes them. Give secrets by the environment."""
 
