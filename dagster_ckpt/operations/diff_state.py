@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.inspect import StageState, open_state
+from dagster_ckpt.spark.snapshot.state_fingerprint import as_json
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["KeyChange", "KeyChangeKind", "TableDiff", "diff_keys", "diff_state", "keyed"]
 
@@ -126,23 +126,10 @@ def keyed(frame: DataFrame) -> DataFrame:
     values = [c for c in frame.columns if c not in (*keys, *_IGNORED)]
     if not values:
         raise InvalidRequest(f"state with columns {frame.columns} has no value to compare")
-    rows = frame.select(_json(frame, keys).alias("k"), _json(frame, values).alias("v"))
+    rows = frame.select(as_json(frame, keys).alias("k"), as_json(frame, values).alias("v"))
     grouped = rows.groupBy("k").agg(sf.sort_array(sf.collect_list("v")).alias("vs"))
     # to_json leaves out what is null, and so would a list: a value of nulls is '{}', never a missing key
     return grouped.select("k", sf.array_join("vs", ", ").alias("v"))
-
-
-def _json(frame: DataFrame, columns: Sequence[str]) -> Column:
-    import pyspark.sql.functions as sf
-
-    whole = {"ignoreNullFields": "false"}
-    only = columns[0]
-    kind: Any = frame.schema[only].dataType
-    if len(columns) > 1 or kind.typeName() != "struct":
-        return sf.to_json(sf.struct(*(frame[c] for c in columns)), whole)
-    # Field by field: rows of a join's state have one column more than their schema says, which to_json trips over.
-    fields = [frame[only].getField(name).alias(name) for name in kind.fieldNames()]
-    return sf.when(frame[only].isNull(), sf.lit("null")).otherwise(sf.to_json(sf.struct(*fields), whole))
 
 
 def diff_keys(before: DataFrame, after: DataFrame) -> DataFrame:

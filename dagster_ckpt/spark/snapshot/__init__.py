@@ -14,5 +14,6 @@
 | ``stored`` | a stored snapshot, opened for reading: the only way to its files |
 | ``restore`` | a stage's working directory from a snapshot |
 | ``local_copy`` | a local copy of the latest checkpoint |
+| ``state_fingerprint`` | counts and hashes of a state, to tell whether it is the same |
 | ``rescale`` | another number of state partitions |
 """

@@ -7,19 +7,20 @@ the directory unusable; work on a restored copy, as ``attempt_restore`` does, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import BatchId
-from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import CapturePlan, latest_committed_batch, plan_capture
+from dagster_ckpt.spark.snapshot.state_fingerprint import fingerprint
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["Rescaled", "rescale_stage", "saved_partitions", "has_other_partition_count"]
 
@@ -61,11 +62,11 @@ def rescale_stage(spark: SparkSession, *, stage_dir: Path, partitions: int) -> R
     plan = plan_capture(query_dir)
     batch = _rescalable(plan, query_dir)
     manager = _manager(spark)
-    operators = sorted({f.operator for f in plan.files if f.operator is not None})
-    before = {operator: _fingerprint(spark, query_dir, operator) for operator in operators}
-    _repartition(manager, query_dir, partitions)
-    now = latest_committed_batch(query_dir)
-    after = {operator: _fingerprint(spark, query_dir, operator) for operator in operators}
+    with _explained(query_dir, plan.subtasks, partitions):
+        before = fingerprint(spark, query_dir)
+        manager.repartition(str(query_dir), partitions)
+        now = latest_committed_batch(query_dir)
+        after = fingerprint(spark, query_dir)
     if now is None or now <= batch or after != before:
         raise Corrupt(
             f"the state of {query_dir} changed while it was spread over {partitions} partitions: remove the "
@@ -75,7 +76,7 @@ def rescale_stage(spark: SparkSession, *, stage_dir: Path, partitions: int) -> R
         before=plan.subtasks,
         after=plan_capture(query_dir).subtasks,
         batch_id=now,
-        rows=sum(rows for stores in before.values() for rows, _ in stores),
+        rows=sum(rows for rows, _ in before.values()),
     )
 
 
@@ -107,59 +108,16 @@ def _manager(spark: SparkSession) -> Any:
     return manager
 
 
-def _repartition(manager: Any, query_dir: Path, partitions: int) -> None:
-    from pyspark.errors import PySparkException
-
+@contextmanager
+def _explained(query_dir: Path, saved: int, partitions: int) -> Iterator[None]:
+    """Turn whatever Spark raises into a sentence with a way out."""
     try:
-        manager.repartition(str(query_dir), partitions)
-    except PySparkException as error:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # PySpark's own errors, and py4j's for those it has no class for
+        why = " ".join(line.strip() for line in str(error).splitlines()[:3])
         raise InvalidRequest(
-            f"Spark could not spread the state of {query_dir} over {partitions} partitions: "
-            f"{str(error).splitlines()[0]}. Remove the directory and restore it again before using it"
+            f"Spark could not spread the state of {query_dir} over {partitions} partitions ({why}): "
+            f"set the stage's partitions back to {saved}"
         ) from error
-
-
-# --- the same state? ----------------------------------------------------------------------------------------
-
-
-def _fingerprint(spark: SparkSession, query_dir: Path, operator: str) -> list[tuple[int, int]]:
-    """Return (rows, order-free hash) of every store of an operator, partition numbers left out."""
-    return [_summed(frame) for frame in _stores(spark, query_dir, operator)]
-
-
-def _stores(spark: SparkSession, query_dir: Path, operator: str) -> list[DataFrame]:
-    def reader(**options: str) -> DataFrame:
-        base = spark.read.format("statestore").option("operatorId", operator)
-        return base.options(**options).load(str(query_dir))
-
-    metadata = spark.read.format("state-metadata").load(str(query_dir)).where(f"operatorId = {operator}")
-    rows = metadata.select("operatorName", "stateStoreName").distinct().collect()
-    if any(row["operatorName"] == "symmetricHashJoin" for row in rows):
-        return [reader(joinSide="left"), reader(joinSide="right")]
-    variables = _state_variables(spark, query_dir, operator)
-    if variables:
-        return [reader(stateVarName=name) for name in variables]
-    return [reader(storeName=row["stateStoreName"]) for row in sorted(rows)]
-
-
-def _state_variables(spark: SparkSession, query_dir: Path, operator: str) -> list[str]:
-    """Return the state variables of transformWithState; none for other operators."""
-    metadata = spark.read.format("state-metadata").load(str(query_dir)).where(f"operatorId = {operator}")
-    texts = [row["operatorProperties"] for row in metadata.select("operatorProperties").distinct().collect()]
-    found: set[str] = set()
-    for text in texts:
-        properties = parse_json(text) if text else {}
-        found |= {variable["stateName"] for variable in properties.get("stateVariables", ())}
-    return sorted(name for name in found if not name.startswith("$"))
-
-
-def _summed(frame: DataFrame) -> tuple[int, int]:
-    import pyspark.sql.functions as sf
-
-    content = sf.to_json(sf.struct(*[column for column in frame.columns if column != "partition_id"]))
-    row = (
-        frame.select(sf.xxhash64(content).cast("decimal(38,0)").alias("h"))
-        .agg(sf.count("*").alias("n"), sf.sum("h").alias("s"))
-        .first()
-    )
-    return (0, 0) if row is None else (int(row["n"]), int(row["s"] or 0))

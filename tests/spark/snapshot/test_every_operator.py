@@ -1,0 +1,53 @@
+"""Every stateful operator goes on row for row, restored without its old directory, and spread over other partitions."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
+from dagster_ckpt.spark.snapshot.rescale import rescale_stage
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from tests.spark.snapshot import capture_workloads as w
+from tests.spark.snapshot.operator_workloads import EVERY, FILES, Operators, write_events
+from tests.spark.snapshot.snapshot_help import take
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AT = 1
+"""The batch that is captured; late rows come after it."""
+
+
+@pytest.mark.parametrize("operators", EVERY, ids=[one.name for one in EVERY])
+def test_operators_restored_and_spread_go_on_as_if_nothing_had_happened(
+    spark: SparkSession, tmp_path: Path, operators: Operators
+) -> None:
+    w.ROCKS2.apply(spark)
+    spark.conf.set("spark.sql.shuffle.partitions", "4")
+    for number in range(FILES):
+        write_events(tmp_path / "a", number)
+        write_events(tmp_path / "b", number, seed=1)
+    undisturbed = w.start(operators.build(spark, tmp_path), "append", tmp_path / "stage").finish()
+    expected = [rows for rows in undisturbed.after(AT).values() if rows]
+    assert expected, "rows came after the capture"
+    assert _late_rows(undisturbed) > 0 or not operators.drops_late_rows
+
+    one = take(FsspecCheckpointStorage((tmp_path / "storage").as_uri()), tmp_path / "stage", 1, batch=AT)
+    shutil.rmtree(tmp_path / "stage")
+    for name, counts in (("restored", ()), ("spread", (8, 2))):
+        target = tmp_path / name
+        build_stage_directory(one.stored, one.snapshot, target_dir=target, new_query_id=str(uuid.uuid4()))
+        for partitions in counts:
+            assert rescale_stage(spark, stage_dir=target, partitions=partitions).after == partitions
+        continued = w.start(operators.build(spark, tmp_path), "append", target).finish()
+        assert [rows for rows in continued.batches.values() if rows] == expected, name
+
+
+def _late_rows(recorded: w.Recorded) -> int:
+    progress = recorded.query.recentProgress
+    return sum(op["numRowsDroppedByWatermark"] for one in progress for op in one["stateOperators"])
