@@ -2,7 +2,7 @@
 
 ::
 
-    <work_dir>/<pipeline>/attempt-<epoch>/<uid>/{query, log, sink, released, pins, in_flight}   one stage
+    <work_dir>/<pipeline>/attempt-<epoch>/<uid>/{query, plan.json, log, sink, released, pins, in_flight}   one stage
     <work_dir>/<pipeline>/attempt-<epoch>/_runs/<run>/{checkpoint, <uid>}      what an epoch run has done so far
     <work_dir>/<pipeline>/attempt-<epoch>/attempt.json                         whose it is, and how it ended
     <work_dir>/<pipeline>/staged/<uid>/…                                       rows of sinks that stage them here
@@ -25,6 +25,8 @@ PREPARED = "sink/prepared"
 """Relative to the stage's directory, as manifests name it."""
 IN_FLIGHT = "in_flight"
 """The same."""
+PLAN = "plan.json"
+"""The same."""
 _ATTEMPT = re.compile(r"attempt-(\d+)(\.inprogress)?")
 
 
@@ -38,6 +40,11 @@ class StageDirectory:
     def query(self) -> Path:
         """Spark's checkpointLocation."""
         return self.root / "query"
+
+    @property
+    def plan(self) -> Path:
+        """What of the query's plan its state depends on."""
+        return self.root / PLAN
 
     @property
     def log(self) -> Path:

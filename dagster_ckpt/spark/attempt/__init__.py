@@ -8,6 +8,7 @@
 | ``mark`` | whose a working directory is, and whether its last attempt ended cleanly |
 | ``sinks`` | the sinks of a pipeline: written, cut, published, taken back |
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
+| ``plan_shape`` | what of a query's plan its state depends on, compared at every start |
 | ``stage_query`` | a stage as a running query |
 | ``hooks`` | the pipeline's hooks, made for one attempt |
 | ``table_clean_up`` | removal of table files nothing restorable needs |

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.sink import ChannelSink
@@ -141,6 +142,7 @@ class StageQuery:
     ) -> StreamingQuery:
         stage = self.stage
         frame = self._output(spark)
+        check_plan(self.uid, self.directory, frame)
         writer = (
             frame.writeStream.outputMode(stage.output_mode)
             .option("checkpointLocation", str(self.directory.query))

@@ -19,6 +19,7 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.errors import Declined, NotFound
+from dagster_ckpt.spark.directories import PLAN
 from dagster_ckpt.spark.snapshot.checkpoint_files import (
     CommitRecord,
     OffsetRecord,
@@ -162,6 +163,8 @@ def _log_files(root: Path, batch: BatchId) -> Iterator[PlannedFile]:
     if batch > 0:
         yield planned(root, f"query/offsets/{batch - 1}", FileKind.QUERY)
     yield planned(root, f"query/commits/{batch}", FileKind.QUERY)
+    if (root / PLAN).exists():
+        yield planned(root, PLAN, FileKind.QUERY)
 
 
 # --- source logs ----------------------------------------------------------------------------------

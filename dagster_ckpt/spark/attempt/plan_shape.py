@@ -1,0 +1,215 @@
+"""What of a query's plan its state and positions depend on, compared when it is started again.
+
+Spark compares types only. Grouped by another column of the same type, or with ``max`` made ``min``, a query would go on
+from the state of the other one without a word and its rows would be wrong. So the first start of a query writes down
+its stateful operators (what they group, join and tell apart by, and which aggregates they keep) and the order of its
+sources; captures take that along, and every later start compares.
+
+What may change: everything else, such as filters, projections, names of results, values of literals, delays of
+watermarks. Names of columns count, because nothing else says that a column is the same one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["check_plan", "operators_in", "sources_in"]
+
+Tree = dict[str, Any]
+"""A node as ``TreeNode.toJSON`` writes it, with its children under ``_children``."""
+
+FORMAT = 1
+"""Of the texts: those of another format, or of another Spark, are replaced and not compared."""
+_WINDOWS = ("window", "session_window")
+
+
+def check_plan(uid: StageUid, directory: StageDirectory, frame: DataFrame) -> None:
+    """Compare the query with the one its state was made by, or write down what it is. Raises ChangedQuery."""
+    plan = _analyzed(frame)
+    if plan is None:
+        return
+    now = {
+        "written_by": f"format {FORMAT}, Spark {frame.sparkSession.version}",
+        "operators": operators_in(plan),
+        "sources": sources_in(plan),
+    }
+    before = _written(directory)
+    if before == now:
+        return
+    if latest_committed_batch(directory.query) is not None and before.get("written_by") == now["written_by"]:
+        _compare(uid, before, now)
+    directory.root.mkdir(parents=True, exist_ok=True)
+    replace_whole(directory.plan, json.dumps(now, indent=1).encode())
+
+
+def _compare(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    was, are = before.get("operators", []), now["operators"]
+    if was != are:
+        different = [(a, b) for a, b in zip(was, are, strict=False) if a != b]
+        old, new = different[0] if len(was) == len(are) else ("; ".join(was), "; ".join(are))
+        raise ChangedQuery(
+            f"stage {uid!r} cannot go on from its state: it was made by {old or 'no operator'}, the stage has "
+            f"{new or 'no operator'} now. {WAY_OUT}"
+        )
+    sources = before.get("sources", [])
+    if sources != now["sources"] and sorted(sources) == sorted(now["sources"]):
+        raise ChangedQuery(
+            f"stage {uid!r} cannot go on from its positions: the order of its sources was {', '.join(sources)} and is "
+            f"{', '.join(now['sources'])} now, and Spark tells sources apart by their order only. {WAY_OUT}"
+        )
+
+
+def _written(directory: StageDirectory) -> dict[str, Any]:
+    try:
+        found = json.loads(directory.plan.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _analyzed(frame: DataFrame) -> Tree | None:
+    """Return the analyzed plan; None where Spark does not show it (Connect, a node it cannot write)."""
+    try:
+        nodes: list[Tree] = json.loads(frame._jdf.queryExecution().analyzed().toJSON())
+        return _tree(iter(nodes))
+    except Exception:  # nothing is compared then, as before there was a comparison
+        return None
+
+
+def _tree(nodes: Iterator[Tree]) -> Tree:
+    """Put a list of nodes in pre-order together again."""
+    node = dict(next(nodes))
+    node["_children"] = [_tree(nodes) for _ in range(node.get("num-children", 0))]
+    return node
+
+
+# --- sources and operators ------------------------------------------------------------------------------------
+
+
+def sources_in(plan: Tree) -> list[str]:
+    """Return the names of the streaming sources in Spark's order; channels are told apart by their offsets."""
+    found = (node for node in _walk(plan) if _kind(node).startswith("StreamingRelation"))
+    return [str(node.get("sourceName", "")) for node in found if "sourceName" in node]
+
+
+def operators_in(plan: Tree) -> list[str]:
+    """Return the stateful operators of a plan, one text each, in the order of the plan."""
+    named = _definitions(plan)
+    streaming = (node for node in _walk(plan) if _is_streaming(node))
+    return [text for node in streaming if (text := _operator(node, named))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Expressions behind the columns that hold windows, by expression id."""
+
+    windows: dict[Any, Tree] = field(default_factory=dict)
+
+
+def _operator(node: Tree, named: _Names) -> str:
+    match _kind(node):
+        case "Aggregate":
+            keys = [_text(_expression(e), named) for e in node["groupingExpressions"]]
+            kept = [
+                _text(a, named) for e in node["aggregateExpressions"] for a in _aggregates(_expression(e))
+            ]
+            return f"groupBy({', '.join(keys)}).agg({', '.join(dict.fromkeys(kept))})"
+        case "Deduplicate" | "DeduplicateWithinWatermark" as kind:
+            keys = sorted(_text(_expression(e), named) for e in node["keys"])
+            name = "dropDuplicates" if kind == "Deduplicate" else "dropDuplicatesWithinWatermark"
+            return f"{name}({', '.join(keys)})"
+        case "Distinct":
+            return "distinct()"
+        case "Join" if all(_is_streaming(child) for child in node["_children"]):
+            condition = _expression(node["condition"]) if node.get("condition") else None
+            equal = (
+                []
+                if condition is None
+                else [_text(e, named) for e in _walk(condition) if _kind(e) == "EqualTo"]
+            )
+            how = _simple(str((node.get("joinType") or {}).get("object", "")))
+            return f"join({' AND '.join(equal)}, {how})"
+        case (
+            "FlatMapGroupsInPandasWithState"
+            | "TransformWithStateInPySpark"
+            | "TransformWithStateInPandas" as kind
+        ):
+            keys = [_text(_expression(e), named) for e in node.get("groupingAttributes") or ()]
+            return f"{kind}({', '.join(keys)})"
+    return ""
+
+
+def _aggregates(expression: Tree) -> Iterator[Tree]:
+    return (node for node in _walk(expression) if _kind(node) == "AggregateExpression")
+
+
+def _definitions(plan: Tree) -> _Names:
+    names = _Names()
+    for node in _walk(plan):
+        for listed in node.get("projectList") or ():
+            one = _expression(listed)
+            if _kind(one) == "Alias" and one.get("name") in _WINDOWS:
+                names.windows[_id(one)] = one["_children"][0]
+    return names
+
+
+def _text(node: Tree, named: _Names) -> str:
+    """Return an expression without what differs from one start to the next: ids, qualifiers, values of literals."""
+    kind = _kind(node)
+    if kind == "AttributeReference":
+        window = named.windows.get(_id(node))
+        return str(node["name"]) if window is None else f"{node['name']}({', '.join(_sizes(window))})"
+    if kind == "Literal":
+        return "?"
+    inner = ", ".join(_text(child, named) for child in node["_children"])
+    if kind in ("AggregateExpression", "Alias"):
+        return f"distinct {inner}" if node.get("isDistinct") else inner
+    name = str(node.get("name") or kind.lower())
+    return f"{name}({inner})"
+
+
+def _sizes(window: Tree) -> list[str]:
+    """Return the literals of a window's definition: its size, slide and offset."""
+    literals = (n for n in _walk(window) if _kind(n) == "Literal" and n.get("dataType") != "string")
+    return list(dict.fromkeys(str(n.get("value")) for n in literals))
+
+
+# --- trees ----------------------------------------------------------------------------------------------------
+
+
+def _expression(nodes: list[Tree]) -> Tree:
+    return _tree(iter(nodes))
+
+
+def _walk(node: Tree) -> Iterator[Tree]:
+    yield node
+    for child in node["_children"]:
+        yield from _walk(child)
+
+
+def _is_streaming(node: Tree) -> bool:
+    return any(_kind(below).startswith("StreamingRelation") for below in _walk(node))
+
+
+def _kind(node: Tree) -> str:
+    return _simple(str(node.get("class", "")))
+
+
+def _simple(name: str) -> str:
+    return name.rpartition(".")[2].removesuffix("$")
+
+
+def _id(node: Tree) -> Any:
+    return (node.get("exprId") or {}).get("id")
