@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
@@ -73,7 +74,7 @@ def _compare(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 def _written(directory: StageDirectory) -> dict[str, Any]:
     try:
-        found = json.loads(directory.plan.read_text(encoding="utf-8"))
+        found = parse_json(directory.plan.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -82,7 +83,7 @@ def _written(directory: StageDirectory) -> dict[str, Any]:
 def _analyzed(frame: DataFrame) -> Tree | None:
     """Return the analyzed plan; None where Spark does not show it (Connect, a node it cannot write)."""
     try:
-        nodes: list[Tree] = json.loads(frame._jdf.queryExecution().analyzed().toJSON())
+        nodes: list[Tree] = parse_json(frame._jdf.queryExecution().analyzed().toJSON())
         return _tree(iter(nodes))
     except Exception:  # nothing is compared then, as before there was a comparison
         return None

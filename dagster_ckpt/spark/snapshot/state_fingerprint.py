@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.core.json_text import parse_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -54,7 +55,7 @@ def _stores(spark: SparkSession, query_dir: Path) -> Iterator[tuple[str, DataFra
 def _options(name: str, rows: Sequence[Row]) -> Iterator[dict[str, str]]:
     """Yield what selects each store of an operator."""
     stores = sorted({row["stateStoreName"] for row in rows})
-    properties = [json.loads(row["operatorProperties"] or "{}") for row in rows]
+    properties = [parse_json(row["operatorProperties"] or "{}") for row in rows]
     variables = _variables(properties)
     if name == JOIN and stores == ["default"]:  # all its tables are in one store
         yield from ({"joinSide": "left"}, {"joinSide": "right"})
