@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.spark.snapshot.capture_workloads import ROCKS2, ROCKS2_JOIN3, StateFormat
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -47,6 +49,7 @@ class Operators:
 
     name: str
     build: Callable[[SparkSession, Path], DataFrame]
+    state: StateFormat = ROCKS2
     drops_late_rows: bool = True
     """Some of its operators say that they dropped rows."""
 
@@ -199,7 +202,9 @@ def _processor_with_ttl(spark: SparkSession, folder: Path) -> DataFrame:
 
 EVERY = (
     Operators("windows", _windows),
-    Operators("joins", _joins),
+    Operators(
+        "joins", _joins, ROCKS2_JOIN3
+    ),  # a quarter of the stores; test_restore_rescale has the other format
     Operators("duplicates", _duplicates),
     Operators("duplicates-then-window", _after_one_another),
     Operators("group-state-with-timeouts", _group_state),

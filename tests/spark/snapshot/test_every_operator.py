@@ -27,7 +27,7 @@ AT = 1
 def test_operators_restored_and_spread_go_on_as_if_nothing_had_happened(
     spark: SparkSession, tmp_path: Path, operators: Operators
 ) -> None:
-    w.ROCKS2.apply(spark)
+    operators.state.apply(spark)
     spark.conf.set("spark.sql.shuffle.partitions", "4")
     for number in range(FILES):
         write_events(tmp_path / "a", number)

@@ -24,6 +24,7 @@ FILES = 5
 def _restored(spark: SparkSession, tmp_path: Path, kind: w.Kind, *, batch: int) -> tuple[Path, w.Recorded]:
     for number in range(FILES):
         w.write_input(tmp_path / "a", number)
+        w.write_input(tmp_path / "b", number, seed=5)
     original = w.start(kind.build(spark, tmp_path), kind.mode, tmp_path / "stage").finish()
     storage = FsspecCheckpointStorage((tmp_path / "storage").as_uri())
     one = take(storage, tmp_path / "stage", 1, batch=batch)
@@ -34,8 +35,13 @@ def _restored(spark: SparkSession, tmp_path: Path, kind: w.Kind, *, batch: int) 
 
 @pytest.mark.parametrize(
     ("kind", "state"),
-    [(w.AGGREGATION, w.ROCKS2), (w.TRANSFORM_WITH_STATE, w.ROCKS2), (w.DROP_DUPLICATES, w.ROCKS1)],
-    ids=["aggregation", "transform-with-state", "drop-duplicates-v1"],
+    [
+        (w.AGGREGATION, w.ROCKS2),
+        (w.TRANSFORM_WITH_STATE, w.ROCKS2),
+        (w.DROP_DUPLICATES, w.ROCKS1),
+        (w.JOIN, w.ROCKS2),
+    ],
+    ids=["aggregation", "transform-with-state", "drop-duplicates-v1", "join"],
 )
 def test_a_rescaled_stage_has_its_state_and_goes_on_row_for_row(
     spark: SparkSession, tmp_path: Path, kind: w.Kind, state: w.StateFormat
