@@ -191,13 +191,12 @@ def completed_event(
     *,
     uri: str,
     link: str | None,
-    unpublished: Mapping[str, str] | None = None,
+    late: str = "",
 ) -> dg.AssetMaterialization:
     """Return the materialization of a completed checkpoint or savepoint.
 
-    ``unpublished``: tables that do not show its rows yet, and why.
+    ``late``: which tables do not show its rows yet, and why (``not_published``).
     """
-    late = not_published(unpublished or {})
     completed = f"{metadata.kind.value} {metadata.checkpoint_id} completed"
     return dg.AssetMaterialization(
         checkpoints_asset_key(pipeline),

@@ -129,7 +129,9 @@ class DagsterEvents:
         context.instance.add_dynamic_partitions(checkpoints_partitions(self._pipeline).name or "", [key])
         link = self._link(context, key)
         context.log_event(
-            completed_event(self._pipeline, event.metadata, uri=event.uri, link=link, unpublished=unpublished)
+            completed_event(
+                self._pipeline, event.metadata, uri=event.uri, link=link, late=not_published(unpublished)
+            )
         )
         late = {UNPUBLISHED: not_published(unpublished)} if unpublished else {}
         self._check(

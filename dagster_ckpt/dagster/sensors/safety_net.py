@@ -135,7 +135,9 @@ class Supervisor:
         is_alive = seen.owner is OwnerState.ALIVE
         return plan_mirror(seen.record, seen.partitions, owner_is_alive=is_alive, now=self.now())
 
-    def missing_events(self, entries: Sequence[CompletedRecord]) -> tuple[dg.AssetMaterialization, ...]:
+    def missing_events(
+        self, entries: Sequence[CompletedRecord], *, of: CoordinatorRecord
+    ) -> tuple[dg.AssetMaterialization, ...]:
         """Return the materializations of completed checkpoints that were never reported."""
         keys = [entry.known.key for entry in entries]
         if not keys:
@@ -143,9 +145,13 @@ class Supervisor:
         wanted = dg.AssetRecordsFilter(checkpoints_asset_key(self.pipeline.name), asset_partitions=keys)
         found = self.instance.fetch_materializations(wanted, limit=4 * len(keys)).records
         reported = {record.partition_key for record in found}
-        return tuple(self._event(entry) for entry in entries if entry.known.key not in reported)
+        return tuple(
+            self._event(entry, late=_perhaps_unpublished(of, entry))
+            for entry in entries
+            if entry.known.key not in reported
+        )
 
-    def _event(self, entry: CompletedRecord) -> dg.AssetMaterialization:
+    def _event(self, entry: CompletedRecord, *, late: str) -> dg.AssetMaterialization:
         storage = self.resource.open_storage(entry.location.base_uri)
         key = entry.known.key
         try:
@@ -159,7 +165,7 @@ class Supervisor:
             )
         assert partition_key(metadata) == key
         link = self._link(key, metadata.run_id)
-        return completed_event(self.pipeline.name, metadata, uri=entry.location.uri, link=link)
+        return completed_event(self.pipeline.name, metadata, uri=entry.location.uri, link=link, late=late)
 
     def _link(self, key: str, run_id: str) -> str | None:
         """Return the link that goes on as the run did that took the checkpoint: as a stream, or epoch by epoch."""
@@ -190,6 +196,13 @@ class Supervisor:
 
     def _moment(self) -> Now:
         return Now(self.now(), time.monotonic())
+
+
+def _perhaps_unpublished(record: CoordinatorRecord, entry: CompletedRecord) -> str:
+    """Return a word on the newest completion, whose run did not live to publish it, or is still at it."""
+    if record.clean or entry.checkpoint_id != record.latest_completed or not entry.kind.publishes:
+        return ""
+    return f"run {entry.run_id} has not said whether tables show its rows: the next run publishes what they do not"
 
 
 def _asset_events(pipeline: PipelineId, settled: Settled) -> Iterable[AssetEvent]:
@@ -245,7 +258,7 @@ def _tick(care: Supervisor, cursor: SafetyNetCursor) -> dg.SensorResult | dg.Ski
     plan = care.plan((care.observe() or seen) if told.changed else seen)
     done = (cursor.compared & {e.known.key for e in plan.settled}) - {e.known.key for e in plan.add}
     todo = [e for e in plan.settled if e.known.key not in done][:MOST_PER_TICK]
-    missing = care.missing_events(todo)
+    missing = care.missing_events(todo, of=seen.record)
     compared = done | {e.known.key for e in todo}
     requests = _requests(care.pipeline.name, [e.known.key for e in todo if e in plan.add], plan.remove)
     is_idle = not (requests or told.events or missing)

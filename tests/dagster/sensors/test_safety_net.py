@@ -7,6 +7,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from dagster_ckpt import checkpoints_asset_key
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointKind
@@ -30,6 +32,10 @@ def test_a_checkpoint_whose_run_died_before_reporting_it_gets_its_partition_and_
     site.tick(NET)
     assert site.partitions == ["chk-000001"]
     assert site.materialized() == ["chk-000001"]
+    [event] = site.instance.fetch_materializations(checkpoints_asset_key(PipelineId("shop")), limit=1).records
+    told = event.asset_materialization
+    assert told is not None
+    assert "has not said whether tables show its rows" in str(told.metadata["not_published"].value)
 
 
 def test_a_live_run_is_left_to_report_its_own_fresh_checkpoint(site: Site) -> None:
