@@ -23,6 +23,12 @@ FileName = Annotated[str, AfterValidator(file_name)]
 """A name in a persisted record that becomes one part of a path."""
 
 
+LATEST_TIME = 253_402_300_799.0
+"""The last second of the year 9999: what people are shown of a time reaches no further."""
+Time = Annotated[float, Field(ge=0, le=LATEST_TIME)]
+"""Seconds since the Unix epoch, in a persisted record."""
+
+
 class Record(BaseModel):
     """Base of every persisted record."""
 
@@ -205,9 +211,9 @@ class CheckpointMetadata(Labeled, Record):
     kind: CheckpointKind
     epoch: int = Field(ge=1)
     """Attempt that took it."""
-    triggered_at: float
+    triggered_at: Time
     """Seconds since the Unix epoch."""
-    completed_at: float
+    completed_at: Time
     stages: tuple[StageSnapshot, ...]
     edges: tuple[tuple[str, str], ...] = ()
     """(upstream uid, downstream uid)."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import parse_record
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.json_text import DEEPEST, parse_json
 from dagster_ckpt.core.location import folder_of
 from dagster_ckpt.core.metadata_text import decode_metadata
@@ -25,6 +26,7 @@ from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
     TableFile,
+    encoded,
     prepared_folder,
     read_committables,
     read_record,
@@ -38,7 +40,8 @@ from dagster_ckpt.spark.snapshot.checkpoint_files import (
     referenced_files,
 )
 from dagster_ckpt.spark.snapshot.manifest import decode_manifest, encode_manifest
-from dagster_ckpt.spark.table.records import PublishRecord, TableDescription, TableState
+from dagster_ckpt.spark.table.log import Table, create_table
+from dagster_ckpt.spark.table.records import Append, PublishRecord, TableDescription, TableState
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
 
 HOSTILE = (
@@ -322,3 +325,50 @@ def test_nesting_is_limited_and_what_is_wide_is_not() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json("[" * (DEEPEST + 2) + "]" * (DEEPEST + 2))
     assert len(parse_json(json.dumps([[index] for index in range(5000)]))) == 5000
+
+
+# --- files that are not where they were written -----------------------------------------------------------------
+
+
+def published(folder: Path, *parents: int | None) -> Table:
+    """A table whose publishes 1, 2, … name these parents."""
+    table = create_table(str(folder / "table"), pipeline=PipelineId("sales"), mode=Append())
+    for number, parent in enumerate(parents, start=1):
+        table.add_record(
+            PublishRecord(checkpoint_id=number, parent=parent, through_batch=number, epoch=1, files=())
+        )
+    return table
+
+
+def test_publish_records_that_were_swapped_are_refused(tmp_path: Path) -> None:
+    table = published(tmp_path, None, 1, 2)
+    assert [record.checkpoint_id for record in table.lineage(3)] == [3, 2, 1]
+    one, other = table.paths.record(2), table.paths.record(3)
+    one.rename(tmp_path / "aside")
+    other.rename(one)
+    (tmp_path / "aside").rename(other)
+    with pytest.raises(Corrupt, match=r"says it is publish 2 on top of 1: it is not the file"):
+        table.lineage(3)
+
+
+def test_publish_records_that_name_each_other_end_in_a_sentence(tmp_path: Path) -> None:
+    table = published(tmp_path, None, 1)
+    circle = PublishRecord(checkpoint_id=1, parent=2, through_batch=1, epoch=1, files=())
+    table.paths.record(1).write_bytes(encoded(circle))
+    with pytest.raises(Corrupt, match=r"says it is publish 1 on top of 2"):
+        table.lineage(2)
+
+
+def test_committables_that_were_swapped_are_refused(tmp_path: Path) -> None:
+    for number in (3, 4):
+        write_committable(tmp_path, PreparedBatch(batch_id=number, epoch=1, files=(), row_schema=""))
+    (prepared_folder(tmp_path) / "3.json").rename(prepared_folder(tmp_path) / "4.json")
+    with pytest.raises(Corrupt, match=r"4.json is the committable of batch 3"):
+        read_committables(tmp_path, [4])
+
+
+@pytest.mark.parametrize("time", [-1.0, 1e300, float("inf"), float("nan")])
+@pytest.mark.parametrize("field", ["triggered_at", "completed_at"])
+def test_a_time_that_no_calendar_has_is_damage(field: str, time: float) -> None:
+    with pytest.raises(Corrupt, match=f"here is not valid checkpoint metadata .{field}"):
+        metadata(**{field: time})(Path())

@@ -90,6 +90,11 @@ def _committable(path: Path) -> PreparedBatch:
     batch = read_record(PreparedBatch, path)
     if batch is None:
         raise Corrupt(f"{path} is missing: the sink cannot publish this batch; restore an earlier checkpoint")
+    if str(batch.batch_id) != path.stem:
+        raise Corrupt(
+            f"{path} is the committable of batch {batch.batch_id}: it is not the file that was written there; restore "
+            "an earlier checkpoint"
+        )
     return batch
 
 

@@ -62,8 +62,16 @@ class Table:
         replace_whole(self.paths.state, encoded(state))
 
     def record(self, checkpoint_id: int) -> PublishRecord | None:
-        """Return the publish of one checkpoint, or None."""
-        return read_record(PublishRecord, self.paths.record(checkpoint_id))
+        """Return the publish of one checkpoint, or None. Raises Corrupt for a file that is another one's."""
+        path = self.paths.record(checkpoint_id)
+        found = read_record(PublishRecord, path)
+        is_in_order = found is None or found.parent is None or found.parent < checkpoint_id
+        if found is not None and (found.checkpoint_id != checkpoint_id or not is_in_order):
+            raise Corrupt(
+                f"{path} says it is publish {found.checkpoint_id} on top of {found.parent}: it is not the file that "
+                "was written there; restore the file, or restore into a new table"
+            )
+        return found
 
     def add_record(self, record: PublishRecord) -> PublishRecord:
         """Write a publish record once; return the one that is there when it names the same batches.
