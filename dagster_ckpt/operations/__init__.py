@@ -11,6 +11,7 @@ keys of state, and for nothing else.
 | ``contents`` | the files a snapshot consists of, and reading single ones |
 | ``statistics`` | counts, summary and history of a pipeline's checkpoints |
 | ``verify`` | is every file of a snapshot there and intact |
+| ``verify_tables`` | are the published files there and intact that a snapshot counts on |
 | ``inspect`` | a stage's state at a snapshot, as DataFrames |
 | ``diff`` | what two snapshots differ in |
 | ``diff_state`` | keys of state that were added, changed, removed between two |

@@ -7,14 +7,22 @@ from typing import TypeVar
 
 import pytest
 
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.operations.deployment import Progress
 from dagster_ckpt.operations.verify import ProblemKind, verify_snapshot
+from dagster_ckpt.operations.verify_tables import with_tables
+from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
+from dagster_ckpt.spark.table.log import Table, create_table
+from dagster_ckpt.spark.table.records import Append, PublishRecord, Upsert
 from dagster_ckpt.testing.faulty import Call, FaultyStorage, Operation
 from tests.operations.world import World, data_keys
 
 T = TypeVar("T")
+ROWS = b"rows of a file"
 
 
 class CutOff:
@@ -63,3 +71,63 @@ def test_a_storage_that_cannot_be_reached_says_nothing_about_the_files(world: Wo
     faulty = FaultyStorage(world.storage, CutOff())
     with pytest.raises(Unavailable):
         verify_snapshot(open_snapshot(faulty, stored.folder))
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def published(world: World, *names: str, mode: Append | Upsert | None = None, checksum: bool = True) -> Table:
+    """A table whose publish 1 has these files."""
+    table = create_table(
+        str(world.folder / "totals-table"), pipeline=PipelineId("sales"), mode=mode or Append()
+    )
+    kept = digest_bytes(ROWS).checksum if checksum else ""
+    files = tuple(
+        TableFile(name=name, staged=f"staged/{name}", rows=1, bytes=len(ROWS), checksum=kept)
+        for name in names
+    )
+    for name in names:
+        table.paths.published(name).write_bytes(ROWS)
+    table.add_record(PublishRecord(checkpoint_id=1, parent=None, through_batch=1, epoch=1, files=files))
+    return table
+
+
+def found_with_tables(world: World, table: Table) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    stored = world.checkpoint(1, table=TableSnapshot(uri=table.uri, head=1))
+    found = with_tables(verify_snapshot(stored), stored)
+    assert found.is_intact == (not found.problems)
+    return [(problem.path, problem.problem.value) for problem in found.problems], found.remarks
+
+
+def test_published_files_that_a_snapshot_counts_on_are_read(world: World) -> None:
+    table = published(world, "part-1.parquet", "part-2.parquet", "part-3.parquet", "part-4.parquet")
+    table.paths.published("part-2.parquet").write_bytes(ROWS.replace(b"rows", b"rowz"))
+    table.paths.published("part-3.parquet").write_bytes(ROWS[:-1])
+    table.paths.published("part-4.parquet").unlink()
+    assert found_with_tables(world, table) == (
+        [("part-2.parquet", "damaged"), ("part-3.parquet", "damaged"), ("part-4.parquet", "missing")],
+        (),
+    )
+
+
+def test_files_of_before_are_compared_by_their_size(world: World) -> None:
+    table = published(world, "part-1.parquet", "part-2.parquet", checksum=False)
+    table.paths.published("part-2.parquet").write_bytes(ROWS[:-1])
+    assert found_with_tables(world, table) == ([("part-2.parquet", "damaged")], ())
+
+
+def test_a_publish_that_is_gone_is_one_problem_of_its_table(world: World) -> None:
+    table = published(world, "part-1.parquet")
+    table.paths.record(1).unlink()
+    assert found_with_tables(world, table) == ([(table.uri, "unreadable")], ())
+
+
+def test_tables_that_cannot_be_compared_are_named(world: World) -> None:
+    keyed = published(world, mode=Upsert(keys=("k",)))
+    problems, (remark,) = found_with_tables(world, keyed)
+    assert problems == []
+    assert "has a key: its files have no checksums" in remark
+    stored = world.checkpoint(2, table=TableSnapshot(uri=str(world.folder / "elsewhere"), head=1))
+    found = with_tables(verify_snapshot(stored), stored)
+    assert found.is_intact
+    assert "elsewhere) is not here: its rows were not read" in found.remarks[0]

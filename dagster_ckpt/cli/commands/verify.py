@@ -12,6 +12,7 @@ from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, list_snapshots
 from dagster_ckpt.operations.verify import Verified, not_opened, verify_snapshot
+from dagster_ckpt.operations.verify_tables import with_tables
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 
@@ -45,7 +46,7 @@ def _verified(work: Work, listed: SnapshotSummary) -> Verified:
 
 def _read_all(work: Work, name: str, stored: StoredSnapshot) -> Verified:
     with work.output.progress(f"verifying {name}") as progress:
-        return verify_snapshot(stored, progress=progress)
+        return with_tables(verify_snapshot(stored, progress=progress), stored)
 
 
 def _show_verified(output: Output, results: Sequence[Verified]) -> None:

@@ -25,6 +25,8 @@ class TableFile(Record):
     """Where it was staged, relative to the sink's folder."""
     rows: int
     bytes: int
+    checksum: str = ""
+    """``xxh3_128:<hex>`` of its content; empty: written before this was kept."""
 
 
 class PreparedBatch(Record):

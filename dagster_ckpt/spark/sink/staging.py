@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.digests import digest_file
 from dagster_ckpt.spark.channel.sink import write_staged
 from dagster_ckpt.spark.files import batch_folder_name, flush_to_disk, parquet_files
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
@@ -42,6 +43,7 @@ def stage_rows(
             staged=file.name,
             rows=file.rows,
             bytes=file.bytes,
+            checksum=digest_file(root / file.name).checksum,
         )
         for number, file in enumerate(parquet_files(root, folder))
     )
