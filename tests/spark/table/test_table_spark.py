@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId
+from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.sink.committables import read_committables
 from dagster_ckpt.spark.sink.phases import cut_of_sink, preparing
@@ -105,6 +106,10 @@ def test_pandas_pyarrow_and_spark_read_the_table_as_a_plain_dataset(
         assert pq.read_table(folder).num_rows == 10
         assert sorted(pd.read_parquet(folder)["name"]) == sorted(f"n{i}" for i in range(10))
         assert pq.ParquetDataset(sorted(glob.glob(f"{folder}/*.parquet"))).read().num_rows == 10
+        for file in read_committables(tmp_path / f"stage-{mode.kind}", [0])[0].files:
+            lies = [path for path in (folder / file.name, folder / file.staged) if path.exists()]
+            assert [digest_file(path).checksum for path in lies[:1]] == [file.checksum] * len(lies[:1])
+            assert file.checksum.startswith("xxh3_128:")
 
 
 def test_rows_without_the_key_column_are_refused(spark: SparkSession, tmp_path: Path) -> None:
