@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
+from dagster_ckpt.core.ids import PipelineId
 from tests.cli.conftest import Program
 from tests.operations.world import World
 from tests.spark.snapshot.fake_checkpoint import FakeQuery
@@ -47,6 +48,15 @@ def test_list_shows_pipelines_history_and_the_storage_alone(world: World, run: P
     alone = run.json("list", "--from-storage")
     assert [s["metadata"]["checkpoint_id"] for s in alone] == [1, 2, 3]
     assert "savepoint-sales-000003" in run("list", "--from-storage").stdout
+
+
+def test_one_damaged_record_does_not_hide_the_other_pipelines(world: World, run: Program) -> None:
+    world.checkpoint(1)
+    world.store.compare_and_set(PipelineId("broken"), 0, "[" * 200_000)
+    listed = run("list", code=1)
+    assert "chk-000001" in listed.stdout
+    assert "Error: broken: the coordinator's record cannot be read" in listed.stderr
+    run("list", "-p", "broken", code=4)
 
 
 def test_show_tells_stages_offsets_and_state(world: World, run: Program) -> None:

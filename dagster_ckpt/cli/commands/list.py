@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from dagster_ckpt.cli.context import Work, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.cli.output import moment, size
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.operations.catalog import (
     SnapshotSummary,
     list_history,
@@ -28,20 +28,31 @@ from dagster_ckpt.operations.catalog import (
 @click.option("--from-storage", is_flag=True, help="Ask the storage alone: for when the store is lost.")
 def list_(
     work: Work, *, pipeline: str, pipelines: bool, history: bool, limit: int | None, from_storage: bool
-) -> None:
+) -> ExitCode:
     """List what pipelines can be restored from, newest first."""
     if from_storage:
         _list_storage(work)
-        return
+        return ExitCode.FINE
     deployment = work.deployment
     if pipelines:
         _list_pipelines(work)
-        return
+        return ExitCode.FINE
     names = [pipeline_id(pipeline)] if pipeline else deployment.store.pipelines()
     rows_of = list_history if history else list_snapshots
-    summaries = [s for name in names for s in rows_of(deployment, name)[:limit]]
+    summaries: list[SnapshotSummary] = []
+    unreadable: list[str] = []
+    for name in names:
+        try:
+            summaries += rows_of(deployment, name)[:limit]
+        except Corrupt as error:
+            if pipeline:
+                raise
+            unreadable.append(f"{name}: {error}")  # one damaged record must not hide the other pipelines
     work.output.result(summaries)
     work.output.table("", _SNAPSHOT_COLUMNS, [_row(s) for s in summaries])
+    for told in unreadable:
+        click.echo(f"Error: {told}", err=True)
+    return ExitCode.TROUBLE if unreadable else ExitCode.FINE
 
 
 _SNAPSHOT_COLUMNS = (
