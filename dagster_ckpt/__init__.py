@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.authoring.stages import spark_source as spark_source
     from dagster_ckpt.authoring.stages import spark_stage as spark_stage
     from dagster_ckpt.authoring.targets import ForEachCheckpoint as ForEachCheckpoint
+    from dagster_ckpt.authoring.targets import KafkaTopic as KafkaTopic
     from dagster_ckpt.authoring.targets import SinkTarget as SinkTarget
     from dagster_ckpt.authoring.targets import SqlTable as SqlTable
     from dagster_ckpt.core.config import CheckpointConfig as CheckpointConfig
@@ -102,6 +103,7 @@ _HOMES: dict[str, str] = {
     # where rows end
     "SqlTable": "authoring.targets",
     "ForEachCheckpoint": "authoring.targets",
+    "KafkaTopic": "authoring.targets",
     "CheckpointToken": "spark.sink.for_each_checkpoint",
     "SinkTarget": "authoring.targets",
     "StagedSink": "spark.sink.staged_sink",

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.adapters.servers import PostgresCluster, S3Server, ServerMissing, postgres_cluster, s3_server
+from tests.adapters.servers import (
+    PostgresCluster,
+    S3Server,
+    ServerMissing,
+    kafka_broker,
+    postgres_cluster,
+    s3_server,
+)
 from tests.spark_session import pytest_collection_modifyitems, pytest_configure, shared_spark, spark
 
 # In CI the same examples every time: a new counterexample is found at a desk, not in someone else's change.
@@ -35,6 +42,18 @@ def postgres_server() -> Iterator[PostgresCluster]:
 def postgres_url(postgres_server: PostgresCluster) -> str:
     """URL of an empty database of the test's own."""
     return postgres_server.new_database()
+
+
+@pytest.fixture(scope="session")
+def kafka_servers() -> Iterator[str]:
+    """Address of a real Kafka for the whole session."""
+    try:
+        with kafka_broker() as address:
+            yield address
+    except ServerMissing as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

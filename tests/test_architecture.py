@@ -53,7 +53,7 @@ ROOMS = {
     "adapters": room("core errors ports digests adapters", "sqlalchemy alembic fsspec"),
     "spark": room(
         "core errors ports digests runtime authoring spark",
-        "pyspark pyarrow pydantic deltalake sqlalchemy",
+        "pyspark pyarrow pydantic deltalake sqlalchemy confluent_kafka",
     ),
     "testing": room("core errors ports digests runtime spark testing", "pyarrow pytest"),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
@@ -108,7 +108,7 @@ FLOORS = {
         "snapshot",
         "channel",
         "sink",
-        "delta sql table",
+        "delta kafka sql table",
         "attempt",
         "epoch streaming",
     ),

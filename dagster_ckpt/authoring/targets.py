@@ -86,3 +86,20 @@ class ForEachCheckpoint(SinkTarget):
     ``CheckpointToken``. A process that ends during the call repeats it with the same token, and so with the same rows:
     give ``token.idempotency_key`` to what you call. An OSError (of which network errors are) repeats it too; any other
     error fails the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic(SinkTarget):
+    """A topic of Kafka: the rows of a checkpoint and the position in one transaction. Needs the extra ``kafka``.
+
+    Readers see each row once with ``isolation.level=read_committed``. Rows with a column ``value`` (and ``key``), as
+    text or binary, are the messages; all other rows are written as JSON, with the sink's key columns as key.
+    """
+
+    opened_by: ClassVar[str] = "dagster_ckpt.spark.kafka.sink:KafkaSink"
+
+    bootstrap_servers: str
+    topic: str = ""
+    """Default: the sink's uid. Created when it is missing; ``<topic>.dagster_ckpt`` beside it holds the position."""
+    options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
+    """Further settings of librdkafka, for producers and consumers; ``"env:NAME"`` for secrets."""

@@ -10,6 +10,7 @@
 | ``snapshot/`` | a stage's part of a snapshot: captured, uploaded, read, restored |
 | ``channel/`` | the log between two stages: written, read, restored |
 | ``sink/`` | the port of sinks: prepare, publish, position, roll back |
+| ``kafka/`` | a topic of Kafka as a sink |
 | ``sql/`` | a table of a database as a sink |
 | ``table/`` | Parquet tables: staged, published, taken back |
 | ``delta/`` | Delta tables: one commit for a checkpoint, restored to a cut |

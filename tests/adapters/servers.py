@@ -1,4 +1,4 @@
-"""Real servers for tests and benchmarks: a throw-away PostgreSQL cluster, an S3 over HTTP, a faulty wire."""
+"""Real servers for tests and benchmarks: throw-away PostgreSQL and Kafka, an S3 over HTTP, a faulty wire."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
+
+from tests.root import ROOT
 
 POSTGRES_BINARIES = "/usr/lib/postgresql/*/bin"
 
@@ -161,6 +163,62 @@ def s3_server_process() -> Iterator[S3Server]:
     finally:
         process.terminate()
         process.wait()
+
+
+# --- Kafka ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def kafka_broker() -> Iterator[str]:
+    """Start a broker that is its own controller, in a temporary folder; yields its address."""
+    jars = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dagster-ckpt" / "kafka"
+    java = subprocess.run([ROOT / "scripts" / "java-home"], capture_output=True, text=True, check=False)
+    if not list(jars.glob("kafka_*.jar")) or java.returncode:
+        raise ServerMissing("Kafka is not installed: scripts/bootstrap kafka, which needs Maven")
+    folder = Path(tempfile.mkdtemp(prefix="dagster-ckpt-kafka-"))
+    port, controller = free_port(), free_port()
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": folder / "data",
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 1,
+    }
+    file = folder / "server.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    program = [Path(java.stdout.strip()) / "bin" / "java", "-Xmx256m", "-cp", f"{jars}/*"]
+    identity = ["format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", file]
+    subprocess.run([*program, "kafka.tools.StorageTool", *identity], check=True, capture_output=True)
+    with (folder / "log").open("w") as log:
+        broker = subprocess.Popen([*program, "kafka.Kafka", file], stdout=log, stderr=log)
+    try:
+        address = f"127.0.0.1:{port}"
+        _wait_for_kafka(address, broker, folder / "log")
+        yield address
+    finally:
+        broker.kill()
+        broker.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_for_kafka(address: str, broker: subprocess.Popen[bytes], log: Path) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    for _ in range(120):
+        if broker.poll() is not None:
+            raise RuntimeError(f"Kafka ended: {log.read_text()}")
+        with suppress(KafkaException):
+            if admin.list_topics(timeout=2).brokers:
+                return
+    raise RuntimeError(f"Kafka does not answer: {log.read_text()}")
 
 
 # --- a wire that loses COMMITs ----------------------------------------------------------------------------------

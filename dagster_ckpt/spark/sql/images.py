@@ -92,9 +92,10 @@ class Images:
         return f"{self._table.quoted(PUBLISH)} = {int(checkpoint)}"
 
     def _is_in(self, other: SqlName, condition: str = "1 = 1") -> str:
-        quoted = self._table.quoted
-        same = " AND ".join(f"o.{quoted(column)} = t.{quoted(column)}" for column in self._table.key)
-        return f"EXISTS (SELECT 1 FROM {self._table.table(other)} AS o WHERE {same} AND {condition})"
+        # Not EXISTS: SQLite would read the whole of the other table, which has no index, for every row.
+        key = self._table.list_of(self._table.key)
+        mine = self._table.list_of(self._table.key, "t.")
+        return f"({mine}) IN (SELECT {key} FROM {self._table.table(other)} WHERE {condition})"
 
     def _written_by(self, checkpoint: int, change: Change) -> str:
         match change:
@@ -103,7 +104,7 @@ class Images:
             case Change.REPLACED:
                 return ""
             case Change.UPSERTED:
-                return f"WHERE {self._is_in(self._undo, 'o.' + self._is_of(checkpoint))}"
+                return f"WHERE {self._is_in(self._undo, self._is_of(checkpoint))}"
 
     def _copy(self, source: SqlName, target: SqlName, checkpoint: int, chosen: str = "") -> None:
         quoted, listed = self._table.quoted, self._listed()
@@ -114,10 +115,11 @@ class Images:
 
     def _keep_absent(self, checkpoint: int) -> None:
         key, quoted = self._table.list_of(self._table.key), self._table.quoted
+        same = " AND ".join(f"o.{quoted(column)} = t.{quoted(column)}" for column in self._table.key)
         self._table.execute(
             f"INSERT INTO {self._table.table(self._undo)} ({quoted(PUBLISH)}, {quoted(WAS)}, {key}) "
             f"SELECT DISTINCT {int(checkpoint)}, 0, {key} FROM {self._table.table(STAGED)} AS t "
-            f"WHERE NOT {self._is_in(self._table.name)}"
+            f"WHERE NOT EXISTS (SELECT 1 FROM {self._table.table()} AS o WHERE {same})"
         )
 
     def _bring(self, source: SqlName, checkpoint: int, condition: str) -> None:

@@ -1,0 +1,172 @@
+"""One topic, its position topic and the transactions that write both."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.spark.sink.port import SinkPosition
+
+SECONDS = 60
+"""How long a call waits for the cluster."""
+_TRANSACTION_MS = 600_000
+"""Longest transaction; brokers allow 15 minutes by default."""
+_NEWEST = 64
+"""Offsets at the end of the position topic that are read first: a publish takes two."""
+_FENCED = (
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+)
+
+_READING = {
+    "group.id": "dagster_ckpt",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "earliest",
+    "fetch.wait.max.ms": 10,  # the end of the topic is what is waited for
+}
+
+Message = tuple[bytes | None, bytes | None]
+
+
+class Broker:
+    """A topic as one pipeline writes it. Connections live for one step."""
+
+    def __init__(self, servers: str, options: Mapping[str, str], topic: str, pipeline: str) -> None:
+        self.topic, self.positions = topic, f"{topic}.dagster_ckpt"
+        self.place = f"kafka://{servers}/{topic}"
+        self._pipeline = pipeline
+        given = {name: _resolved(name, value) for name, value in options.items()}
+        self._has_topics = False
+        self._client = {**given, "bootstrap.servers": servers}
+
+    def create_topics(self) -> None:
+        """Make the topics that are missing; the position topic keeps the newest position of each pipeline."""
+        if self._has_topics:
+            return
+        admin = AdminClient(self._client)
+        existing = self._topics(admin)
+        compacted = {"cleanup.policy": "compact"}
+        wanted = [NewTopic(self.topic), NewTopic(self.positions, num_partitions=1, config=compacted)]
+        missing = [topic for topic in wanted if topic.topic not in existing]
+        for created in admin.create_topics(missing, operation_timeout=SECONDS).values() if missing else ():
+            try:
+                created.result(SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise self.classified(error) from error
+        self._has_topics = True
+
+    def position(self) -> SinkPosition | None:
+        """Return the newest committed position."""
+        consumer = Consumer({**self._client, **_READING})
+        try:
+            if self.positions not in consumer.list_topics(timeout=SECONDS).topics:
+                return None
+            return self._read(consumer, newest=_NEWEST) or self._read(consumer, newest=None)
+        except KafkaException as error:
+            raise self.classified(error) from error
+        finally:
+            consumer.close()
+
+    def begin(self) -> Producer:
+        """Return a producer that fences all earlier ones; what they had not committed is aborted."""
+        settings = {
+            "transactional.id": f"dagster_ckpt/{self._pipeline}/{self.topic}",
+            "transaction.timeout.ms": _TRANSACTION_MS,
+        }
+        try:
+            producer = Producer({**self._client, **settings})
+            producer.init_transactions(SECONDS)
+        except KafkaException as error:
+            raise self.classified(error) from error
+        return producer
+
+    def write(self, producer: Producer, messages: Iterable[Message], position: SinkPosition) -> None:
+        """Send messages and position in one transaction, and commit it."""
+        try:
+            producer.begin_transaction()
+            for key, value in messages:
+                self.send(producer, self.topic, key, value)
+            self.send(
+                producer, self.positions, self._pipeline.encode(), json.dumps(asdict(position)).encode()
+            )
+        except KafkaException as error:
+            raise self.classified(error) from error
+        try:
+            self.commit(producer)
+        except KafkaException as error:
+            if error.args[0].txn_requires_abort():
+                producer.abort_transaction(SECONDS)
+                raise self.classified(error) from error
+            if error.args[0].code() in _FENCED:
+                raise self.classified(error) from error
+            raise OutcomeUnknown(
+                f"{self.place} did not answer to the commit ({error.args[0].str()}): repeat it, what happened is "
+                "recognized"
+            ) from error
+
+    def send(self, producer: Producer, topic: str, key: bytes | None, value: bytes | None) -> None:
+        """Hand a message over; wait where too many are on their way."""
+        while True:
+            try:
+                producer.produce(topic, value=value, key=key)
+            except BufferError:
+                producer.poll(1)
+            else:
+                producer.poll(0)
+                return
+
+    def commit(self, producer: Producer) -> None:
+        """Commit the transaction, once everything sent has arrived."""
+        producer.commit_transaction(SECONDS)
+
+    def classified(self, error: KafkaException) -> CheckpointError:
+        """Return what a failure before the commit means: nothing of it will be seen."""
+        cause: KafkaError = error.args[0]
+        if cause.code() in _FENCED:
+            return Fenced(f"another process publishes to {self.place} as pipeline {self._pipeline!r}")
+        if cause.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+            return InvalidRequest(f"{self.place} refuses these rows, none is visible: {cause.str()}")
+        return Unavailable(f"{self.place} did not carry it out, no row is visible ({cause.str()}): retry")
+
+    def _topics(self, admin: AdminClient) -> set[str]:
+        try:
+            return set(admin.list_topics(timeout=SECONDS).topics)
+        except KafkaException as error:
+            raise self.classified(error) from error
+
+    def _read(self, consumer: Consumer, *, newest: int | None) -> SinkPosition | None:
+        found: bytes | None = None
+        low, high = consumer.get_watermark_offsets(TopicPartition(self.positions, 0), SECONDS)
+        first = low if newest is None else max(low, high - newest)
+        consumer.assign([TopicPartition(self.positions, 0, first)])
+        while (message := consumer.poll(SECONDS)) is not None:
+            failure = message.error()
+            if failure is None:
+                found = message.value() if message.key() == self._pipeline.encode() else found
+            elif failure.code() == KafkaError._PARTITION_EOF:
+                return None if found is None else SinkPosition(**json.loads(found))
+            else:
+                raise KafkaException(failure)
+        raise Unavailable(f"{self.place} did not answer within {SECONDS} s: retry")
+
+
+def _resolved(name: str, value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith("env:"):
+        return value
+    variable = value.removeprefix("env:")
+    if not os.environ.get(variable):
+        raise InvalidRequest(f"{name!r} is named by the variable {variable}, which is not set: set it")
+    return os.environ[variable]

@@ -1,0 +1,70 @@
+"""Topics of a real Kafka pass the contract of sinks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from dagster_ckpt.authoring.targets import KafkaTopic
+from dagster_ckpt.spark.kafka.broker import Broker
+from dagster_ckpt.spark.kafka.sink import KafkaSink
+from dagster_ckpt.spark.sink.port import Sink, SinkContext
+from dagster_ckpt.testing import SinkContract
+
+
+def committed(servers: str, topic: str) -> list[tuple[bytes | None, bytes]]:
+    """Return every message that a reader of committed ones finds."""
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": "test",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "enable.auto.commit": False,
+        "fetch.wait.max.ms": 10,
+    }
+    consumer = Consumer(settings)
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        found, ended = [], 0
+        while ended < len(partitions):
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is None:
+                found.append((message.key(), message.value()))
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                ended += 1
+        return found
+    finally:
+        consumer.close()
+
+
+class TestKafka(SinkContract):
+    can_roll_back = False
+    can_fork = False
+    can_upsert = False  # readers see every message; compaction keeps the newest of a key
+    can_replace = False
+    checks_types = False
+
+    @pytest.fixture(autouse=True)
+    def _broker(self, kafka_servers: str) -> None:
+        self._servers = kafka_servers
+        self._topics: dict[Path, str] = {}
+
+    def open(self, context: SinkContext) -> Sink:
+        folder = context.table_dir
+        topic = self._topics.setdefault(folder, f"orders-{abs(hash(folder))}")
+        return KafkaSink(KafkaTopic(self._servers, topic), context)
+
+    def rows(self, place: str) -> list[tuple[int, int]]:
+        values = [json.loads(value) for _, value in committed(self._servers, place.rpartition("/")[2])]
+        return [(row["k"], row["v"]) for row in values]
+
+    def steps(self) -> Sequence[tuple[Any, str]]:
+        return [(Broker, "send"), (Broker, "commit")]
