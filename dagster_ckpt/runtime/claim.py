@@ -22,7 +22,7 @@ from dagster_ckpt.errors import Fenced
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.history import history_row
 from dagster_ckpt.runtime.record_store import NO_RECORD, LoadedRecord, RecordChange
-from dagster_ckpt.runtime.restore_facts import decide_restore, gather_facts
+from dagster_ckpt.runtime.restore_facts import decide_restore, gather_facts, known_history
 from dagster_ckpt.runtime.seen import World, check_history, look_around
 
 LINEAGES_REMEMBERED = 100
@@ -118,7 +118,11 @@ def _claim(
     """
     facts = gather_facts(setup, record)
     is_behind = world.epoch > record.epoch or world.checkpoint_id >= record.next_id
-    if is_behind:  # chosen by a person: the directory of the record's last attempt is not the newest one's
+    known = known_history(setup.graph.pipeline, record)
+    is_foreign = any(not known.owns(lineage) for lineage in world.lineages)
+    if is_behind or is_foreign:
+        # Chosen by a person: the directory of the record's last attempt is not the newest one's, or belongs to other
+        # sinks. A snapshot is compared with every sink, publish by publish.
         facts = replace(
             facts,
             previous=None,

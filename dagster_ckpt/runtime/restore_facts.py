@@ -104,8 +104,9 @@ def decide_restore(setup: AttemptSetup, facts: RestoreFacts) -> RestoreDecision:
                 "(it was never completed, has been disposed of, or the path is wrong)"
             ) from error
         raise Corrupt(
-            f"{choice.known.key} is recorded at {choice.location.uri}, but its metadata is gone: "
-            "restore from another snapshot with restore_from"
+            f"{choice.known.key} is recorded at {choice.location.uri}, but its metadata is gone: a part of the "
+            "checkpoint storage was lost, or the coordinator store was put back to an older copy. "
+            "Restore from another snapshot with restore_from"
         ) from error
     restore = restore_of(
         choice,

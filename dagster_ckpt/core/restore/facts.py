@@ -47,7 +47,7 @@ class DirectoryState(StrEnum):
     INTACT = "intact"
     DAMAGED = "damaged"
     MISSING = "missing"
-    PUT_BACK = "not as that attempt left it (an older copy was put back, or it did not end cleanly)"
+    PUT_BACK = "not as that attempt left it (a part was lost or put back to an older copy, or it did not end cleanly)"
     OTHER_PARTITIONS = "spread over another number of state partitions"
     """A stage's ``partitions`` were changed; only a restore can redistribute its state."""
 

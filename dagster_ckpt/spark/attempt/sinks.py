@@ -243,12 +243,13 @@ class PipelineSinks:
         cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self._two_phase()}
         is_fork = decision.purpose is RestorePurpose.FORK
         if later is LaterRows.SET_ASIDE and not is_fork:
+            for uid, cut in cuts.items():
+                if cut is not None:
+                    self._refuse_another_table(uid, self.of(uid), cut.snapshot)
             _refuse_where_impossible(((uid, self.of(uid), cut) for uid, cut in cuts.items()))
         for uid, name, sink in self._two_phase():
             cut = cuts[uid]
             if not is_fork:
-                if later is LaterRows.SET_ASIDE and cut is not None:
-                    self._refuse_another_table(uid, sink, cut.snapshot)
                 self._roll_back(uid, cut, later, name, reporter)
             elif cut is not None:
                 begun = sink.fork(cut)

@@ -191,7 +191,10 @@ class Sink(ABC):
         return position is not None and (position.checkpoint_id or 0) >= checkpoint_id
 
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
-        """Return why ``roll_back`` would fail, in one sentence; empty: it would not. Changes nothing."""
+        """Return why ``roll_back`` would fail, in one sentence; empty: it would not. Changes nothing.
+
+        Raises Corrupt where rows of the cut are gone: all sinks are asked before any is changed.
+        """
         return ""
 
     def fork(self, cut: SinkCut) -> str:

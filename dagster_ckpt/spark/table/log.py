@@ -185,6 +185,11 @@ def refuse_half_rolled_back(table: Table, state: TableState) -> None:
 
 
 def _refuse_foreign_files(root: Path) -> None:
+    if TablePaths(root).state.exists() or TablePaths(root).log.exists():
+        raise Corrupt(
+            f"table {root} has lost {TablePaths(root).description}, which says whose it is: bring it back from a "
+            "backup, or empty the folder and read all data again (restore_from = 'none')"
+        )
     foreign = next(iter(root.glob("*.parquet")), None)
     if foreign is not None:
         raise InvalidRequest(

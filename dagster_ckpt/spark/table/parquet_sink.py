@@ -34,7 +34,7 @@ from dagster_ckpt.spark.table.log import Table, create_table, open_table, refuse
 from dagster_ckpt.spark.table.publish import adopt, locate_hidden, publish
 from dagster_ckpt.spark.table.records import Append, Upsert
 from dagster_ckpt.spark.table.retention import collect_garbage
-from dagster_ckpt.spark.table.roll_back import roll_back
+from dagster_ckpt.spark.table.roll_back import check_roll_back, roll_back
 from dagster_ckpt.spark.table.schema import columns, merged, refuse_changed, refuse_unfit
 from dagster_ckpt.spark.table.sink import with_bucket
 
@@ -135,6 +135,11 @@ class ParquetSink(Sink):
         if not done.set_aside and not done.returned:
             return RolledBack(text="")
         return RolledBack(text=f"{done.set_aside} files set aside, {done.returned} brought back")
+
+    def cannot_roll_back(self, cut: SinkCut | None) -> str:
+        """Find out before any table is changed whether this one can show the cut. Raises Corrupt where it cannot."""
+        check_roll_back(self.table, cut, self._context.attempt())
+        return ""
 
     def has_published(self, checkpoint_id: int) -> bool:
         """Tell whether the table's log has the publish."""

@@ -200,6 +200,17 @@ def make_versions(table: Table, record: PublishRecord) -> None:
     )
 
 
+def check_versions(table: Table, record: PublishRecord) -> None:
+    """Raise Corrupt, naming the file, where a bucket version of a publish is gone and cannot be made again."""
+    versions = {b: number for b, number in record.buckets.items() if number != record.checkpoint_id}
+    mine = set(record.buckets) - set(versions)
+    if any(not table.paths.version(record.checkpoint_id, bucket).exists() for bucket in mine):
+        touched_buckets(table.paths.root, record.files)
+        before = {} if record.replaces else _buckets_of(table, record.parent)
+        versions |= {bucket: before[bucket] for bucket in mine if bucket in before}
+    located_versions(table.paths, versions)
+
+
 def _buckets_of(table: Table, number: int | None) -> dict[int, int]:
     if number is None:
         return {}

@@ -19,7 +19,9 @@ from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, SinkCut
 from dagster_ckpt.spark.table.buckets import located_versions, show_versions
 from dagster_ckpt.spark.table.log import Table, refuse_fenced, refuse_written_through
 from dagster_ckpt.spark.table.publish import (
+    check_versions,
     finish_begun,
+    from_last_replacing,
     locate_hidden,
     make_versions,
     new_record,
@@ -58,20 +60,31 @@ def roll_back(
                 return _keep(table, state, cut, attempt)
             case LaterRows.SET_ASIDE:
                 if cut is not None:
-                    refuse_written_through(table, state)
-                if (
-                    cut is not None
-                    and cut.snapshot.head is not None
-                    and state.head is None
-                    and not table.records()
-                ):
-                    raise Corrupt(
-                        f"table {table.uri} has lost its rows: its folder was removed or emptied. Bring it back from a "
-                        "backup, or read all data again (restore_from = 'none')"
-                    )
+                    _refuse_lost(table, state, cut)
                 return _converge(table, state, _target(table, cut, attempt), attempt)
             case _:
                 assert_never(later_rows)
+
+
+def check_roll_back(table: Table, cut: SinkCut | None, attempt: AttemptId) -> None:
+    """Raise what ``roll_back`` to this cut would raise; nothing is changed, so other tables can be asked as well."""
+    if cut is None:
+        return
+    _refuse_lost(table, table.state(), cut)
+    target = _target(table, cut, attempt)
+    if isinstance(table.mode, Append):
+        locate_hidden(table, target.files)
+    elif target.record is not None:
+        check_versions(table, target.record)
+
+
+def _refuse_lost(table: Table, state: TableState, cut: SinkCut) -> None:
+    refuse_written_through(table, state)
+    if cut.snapshot.head is not None and state.head is None and not table.records():
+        raise Corrupt(
+            f"table {table.uri} has lost its rows: its folder was removed or emptied. Bring it back from a "
+            "backup, or read all data again (restore_from = 'none')"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +120,9 @@ def _target(table: Table, cut: SinkCut | None, attempt: AttemptId) -> _Target:
     if not prepared and not any(batch.replaces for batch in cut.batches):
         return _Target(chain[0] if chain else None, unique_files(file for one in chain for file in one.files))
     record = table.record(cut.checkpoint_id)
-    if record is None:
+    if record is not None:
+        _refuse_another_publish(table, record, cut)
+    else:
         made = new_record(
             table, cut.snapshot.head, cut.batches, checkpoint_id=cut.checkpoint_id, attempt=attempt
         )
@@ -115,6 +130,25 @@ def _target(table: Table, cut: SinkCut | None, attempt: AttemptId) -> _Target:
         record = made.model_copy(update={"epoch": cut.batches[-1].epoch, "lineage": cut.batches[-1].lineage})
     published = [file for one in chain for file in one.files]
     return _Target(record, unique_files([*published, *prepared]))
+
+
+def _refuse_another_publish(table: Table, record: PublishRecord, cut: SinkCut) -> None:
+    """Raise Corrupt where the table's publish of the cut's number has other batches: numbers are unique in one history.
+
+    A publish before it may have shown some of them.
+    """
+    shown, _ = from_last_replacing(cut.batches)
+    names = {file.name for batch in shown for file in batch.files}
+    before: PublishRecord | None = record
+    while names and before is not None:
+        names -= {file.name for file in before.files}
+        before = None if before.parent is None else table.record(before.parent)
+    if names:
+        raise Corrupt(
+            f"table {table.uri}: its publish {record.checkpoint_id} (history {record.lineage or 'unknown'}) has other "
+            f"rows than the snapshot ({min(names)} is not in it): the table was put back, or is another deployment's. "
+            "Give the table that belongs to the snapshot, or read all data again (restore_from = 'none')"
+        )
 
 
 def _keep(table: Table, state: TableState, cut: SinkCut | None, attempt: AttemptId) -> RolledBack:
