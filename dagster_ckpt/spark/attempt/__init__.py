@@ -6,6 +6,7 @@
 | ``gateway`` | how the coordinator reaches stages, as far as both kinds of run do the same |
 | ``restore`` | the working directory an attempt starts from |
 | ``mark`` | whose a working directory is, and whether its last attempt ended cleanly |
+| ``left`` | digest of what an attempt left, so that a lost or older file of it is told |
 | ``sinks`` | the sinks of a pipeline: written, cut, published, taken back |
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``plan_shape`` | what of a query's plan its state depends on, compared at every start |

@@ -15,6 +15,7 @@ from dagster_ckpt.core.model import Record
 from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.left import digest_of
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.committables import encoded, read_record
@@ -29,12 +30,15 @@ class AttemptMark(Record):
     """Attempt that works there, or did last."""
     ended: bool = False
     """All its queries were stopped at batch boundaries, and nothing was written since."""
+    left: str = ""
+    """Digest of what it left (``digest_of``); empty: it has not ended, or a version without it has written this."""
 
 
 def mark(directory: AttemptDirectory, lineage: str, epoch: int, *, ended: bool = False) -> None:
     """Write the mark, durably."""
     directory.root.mkdir(parents=True, exist_ok=True)
-    replace_whole(directory.mark, encoded(AttemptMark(lineage=lineage, epoch=epoch, ended=ended)))
+    left = digest_of(directory) if ended else ""
+    replace_whole(directory.mark, encoded(AttemptMark(lineage=lineage, epoch=epoch, ended=ended, left=left)))
 
 
 def mark_ended(coordinator: CheckpointCoordinator) -> None:
@@ -50,14 +54,15 @@ def is_as_left(directory: AttemptDirectory, record: CoordinatorRecord) -> bool:
         return True
     try:
         found = read_record(AttemptMark, directory.mark)
-    except Corrupt:
+        return (
+            found is not None
+            and found.ended
+            and found.epoch == record.status_epoch
+            and found.lineage in (record.lineage, *record.lineages)
+            and found.left in ("", digest_of(directory))
+        )
+    except (Corrupt, OSError):
         return False
-    return (
-        found is not None
-        and found.ended
-        and found.epoch == record.status_epoch
-        and found.lineage in (record.lineage, *record.lineages)
-    )
 
 
 def seen_in_directory(work_dir: Path, pipeline: PipelineId) -> list[Seen]:

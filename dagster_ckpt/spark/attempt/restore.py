@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.model import FileEntry
 from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
@@ -58,9 +58,20 @@ def state_of_directory(
             last = ChannelLog(stage.log).last_batch()
         except CheckpointError:
             return DirectoryState.DAMAGED
-        if last is not None and latest_committed_batch(stage.query) is None:
+        if not _agree(last, stage.query):
             return DirectoryState.DAMAGED
     return _state_of_partitions(pipeline, directory)
+
+
+def _agree(last: BatchId | None, query: Path) -> bool:
+    """Tell whether log and query know of the same batches: one is in the log before Spark commits it.
+
+    Spark plans a batch again whose offsets are gone, with other ends, and the log knows the batch by its number alone.
+    """
+    committed = latest_committed_batch(query)
+    if committed is None:
+        return last is None
+    return last is not None and committed <= last and (query / "offsets" / str(committed)).exists()
 
 
 def _state_of_partitions(pipeline: CheckpointedPipeline, directory: AttemptDirectory) -> DirectoryState:
