@@ -9,10 +9,10 @@ MAKEFLAGS += --no-print-directory
 
 ARGS ?=
 PROCESSES ?= 2
-BENCH ?= $(filter-out __init__ common streaming_common soak,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCH ?= $(filter-out __init__ common streaming_common soak attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo dev test lint types format reference wheel ci bench soak clean
+.PHONY: help setup demo dev test lint types format reference wheel ci bench soak attack clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,10 @@ bench: ## Run the benchmarks, or one: make bench BENCH=capture
 soak: ## Stream for ten minutes under random kills and storage faults, then compare with the truth
 	@scripts/bootstrap python java
 	@$(RUN) python -m benchmarks.soak $(ARGS)
+
+attack: ## Put back, lose and swap what pipelines keep, hundreds of times: tables stay exact, or nothing runs
+	@scripts/bootstrap python
+	@$(RUN) python -m benchmarks.attack $(ARGS)
 
 clean: ## Remove what the other targets made, except .venv
 	@rm -rf .demo dist build artifacts .pytest_cache .hypothesis .mypy_cache .ruff_cache spark-warehouse metastore_db derby.log

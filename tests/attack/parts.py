@@ -1,0 +1,137 @@
+"""Parts of a deployment that an attacker takes copies of, and what is done with them: put back, lost, swapped."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tests.attack.deployment import Deployment
+
+
+class Action(StrEnum):
+    """What happens to a part."""
+
+    BACK = "put back"
+    """It is as it was in an older copy."""
+    OVER = "put over"
+    """An older copy is laid over it: what came since stays beside it."""
+    LOST = "lost"
+    SWAPPED = "swapped"
+    """It is the other deployment's."""
+
+
+WHOLE = {
+    "store": "store",
+    "storage": "checkpoints",
+    "work": "work",
+    "rows": "tables/rows",
+    "newest": "tables/newest",
+}
+"""Whole parts, and their folders."""
+
+SINGLE = {
+    "one checkpoint's _metadata": ("checkpoints/*/chk-*/_metadata",),
+    "one shared file": ("checkpoints/*/shared/**/*",),
+    "one file of a checkpoint": ("checkpoints/*/chk-*/**/*",),
+    "attempt.json": ("work/*/attempt-*/attempt.json",),
+    "one published.json": ("work/*/attempt-*/*/sink/published.json",),
+    "one committable": ("work/*/attempt-*/*/sink/prepared/*.json",),
+    "one offset of a query": ("work/*/attempt-*/*/query/offsets/*",),
+    "one commit of a query": ("work/*/attempt-*/*/query/commits/*",),
+    "one channel log entry": ("work/*/attempt-*/*/log/0*.json",),
+    **{
+        f"{what} of table {table}": (f"tables/{table}/{where}",)
+        for table in ("rows", "newest")
+        for what, where in {
+            "one publish record": "_dagster_ckpt/log/*.json",
+            "state.json": "_dagster_ckpt/state.json",
+            "table.json": "_dagster_ckpt/table.json",
+            "one visible file": "*.parquet",
+            "one staged file": "_dagster_ckpt/staged/**/*.parquet",
+        }.items()
+    },
+    "one bucket version of table newest": ("tables/newest/_dagster_ckpt/versions/**/*.parquet",),
+}
+"""Single files, and where they are looked for."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One part, what happened to it, and the copy it came from."""
+
+    part: str
+    action: Action
+    path: str
+    """Relative to the deployment."""
+    copy: Path | None = None
+
+    def __str__(self) -> str:
+        where = f" ({self.path})" if self.part in SINGLE else ""
+        moment = (
+            f" to {self.copy.name}" if self.copy is not None and self.action is not Action.SWAPPED else ""
+        )
+        return f"{self.part}{where} {self.action}{moment}"
+
+    def perform(self, deployment: Deployment) -> None:
+        """Do it to what is there now."""
+        target = deployment.root / self.path
+        if self.action is not Action.OVER:
+            _remove(target)
+        if self.action is Action.LOST or self.copy is None:
+            return
+        source = self.copy / self.path
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        elif source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+
+    def is_named_in(self, text: str, deployment: Deployment) -> bool:
+        """Tell whether a refusal says what happened to be attacked, so that a person knows where to look."""
+        words = {
+            "store": ["coordinator store", "store was"],
+            "storage": ["checkpoint storage", str(deployment.storage)],
+            "work": ["working directory", str(deployment.root / "work")],
+        }
+        names = [*words.get(self.part, [])]
+        if self.path.startswith("tables/"):
+            names.append(
+                "/".join(str(deployment.root / self.path).split("/")[: len(deployment.root.parts) + 1])
+            )
+        if self.part in SINGLE:
+            names += [str(deployment.root / self.path), self.path.rsplit("/", 1)[-1]]
+            if self.path.startswith("work/"):
+                names += words["work"]
+            if self.path.startswith("checkpoints/"):
+                names += [*words["storage"], "/".join(self.path.split("/")[2:])]
+        return any(name in text for name in names)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def attack_on(
+    part: str, action: Action, deployment: Deployment, copy: Path, *, other: Path, dice: random.Random
+) -> Attack | None:
+    """Return the attack on a part; None where there is no such file."""
+    chosen = {Action.BACK: copy, Action.OVER: copy, Action.SWAPPED: other}.get(action)
+    if part in WHOLE:
+        return Attack(part, action, WHOLE[part], chosen)
+    places = [deployment.root, *([chosen] if chosen is not None else [])]
+    found = sorted(
+        {
+            str(path.relative_to(place))
+            for place in places
+            for pattern in SINGLE[part]
+            for path in place.glob(pattern)
+            if path.is_file()
+        }
+    )
+    return Attack(part, action, dice.choice(found), chosen) if found else None

@@ -1,0 +1,145 @@
+"""What is kept of a pipeline is put back, lost or swapped: its tables stay exact, or nothing runs and nothing changes.
+
+``make attack`` tries hundreds of attacks; here is a sample of them, and every hole that was found, as small as it gets.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
+from tests.attack.deployment import Deployment, dying_after
+from tests.attack.played import Killed
+from tests.attack.trials import FINDINGS, attack
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Deployment:
+    """A deployment that has run three times."""
+    deployment = Deployment(tmp_path / "ours")
+    for number, arrived in enumerate((3, 7, 12)):
+        deployment.epoch(f"run-{number}", arrived)
+    return deployment
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Deployment:
+    """Another one of the same pipeline, on the same source."""
+    deployment = Deployment(tmp_path / "theirs")
+    for number, arrived in enumerate((4, 9)):
+        deployment.epoch(f"other-{number}", arrived)
+    return deployment
+
+
+@pytest.mark.parametrize("with_stage", [False, True])
+def test_the_played_pipeline_is_exact_however_its_runs_end(tmp_path: Path, *, with_stage: bool) -> None:
+    deployment = Deployment(tmp_path / "ours", with_stage)
+    arrived = 0
+    for number, end in enumerate(("clean", "in flight", "unpublished", "failed")):
+        deployment.stream(f"stream-{number}", [arrived + 4, arrived + 6], end=end)
+        arrived += 12
+        deployment.epoch(f"epoch-{number}", arrived)
+        assert deployment.tables == deployment.truth(arrived)
+    for steps in (2, 9, 14, 21, 30):
+        with pytest.raises(Killed):
+            deployment.stream(
+                f"killed-{steps}", [arrived + 4, arrived + 20], end="clean", step=dying_after(steps)
+            )
+        arrived += 20
+        deployment.epoch(f"after-{steps}", arrived)
+        assert deployment.tables == deployment.truth(arrived)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_attack_ends_in_success_with_wrong_rows(tmp_path: Path, seed: int) -> None:
+    found = [
+        trial for trial in attack(tmp_path, range(seed, seed + 1), 10) if set(trial.findings) & set(FINDINGS)
+    ]
+    assert not found, "\n".join(map(str, found))
+
+
+# --- holes that were found ------------------------------------------------------------------------------------------
+
+
+def test_a_restore_that_one_table_refuses_leaves_the_others_as_they_were(ours: Deployment) -> None:
+    shutil.rmtree(ours.root / "tables" / "newest")
+    before = ours.tables
+    with pytest.raises(Corrupt, match="tables/newest has lost its rows"):
+        ours.epoch("next", 14, restore_from=ours.snapshots()[0])
+    assert ours.tables == before
+
+
+def test_a_history_that_is_taken_over_is_compared_with_every_table(
+    ours: Deployment, theirs: Deployment
+) -> None:
+    """With adopt_history the working directory was believed, whose tables these are not."""
+    shutil.rmtree(ours.root / "tables")
+    shutil.copytree(theirs.root / "tables", ours.root / "tables")
+    before = ours.tables
+    with pytest.raises(InvalidRequest, match=r"tables/rows\) belongs to another history"):
+        ours.epoch("next", 14)
+    with pytest.raises(CheckpointError, match="tables/rows"):
+        ours.epoch("takes it over", 14, adopt_history=True)
+    assert ours.tables == before
+    ours.epoch("from the beginning", 14, adopt_history=True, restore_from="none")
+    assert ours.tables == ours.truth(14)
+
+
+def test_another_deployments_publish_of_the_same_number_is_not_taken_for_the_cut(
+    ours: Deployment, theirs: Deployment
+) -> None:
+    """The first checkpoint's rows have no publish before them, whose history could be compared."""
+    deployment = Deployment(ours.root.parent / "young")
+    deployment.epoch("first", 5)
+    shutil.rmtree(deployment.root / "tables" / "newest")
+    shutil.copytree(theirs.root / "tables" / "newest", deployment.root / "tables" / "newest")
+    before = deployment.tables
+    with pytest.raises(Corrupt, match=r"tables/newest: its publish 1 .* has other rows than the snapshot"):
+        deployment.epoch("next", 7, adopt_history=True)
+    assert deployment.tables == before
+
+
+def test_a_working_directory_whose_log_has_lost_its_last_batch_is_not_worked_on_in_again(
+    ours: Deployment,
+) -> None:
+    """The barrier then named the batch before: its rows were not published, and the run succeeded."""
+    for _ in range(2):
+        lost = max((ours.root / "work/shop").glob("attempt-*/rows/log/0*.json"))
+        lost.unlink()
+    ours.epoch("next", 12)
+    assert ours.tables == ours.truth(12)
+
+
+def test_a_working_directory_whose_query_has_lost_its_last_offsets_is_not_worked_on_in_again(
+    ours: Deployment,
+) -> None:
+    """Spark plans the batch again, with another end; the log knows its number and leaves out the rows that are new."""
+    offsets = ours.root / "work/shop/attempt-1/numbers/query/offsets"
+    max(offsets.iterdir(), key=lambda path: int(path.name)).unlink()
+    ours.epoch("next", 17)
+    assert ours.tables == ours.truth(17)
+
+
+def test_a_table_that_has_lost_its_description_says_so(ours: Deployment) -> None:
+    (ours.root / "tables/rows/_dagster_ckpt/table.json").unlink()
+    before = ours.tables
+    with pytest.raises(CheckpointError, match="tables/rows"):
+        ours.epoch("next", 14)
+    with pytest.raises(Corrupt, match=r"has lost \S+table.json, which says whose it is"):
+        ours.epoch("from the beginning", 14, restore_from="none")
+    assert ours.tables == before
+
+
+@pytest.mark.parametrize("part", ["prepared/*.json", "published.json"])
+def test_a_working_directory_that_has_lost_a_file_of_its_sink_is_not_worked_on_in_again(
+    ours: Deployment, part: str
+) -> None:
+    """A batch without rows has no committable, so a lost one passed for that; without its note any table was right."""
+    ours.stream("stream", [14], end="unpublished")
+    for path in (ours.root / "work/shop").glob(f"attempt-*/rows/sink/{part}"):
+        path.unlink()
+    ours.epoch("next", 21)
+    assert ours.tables == ours.truth(21)
