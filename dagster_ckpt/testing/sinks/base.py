@@ -23,7 +23,7 @@ class ContractBase:
     can_fork: ClassVar[bool] = True
     can_upsert: ClassVar[bool] = True
     can_replace: ClassVar[bool] = True
-    """Output mode *complete*."""
+    """Output mode *complete* without a key."""
     is_atomic: ClassVar[bool] = True
     """No reader ever sees a part of a publish; False: not before the next attempt has taken over."""
     can_be_raced: ClassVar[bool] = True

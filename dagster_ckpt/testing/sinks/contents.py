@@ -65,9 +65,10 @@ class ContentContract(ContractBase):
             newer.publish(3)
             assert self.shown(newer) == newer.expected(), at
 
-    def test_a_batch_that_replaces_leaves_no_earlier_rows(self, tmp_path: Path) -> None:
-        self.skip_unless(self.can_replace, "has no output mode complete")
-        run = self.begun(tmp_path)
+    @pytest.mark.parametrize("key", [(), ("k",)])
+    def test_a_batch_that_replaces_leaves_no_earlier_rows(self, tmp_path: Path, key: tuple[str, ...]) -> None:
+        self.skip_unless(self.can_upsert if key else self.can_replace, "has no output mode complete")
+        run = self.begun(tmp_path, key=key)
         run.batch([(1, 1), (2, 2)], replaces=True)
         run.publish(1)
         at = run.cut(2)

@@ -114,6 +114,8 @@ class SinkRun:
     processed: list[Row] = field(default_factory=list)
     batches: list[PreparedBatch] = field(default_factory=list)
     """All committables that the stage's directory holds."""
+    histories: frozenset[str] = frozenset()
+    """Histories that this attempt's goes on from."""
 
     # --- what the stage does ----------------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ class SinkRun:
             snapshot=snapshot,
             batches=waiting,
             checkpoint_id=CheckpointId(checkpoint),
-            lineages=frozenset({self.attempt.lineage}),
+            lineages=self.histories | {self.attempt.lineage},
         )
         return RunCut(cut=cut, next_batch=self.next_batch, rows=self.expected())
 
@@ -220,6 +222,7 @@ class SinkRun:
             next_batch=self.next_batch,
             processed=list(self.processed),
             batches=list(self.batches),
+            histories=self.histories | {self.attempt.lineage},
         )
 
 

@@ -24,6 +24,7 @@ class TestParquetSink(SinkContract):
     is_atomic = False
     """Files become visible one by one."""
     can_be_raced = False
+    can_replace = False
     checks_types = False
 
     def open(self, context: SinkContext) -> Sink:
