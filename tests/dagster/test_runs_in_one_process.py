@@ -8,6 +8,7 @@ import threading
 
 import dagster as dg
 
+from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.events import DagsterEvents
 from tests.progress import output_of
@@ -27,10 +28,13 @@ class Told(logging.Handler):
         self.is_closing.set()
 
 
+PIPELINE = CheckpointedPipeline(name=PipelineId("shop"), stages={}, upstream={})
+
+
 @dg.op
 def write_while_logging_is_configured(context: dg.OpExecutionContext) -> None:
     """What writing an event and starting a run do to logging's locks, in the order in which they would never end."""
-    events = DagsterEvents(PipelineId("shop"), job_name="shop", restore_op="restore")
+    events = DagsterEvents(PIPELINE, job_name="shop", restore_op="restore")
     events.attach(context)
     told, is_writing = Told(), threading.Event()
 

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.spark.sink.port import SinkPosition
 
@@ -157,7 +158,7 @@ class Broker:
             if failure is None:
                 found = message.value() if message.key() == self._pipeline.encode() else found
             elif failure.code() == KafkaError._PARTITION_EOF:
-                return None if found is None else SinkPosition(**json.loads(found))
+                return None if found is None else SinkPosition(**parse_json(found))
             else:
                 raise KafkaException(failure)
         raise Unavailable(f"{self.place} did not answer within {SECONDS} s: retry")

@@ -14,6 +14,7 @@ from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.sensors.safety_net import SafetyNetCursor, Supervisor
+from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.operations.registration import register_savepoint, reserve_id
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 from tests.dagster.conftest import COORDINATOR_KEY, Site
@@ -85,9 +86,10 @@ def test_an_import_that_took_long_gets_its_event_though_newer_checkpoints_have_t
         update={"checkpoint_id": number, "kind": CheckpointKind.SAVEPOINT, "name": "brought"}
     )
     storage = site.resource.open_storage(str(tmp_path / "brought"))
-    storage.create("sp/_metadata", encode_metadata(imported))
+    body = encode_metadata(imported)
+    storage.create("sp/_metadata", body)
     place = SnapshotLocation(base_uri=storage.base_uri, folder="sp")
-    register_savepoint(deployment, imported, place, 1)
+    register_savepoint(deployment, imported, place, 1, metadata_checksum=digest_bytes(body).checksum)
     site.instance.add_dynamic_partitions("shop/checkpoints", [f"savepoint-{number:06d}"])
     site.tick(NET, cursor)
     assert site.materialized() == [f"chk-{newer:06d}", f"savepoint-{number:06d}"]
@@ -102,7 +104,7 @@ def test_the_link_goes_on_as_the_run_did_that_took_the_checkpoint(site: Site) ->
         care = Supervisor(
             pipeline=site.pipeline, resource=site.resource, instance=site.instance, location="shop.py"
         )
-        [event] = care.missing_events(record.completed[-1:])
+        [event] = care.missing_events(record.completed[-1:], of=record)
         links[job] = str(event.metadata["restore"].value)
     assert "/locations/shop.py/jobs/shop/playground" in links["shop"]
     assert "/locations/shop.py/jobs/shop_streaming/playground" in links["shop_streaming"]
