@@ -83,7 +83,7 @@ def test_a_stream_is_not_restarted_for_a_changed_query() -> None:
         _attempt=lambda: died,
         _end=lambda status, **_: ends.append(status),
     )
-    end = StreamingService.run(service)
+    end = StreamingService._run(service)
     assert isinstance(end, GaveUp)
     assert end.last.message.endswith(WAY_OUT)
     assert ends == [RunStatus.FAILED]
