@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt
@@ -18,6 +19,9 @@ from dagster_ckpt.spark.delta.publish import Writer
 from dagster_ckpt.spark.delta.staged import StagedFolder, folder_of
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _DEFAULT_RETENTION = "interval 1 week"
 _HOURS = {
@@ -46,14 +50,13 @@ class Garbage:
     now: float
     needed: Sequence[TableSnapshot]
     waiting: Sequence[PreparedBatch]
-    _pinned: set[str] = field(default_factory=set)
 
     def collect(self) -> int:
         """Remove it; return how many folders went."""
         version = self.writer.newest(self.attempt)
         candidates = [folder for folder in self.writer.staged.folders() if not self._is_waiting(folder)]
         if version is not None:
-            live = {folder_of(uri) for uri in _names(version)}
+            live = {folder_of(name) for name in _names_of(version.table)}
             candidates = [folder for folder in candidates if folder.path not in live]
         doomed = self._doomed(version, candidates) if candidates else []
         for folder in doomed:
@@ -89,7 +92,7 @@ class Garbage:
                 old = version.lake.at(number)
             except Corrupt:
                 continue
-            folders.update(folder_of(name) for name in _names_of(old, version.lake.uri))
+            folders.update(folder_of(name) for name in _names_of(old))
         return folders
 
     def _is_expired(self, version: Version, commit: Commit) -> bool:
@@ -115,11 +118,6 @@ def retention_hours(configuration: dict[str, str]) -> float:
     return int(found[1]) * _HOURS[found[2]]
 
 
-def _names(version: Version) -> list[str]:
-    return _names_of(version.table, version.lake.uri)
-
-
-def _names_of(table: object, uri: str) -> list[str]:
+def _names_of(table: DeltaTable) -> list[str]:
     """Return the names of a version's files, relative to the table."""
-    prefix = uri.rstrip("/") + "/"
-    return [str(name).removeprefix(prefix) for name in table.file_uris()]  # type: ignore[attr-defined]
+    return [str(name) for name in table.get_add_actions(flatten=True).column("path").to_pylist()]

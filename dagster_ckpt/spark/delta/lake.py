@@ -116,6 +116,8 @@ class Version:
     def history(self) -> list[Commit]:
         """All versions that the log tells of, newest first; those read before are not read again."""
         known = self.lake.known
+        if known and known[0].version > self.number:  # the table was removed and made again
+            known.clear()
         new = self.number - known[0].version if known else None
         if new is None or new > 0:
             with reading(self.lake.uri):

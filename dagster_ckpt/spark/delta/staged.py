@@ -66,11 +66,16 @@ class StagedFiles:
 
     def upload(self, files: Iterable[TableFile]) -> None:
         """Upload what is not in the table's object store yet; nothing for a table on a disk."""
+        done = set()
         for file in files if self.lake.root is None else ():
             local = self.root / file.staged
             if local.exists():
                 upload(self, local, file.staged)
                 local.unlink()
+                done.add(folder_of(file.staged))
+        for folder in done:
+            if not any((self.root / folder).rglob("*.parquet")):
+                shutil.rmtree(self.root / folder, ignore_errors=True)
 
     def copy_from(self, origin: StagedFiles, file: TableFile) -> None:
         """Stage what another table has staged, under the same name."""
@@ -124,16 +129,15 @@ class StagedFiles:
 
     def folders(self) -> list[StagedFolder]:
         """Return what is staged in the table, published or not."""
-        if self.lake.root is not None:
-            found = [path.as_posix() for path in (self.root / STAGED).glob("*/batch-*")]
-        else:
+        found = [path.as_posix() for path in (self.root / STAGED).glob("*/batch-*")]
+        if self.lake.root is None:
             import pyarrow.fs as pafs
 
             store, path = self.remote(STAGED)
             infos = store.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
             names = (info.path[len(path) - len(STAGED) :] for info in infos if info.is_file)
-            found = [folder_of(name) for name in names]
-        named = (path[path.index(STAGED) :] for path in sorted(set(found)))
+            found += [folder_of(name) for name in names]
+        named = sorted({path[path.rindex(STAGED) :] for path in found})
         return [folder for folder in map(_folder, named) if folder is not None]
 
     def remove(self, folder: StagedFolder) -> None:

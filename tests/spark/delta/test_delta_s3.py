@@ -75,7 +75,9 @@ class TestDeltaSinkInAnObjectStore(Local):
         gone = run.batch([(2, 2)])
         sink = run.sink
         assert isinstance(sink, DeltaSink)
-        assert not (run.context.work_dir / gone.files[0].staged).exists()
+        assert not (run.context.work_dir / gone.files[0].staged).parent.exists()
+        assert [folder.batch_id for folder in sink._staged.folders()] == [0, 1]
+        assert sink.collect_garbage([], [gone]) == 0
         store, path = sink._staged.remote(gone.files[0].staged)
         store.delete_file(path)
         with pytest.raises(Corrupt, match=Path(gone.files[0].staged).name):
