@@ -52,7 +52,7 @@ def _measure(label: str, sink: SqlSink, rows: int) -> None:
     if sink.keeps_before_images:
         snapshot = TableSnapshot(uri=sink.place, head=1)
         begun = time.perf_counter()
-        cut = SinkCut(snapshot=snapshot, batches=(), checkpoint_id=CheckpointId(1), lineage="one")
+        cut = SinkCut(snapshot=snapshot, batches=(), checkpoint_id=CheckpointId(1))
         sink.roll_back(cut, LaterRows.SET_ASIDE)
         back = f"{time.perf_counter() - begun:.2f} s"
     per_second = [f"{rows / taken:,.0f}" for taken in times]

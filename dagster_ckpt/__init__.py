@@ -38,10 +38,6 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.authoring.stages import spark_sink as spark_sink
     from dagster_ckpt.authoring.stages import spark_source as spark_source
     from dagster_ckpt.authoring.stages import spark_stage as spark_stage
-    from dagster_ckpt.authoring.targets import ForEachCheckpoint as ForEachCheckpoint
-    from dagster_ckpt.authoring.targets import KafkaTopic as KafkaTopic
-    from dagster_ckpt.authoring.targets import SinkTarget as SinkTarget
-    from dagster_ckpt.authoring.targets import SqlTable as SqlTable
     from dagster_ckpt.core.config import CheckpointConfig as CheckpointConfig
     from dagster_ckpt.core.config import CheckpointingMode as CheckpointingMode
     from dagster_ckpt.core.config import ClaimMode as ClaimMode
@@ -83,11 +79,6 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.operations.preview import preview_restore as preview_restore
     from dagster_ckpt.operations.statistics import checkpoint_statistics as checkpoint_statistics
     from dagster_ckpt.operations.verify import verify_snapshot as verify_snapshot
-    from dagster_ckpt.spark.sink.for_each_checkpoint import CheckpointToken as CheckpointToken
-    from dagster_ckpt.spark.sink.port import SinkContext as SinkContext
-    from dagster_ckpt.spark.sink.port import SinkPosition as SinkPosition
-    from dagster_ckpt.spark.sink.staged_rows import StagedRows as StagedRows
-    from dagster_ckpt.spark.sink.staged_sink import StagedSink as StagedSink
 
 _HOMES: dict[str, str] = {
     # what authors write
@@ -100,16 +91,6 @@ _HOMES: dict[str, str] = {
     "HookContext": "authoring.hooks",
     "StageContext": "authoring.stages",
     "SourceBatch": "authoring.stages",
-    # where rows end
-    "SqlTable": "authoring.targets",
-    "ForEachCheckpoint": "authoring.targets",
-    "KafkaTopic": "authoring.targets",
-    "CheckpointToken": "spark.sink.for_each_checkpoint",
-    "SinkTarget": "authoring.targets",
-    "StagedSink": "spark.sink.staged_sink",
-    "StagedRows": "spark.sink.staged_rows",
-    "SinkContext": "spark.sink.port",
-    "SinkPosition": "spark.sink.port",
     # what a code location needs
     "build_pipeline_definitions": "dagster.definitions",
     "CheckpointCoordinatorResource": "dagster.resources",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.authoring.targets import SinkTarget as SinkTarget
     from dagster_ckpt.authoring.targets import SqlTable as SqlTable
     from dagster_ckpt.spark.sink.committables import PreparedBatch as PreparedBatch
+    from dagster_ckpt.spark.sink.for_each_checkpoint import CheckpointToken as CheckpointToken
     from dagster_ckpt.spark.sink.port import AlreadyPublished as AlreadyPublished
     from dagster_ckpt.spark.sink.port import AttemptId as AttemptId
     from dagster_ckpt.spark.sink.port import LaterRows as LaterRows
@@ -31,12 +32,13 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.spark.sink.staged_sink import StagedSink as StagedSink
     from dagster_ckpt.spark.sink.staging import stage_rows as stage_rows
 
+
 _HOMES: dict[str, str] = {
     "ParquetTable": "authoring.targets",
     "DeltaTable": "authoring.targets",
     "SqlTable": "authoring.targets",
-    "KafkaTopic": "authoring.targets",
     "ForEachCheckpoint": "authoring.targets",
+    "KafkaTopic": "authoring.targets",
     "SinkTarget": "authoring.targets",
     "Sink": "spark.sink.port",
     "SinkContext": "spark.sink.port",
@@ -49,6 +51,7 @@ _HOMES: dict[str, str] = {
     "AlreadyPublished": "spark.sink.port",
     "RolledBack": "spark.sink.port",
     "PreparedBatch": "spark.sink.committables",
+    "CheckpointToken": "spark.sink.for_each_checkpoint",
     "StagedSink": "spark.sink.staged_sink",
     "StagedRows": "spark.sink.staged_rows",
     "stage_rows": "spark.sink.staging",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 class KafkaSink(StagedSink):
     """One topic, written by one pipeline, whose transactional id is the sink's."""
+
+    kind: ClassVar[str] = "kafka"
 
     def __init__(self, target: KafkaTopic, context: SinkContext) -> None:
         super().__init__(context)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class SqlSink(StagedSink):
     """One table, written by one pipeline."""
 
-    kind: ClassVar[str] = "database"
+    kind: ClassVar[str] = "sql"
 
     def __init__(self, target: SqlTarget, context: SinkContext) -> None:
         super().__init__(context)

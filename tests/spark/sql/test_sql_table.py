@@ -189,7 +189,7 @@ def test_before_images_go_once_no_cut_needs_them(url: str, tmp_path: Path, run_s
         batch = staged(context.work_dir, checkpoint, LONGS, [(1, checkpoint)])
         sink.publish([batch], permit(checkpoint))
         snapshot = TableSnapshot(uri=sink.place, head=checkpoint)
-        cut = SinkCut(snapshot=snapshot, batches=(), checkpoint_id=CheckpointId(checkpoint), lineage="first")
+        cut = SinkCut(snapshot=snapshot, batches=(), checkpoint_id=CheckpointId(checkpoint))
         cuts.append(cut)
     assert run_sql("SELECT count(*) FROM orders__dagster_ckpt_undo") == [(3,)]
     assert sink.collect_garbage([cuts[1].snapshot], []) > 0
