@@ -86,7 +86,7 @@ def staged(folder: Path, batch_id: int, columns: Columns, rows: list[Any]) -> Pr
         batch_id=batch_id,
         epoch=1,
         lineage="first",
-        files=(TableFile(name=name, staged=name, rows=len(rows), bytes=1),),
+        files=(TableFile(name=f"{batch_id}.parquet", staged=name, rows=len(rows), bytes=1),),
         row_schema=json.dumps({"type": "struct", "fields": fields}),
     )
 
