@@ -207,11 +207,6 @@ class Recorded:
             self.query.stop()
         return self
 
-    def end(self) -> Recorded:
-        """Wait until a query that takes what is available has done so."""
-        self.query.awaitTermination()
-        return self
-
     def wait_for(self, batch: int) -> None:
         """Return when ``batch`` has produced its rows (it is committed soon after)."""
 
@@ -224,19 +219,19 @@ class Recorded:
         wait_until(lambda: batch in self.batches, f"batch {batch} comes", moves=moves, check=check)
 
 
-def start(frame: DataFrame, mode: str, stage_dir: Path, **trigger: Any) -> Recorded:
+def start(frame: DataFrame, mode: str, stage_dir: Path) -> Recorded:
     """Start ``frame`` with its checkpoint in ``stage_dir/query``, recording what each batch emits."""
     recorded: dict[int, Rows] = {}
 
     def keep(rows: DataFrame, batch: int) -> None:
         recorded[batch] = sorted((tuple(row) for row in rows.collect()), key=str)
 
-    writer = (
+    query = (
         frame.writeStream.outputMode(mode)
         .foreachBatch(keep)
         .option("checkpointLocation", str(stage_dir / "query"))
+        .start()
     )
-    query = (writer.trigger(**trigger) if trigger else writer).start()
     return Recorded(query, recorded)
 
 

@@ -50,8 +50,6 @@ class Operators:
     name: str
     build: Callable[[SparkSession, Path], DataFrame]
     state: StateFormat = ROCKS2
-    drops_late_rows: bool = True
-    """Some of its operators say that they dropped rows."""
 
 
 def tagged(tag: str, frame: DataFrame, key: str, number: str) -> DataFrame:
@@ -166,40 +164,6 @@ def _processor_with_timers(spark: SparkSession, folder: Path) -> DataFrame:
     return rows.transformWithStateInPandas(Reminder(), OUT, "Append", "EventTime", initial)
 
 
-def _processor_with_ttl(spark: SparkSession, folder: Path) -> DataFrame:
-    from pyspark.sql import Row
-    from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-
-    day = 24 * 3600 * 1000
-
-    class Counter(StatefulProcessor):
-        """Counts in a value, a map and a list, all of which expire some day."""
-
-        def init(self, handle: StatefulProcessorHandle) -> None:
-            self.total = handle.getValueState("total", "n long", ttlDurationMs=day)
-            self.by_value = handle.getMapState("by_value", "v long", "n long", ttlDurationMs=day)
-            self.recent = handle.getListState("recent", "v long", ttlDurationMs=day)
-
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-            values = sorted(row["v"] for row in rows)
-            before = self.total.get()[0] if self.total.exists() else 0
-            self.total.update((before + len(values),))
-            for value in values:
-                known = self.by_value.getValue((value,))[0] if self.by_value.containsKey((value,)) else 0
-                self.by_value.updateValue((value,), (known + 1,))
-            kept = [row[0] for row in self.recent.get()][-2:] if self.recent.exists() else []
-            self.recent.put([(value,) for value in [*kept, values[-1]]])
-            most = max(n for (n,) in self.by_value.values())
-            number = 10_000 * (before + len(values)) + 100 * most + sum(kept)
-            yield Row(tag="ttl", k=key[0], n=number)
-
-        def close(self) -> None:
-            return None
-
-    rows = events(spark, folder / "a").groupBy("k")
-    return rows.transformWithState(Counter(), OUT, "Append", "ProcessingTime")
-
-
 EVERY = (
     Operators("windows", _windows),
     Operators(
@@ -209,5 +173,4 @@ EVERY = (
     Operators("duplicates-then-window", _after_one_another),
     Operators("group-state-with-timeouts", _group_state),
     Operators("processor-with-timers-and-initial-state", _processor_with_timers),
-    Operators("processor-with-ttl", _processor_with_ttl, drops_late_rows=False),
 )
