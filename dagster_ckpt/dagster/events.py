@@ -174,6 +174,19 @@ class DagsterEvents:
         )
 
 
+class _NoLock:
+    """A lock that holds nobody up; a forked process makes those of all handlers anew, so it must be one."""
+
+    def acquire(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def _at_fork_reinit(self) -> None: ...
+
+
+_NO_LOCK = _NoLock()
+
+
 def without_locks(log: logging.Logger) -> None:
     """Take the locks from the handlers that write a step's events; they keep nothing between two records.
 
@@ -183,7 +196,7 @@ def without_locks(log: logging.Logger) -> None:
     """
     for handler in log.handlers:
         for held in (handler, *getattr(handler, "_handlers", ())):
-            held.lock = None
+            held.lock = _NO_LOCK  # type: ignore[assignment]
 
 
 def _log(context: dg.OpExecutionContext, event: dg.AssetObservation | dg.AssetCheckEvaluation) -> None:
