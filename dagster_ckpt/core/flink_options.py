@@ -145,6 +145,7 @@ FLINK_OPTIONS = (
 OURS = {
     "initial_delay": "streams: before the first periodic checkpoint; when not set it is drawn, as in Flink",
     "roll_back_tables": "sets aside rows that tables received after the restore point",
+    "adopt_history": "goes on although the store is behind what the world has seen, or in another history's places",
     "store_max_object_size": "5 mb: of checkpoints in the store, the largest file (Flink: maxStateSize)",
     "store_max_checkpoint_size": "50 mb: of checkpoints in the store, a whole one",
     "fork": "the snapshot may be another pipeline's: a branch with its own ids and tables",
