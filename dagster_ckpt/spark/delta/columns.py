@@ -30,7 +30,7 @@ _PRIMITIVES = [
 _PARTITIONS = ("string", "long", "integer", "short", "byte", "boolean", "date")
 _NO_NAME = " ,;{}()\n\t="
 _FEATURES_WE_KEEP = {"appendOnly", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "invariants"}
-_FEATURES_WE_KEEP |= {"checkConstraints", "generatedColumns", "changeDataFeed", "deletionVectors"}
+_FEATURES_WE_KEEP |= {"checkConstraints", "generatedColumns", "changeDataFeed"}
 """Names in the protocol that staged files may be added under; the next table says when they are in use."""
 
 Column = dict[str, Any]

@@ -163,6 +163,8 @@ def test_commits_say_whose_they_are(tmp_path: Path) -> None:
     ("options", "why"),
     [
         ({"schema": pa.schema([pa.field("k", pa.int64(), nullable=False)])}, "column k must not be null"),
+        ({"configuration": {"delta.enableDeletionVectors": "true"}}, "it uses deletionVectors"),
+        ({"configuration": {"delta.columnMapping.mode": "name"}}, "mapped to other names"),
         ({"partition_by": ["k"]}, r"partitioned by \['k'\] and not by \[\]"),
     ],
 )
