@@ -175,7 +175,7 @@ class DagsterEvents:
 
 
 class _NoLock:
-    """A lock that holds nobody up; a forked process makes those of all handlers anew, so it must be one."""
+    """A lock that holds nobody up; a forked process makes a new one for every handler, so it must be one."""
 
     def acquire(self) -> None: ...
 
