@@ -1,0 +1,76 @@
+"""A pipeline whose rows end in a database and in a function: published with their checkpoint, and taken back or not."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dagster_ckpt import CheckpointedPipeline
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint, SqlTable
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.small_pipeline import Feed, shop
+
+CALLS: list[tuple[int, Counter[tuple[int, str]]]] = []
+"""(checkpoint, rows) of every call; stages run in this process."""
+
+
+def collect(rows: Any, token: CheckpointToken) -> None:
+    table = rows.read_all()
+    found = zip(table["number"].to_pylist(), table["country"].to_pylist(), strict=True)
+    CALLS.append((token.checkpoint_id, Counter(found)))
+
+
+def pipeline_of(feed: Feed, database: Path, *, with_function: bool) -> CheckpointedPipeline:
+    """The shop, its totals in a database and, if asked for, its lines in a function."""
+    pipeline = shop(feed.folder)
+    totals = replace(
+        pipeline.stages[StageUid("totals")],
+        to=SqlTable(f"sqlite:///{database}", keep_before_images=True),
+    )
+    stages = {**pipeline.stages, totals.uid: totals}
+    if with_function:
+        lines = replace(pipeline.stages[StageUid("lines")], to=ForEachCheckpoint(collect))
+        stages[lines.uid] = lines
+    return replace(pipeline, stages=stages)
+
+
+def totals_in(database: Path) -> dict[str, tuple[int, int]]:
+    connection = sqlite3.connect(database)
+    try:
+        names = [row[1] for row in connection.execute("PRAGMA table_info(totals)")]
+        rows = [dict(zip(names, row, strict=True)) for row in connection.execute("SELECT * FROM totals")]
+    finally:
+        connection.close()
+    plain = [{k: v for k, v in row.items() if not k.startswith("_")} for row in rows]
+    return {row.pop("country"): tuple(row.values()) for row in plain}  # type: ignore[misc]
+
+
+def test_rows_reach_a_database_and_a_function_with_their_checkpoint_and_go_back_where_they_can(
+    lab: Lab, feed: Feed, tmp_path: Path
+) -> None:
+    CALLS.clear()
+    database = tmp_path / "shop.db"
+    both = pipeline_of(feed, database, with_function=True)
+    first = lab.run(both)
+    assert first.success, failure_text(first)
+    assert totals_in(database) == feed.expected_totals()
+    before = feed.expected_totals()
+    feed.order(("ann", 11))
+    assert lab.run(both).success
+    assert totals_in(database) == feed.expected_totals()
+    assert sum((rows for _, rows in CALLS), Counter()) == feed.expected_lines()
+    assert [number for number, _ in CALLS] == [1, 2]
+
+    refused = lab.run(both, restore_from="chk-1")
+    assert "sink lines:" in failure_text(refused)
+    assert "roll_back_tables: false" in failure_text(refused)
+    assert totals_in(database) == feed.expected_totals(), "no sink was touched"
+
+    again = lab.run(both, restore_from="chk-1", roll_back_tables=False)
+    assert again.success, failure_text(again)
+    assert totals_in(database) == feed.expected_totals()
+    assert before != feed.expected_totals()
