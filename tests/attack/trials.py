@@ -243,7 +243,12 @@ class Judge:
         self.trial.said.append(f"{told} -> {why}")
         if ours.tables != before:
             return self._note(Verdict.CHANGED, f"before {before}, after {ours.tables}")
-        if not is_way_out and not any(one.is_named_in(why, ours) for one in self.trial.attacks):
+        is_chosen = "/" in told and str(ours.root) in why  # the snapshot's own files are named
+        if (
+            not is_way_out
+            and not is_chosen
+            and not any(one.is_named_in(why, ours) for one in self.trial.attacks)
+        ):
             self._note(Verdict.UNNAMED, "")
         return Verdict.REFUSED
 
