@@ -196,7 +196,7 @@ def without_locks(log: logging.Logger) -> None:
     """
     for handler in log.handlers:
         for held in (handler, *getattr(handler, "_handlers", ())):
-            held.lock = _NO_LOCK  # type: ignore[assignment]
+            held.lock = _NO_LOCK
 
 
 def _log(context: dg.OpExecutionContext, event: dg.AssetObservation | dg.AssetCheckEvaluation) -> None:

@@ -57,7 +57,7 @@ SINGLE = {
 }
 """Single files, and where they are looked for."""
 
-NOT_TOLD = ("one bucket version of table newest", "one publish record of table newest")
+NOT_TOLD = ("one bucket version of table newest",)
 """Another deployment's single file of the same number: nobody can tell it (``docs/explanation/guarantees.md``)."""
 
 

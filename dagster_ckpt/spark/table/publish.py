@@ -81,6 +81,13 @@ def adopt(table: Table, attempt: AttemptId) -> TableState:
 
 def explain_files(table: Table, state: TableState) -> None:
     """Let readers see what the head's publishes name. Raises Corrupt where that cannot be: a part was put back."""
+    head = None if state.head is None else table.record(state.head)
+    if head is not None and state.head_lineage not in ("", head.lineage):
+        raise Corrupt(
+            f"the publish record of checkpoint {state.head} of table {table.uri} is another history's "
+            f"({head.lineage or 'none'}, the table's is {state.head_lineage}): it was swapped. Bring it back, or choose "
+            "an earlier snapshot with restore_from"
+        )
     if isinstance(table.mode, Upsert):
         show_versions(table.paths, located_versions(table.paths, _buckets_of(table, state.head)))
         return
@@ -179,7 +186,12 @@ def finish(table: Table, state: TableState, record: PublishRecord) -> TableState
             show_versions(table.paths, located_versions(table.paths, record.buckets))
         case _:
             assert_never(table.mode)
-    update = {"head": record.checkpoint_id, "published_through": record.through_batch, "publishing": None}
+    update = {
+        "head": record.checkpoint_id,
+        "head_lineage": record.lineage,
+        "published_through": record.through_batch,
+        "publishing": None,
+    }
     done = state.model_copy(update=update)
     table.write_state(done)
     return done

@@ -96,6 +96,8 @@ class TableState(Record):
     written_through: bool = False
     """It was written at-least-once: rows are visible that no checkpoint tells apart."""
     head: int | None = None
+    head_lineage: str = ""
+    """History of the head's publish; empty: written before this was kept."""
     published_through: int | None = None
     """Prepared batches up to here are published already."""
     publishing: int | None = None

@@ -203,6 +203,7 @@ def _converge(table: Table, state: TableState, target: _Target, attempt: Attempt
         epoch=attempt.epoch,
         lineage=attempt.lineage,
         head=target.head,
+        head_lineage=target.record.lineage if target.record is not None else "",
         published_through=target.through_batch,
     )
     table.write_state(done)

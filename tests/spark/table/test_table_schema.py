@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.sink.committables import encoded
 from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.records import Append
+from dagster_ckpt.spark.table.records import Append, Upsert
 from dagster_ckpt.spark.table.schema import has_same_columns, is_wider, merged, refuse_changed, refuse_unfit
 from tests.spark.table.tables import (
     PIPELINE,
@@ -105,6 +106,21 @@ def test_a_table_of_which_a_part_is_missing_is_not_continued(tmp_path: Path, los
         case _:
             visible[0].with_name("part-000001-0000000009-00000-0123456789ab.parquet").write_bytes(b"")
     with pytest.raises(Corrupt, match="table"):
+        attempt.sink.take_over()
+
+
+@pytest.mark.parametrize("mode", [Append(), Upsert(keys=("k",), buckets=1)])
+def test_a_publish_record_that_was_swapped_for_another_deployments_is_told(
+    tmp_path: Path, mode: Append | Upsert
+) -> None:
+    attempt = Attempt(create_table(str(tmp_path / "table"), pipeline=PIPELINE, mode=mode), tmp_path / "s")
+    attempt.batch([(1, 1)])
+    attempt.publish(attempt.cut(1))
+    record = attempt.table.record(1)
+    assert record is not None
+    theirs = record.model_copy(update={"lineage": "theirs"})
+    attempt.table.paths.record(1).write_bytes(encoded(theirs))
+    with pytest.raises(Corrupt, match=r"is another history's \(theirs, the table's is one\)"):
         attempt.sink.take_over()
 
 
