@@ -85,8 +85,8 @@ def explain_files(table: Table, state: TableState) -> None:
     if head is not None and state.head_lineage not in ("", head.lineage):
         raise Corrupt(
             f"the publish record of checkpoint {state.head} of table {table.uri} is another history's "
-            f"({head.lineage or 'none'}, the table's is {state.head_lineage}): it was swapped. Bring it back, or choose "
-            "an earlier snapshot with restore_from"
+            f"({head.lineage or 'none'}, the table's is {state.head_lineage}): it was swapped. Bring it back, or "
+            "choose an earlier snapshot with restore_from"
         )
     if isinstance(table.mode, Upsert):
         show_versions(table.paths, located_versions(table.paths, _buckets_of(table, state.head)))
