@@ -5,18 +5,21 @@ Nothing of the pipeline is touched: the queries get new ids, tables are not open
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.restore.decision import FromSnapshot, Restore
 from dagster_ckpt.core.restore.facts import Origin, RestoreFacts, RestorePurpose
 from dagster_ckpt.core.restore.from_snapshot import restore_of
+from dagster_ckpt.dagster.names import SPARK_KEY
 from dagster_ckpt.errors import CheckpointError, Corrupt
 from dagster_ckpt.operations.catalog import FoundSnapshot
 from dagster_ckpt.operations.inspect import open_state, state_tables
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+    from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 
 _POLL = 0.2
 
@@ -158,3 +162,33 @@ def _to_nowhere(batch: DataFrame, _batch_id: int) -> None:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+def resources_for_trial(pipeline: CheckpointedPipeline) -> frozenset[str]:
+    """Return the Dagster resources that starting every stage's query takes."""
+    return frozenset(
+        {SPARK_KEY, *(key for stage in pipeline.stages.values() for key in stage.required_resource_keys)}
+    )
+
+
+def try_restore(
+    resources: Any,
+    pipeline: CheckpointedPipeline,
+    coordinator: CheckpointCoordinatorResource,
+    found: FoundSnapshot,
+) -> tuple[StageTrial, ...]:
+    """Try the restore of a snapshot in a scratch directory, which is removed. Raises CheckpointError: it fails."""
+    # Beside the working directories: hard links then reach checkpoints on the same file system.
+    coordinator.resolved_work_dir.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="dry-run-", dir=coordinator.resolved_work_dir))
+    try:
+        return RestoreTrial(
+            found=found,
+            pipeline=pipeline,
+            config=coordinator.checkpoint_config(pipeline),
+            session=getattr(resources, SPARK_KEY).session,
+            scratch=scratch,
+            arguments={uid: StageArguments(resources=resources) for uid in pipeline.stages},
+        ).run()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -3,27 +3,21 @@
 Annotations are evaluated: Dagster reads the config class from them.
 """
 
-import shutil
-import tempfile
 import time
-from pathlib import Path
 
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.asset import RESTORABLE_CHECK, Restorable, checkpoints_asset_key
 from dagster_ckpt.dagster.checks.chosen_snapshot import CheckConfig, report_restorable, target_of
-from dagster_ckpt.dagster.checks.dry_run import RestoreTrial, StageTrial
-from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, coordinator_of
+from dagster_ckpt.dagster.checks.dry_run import StageTrial, resources_for_trial, try_restore
+from dagster_ckpt.dagster.names import COORDINATOR_KEY
+from dagster_ckpt.dagster.resources import coordinator_of
 from dagster_ckpt.errors import CheckpointError, Unavailable
-from dagster_ckpt.operations.catalog import FoundSnapshot
-from dagster_ckpt.spark.attempt.stage_query import StageArguments
 
 
 def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefinition:
     """Return the check that restores into a scratch directory; the pipeline may run meanwhile, untouched."""
-    needed = {key for stage in pipeline.stages.values() for key in stage.required_resource_keys}
 
     @dg.asset_check(
         asset=checkpoints_asset_key(pipeline.name),
@@ -32,7 +26,7 @@ def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefi
             "Spark reads all state of the newest checkpoint (or the one its config names) and starts every stage from "
             "it, in a scratch directory and into a null sink."
         ),
-        required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *needed},
+        required_resource_keys={COORDINATOR_KEY, *resources_for_trial(pipeline)},
     )
     def checkpoint_restorable(
         context: dg.AssetCheckExecutionContext, config: CheckConfig
@@ -48,7 +42,7 @@ def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefi
         if isinstance(found, dg.AssetCheckResult):
             return found
         try:
-            trials = _try(context, pipeline, resource, found)
+            trials = try_restore(context.resources, pipeline, resource, found)
         except Unavailable:
             raise
         except CheckpointError as error:
@@ -60,29 +54,6 @@ def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefi
         return restorable_result(found.key, trials, seconds=time.monotonic() - began)
 
     return checkpoint_restorable
-
-
-def _try(
-    context: dg.AssetCheckExecutionContext,
-    pipeline: CheckpointedPipeline,
-    resource: CheckpointCoordinatorResource,
-    found: FoundSnapshot,
-) -> tuple[StageTrial, ...]:
-    arguments = {uid: StageArguments(resources=context.resources) for uid in pipeline.stages}
-    # Beside the working directories: hard links then reach checkpoints on the same file system.
-    resource.resolved_work_dir.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="dry-run-", dir=resource.resolved_work_dir))
-    try:
-        return RestoreTrial(
-            found=found,
-            pipeline=pipeline,
-            config=resource.checkpoint_config(pipeline),
-            session=getattr(context.resources, SPARK_KEY).session,
-            scratch=scratch,
-            arguments=arguments,
-        ).run()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def restorable_result(key: str, trials: tuple[StageTrial, ...], *, seconds: float) -> dg.AssetCheckResult:

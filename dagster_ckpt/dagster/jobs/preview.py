@@ -1,19 +1,36 @@
-"""The job that says what a restore would do, before anybody does it. Nothing is changed, no Spark is started.
+"""The job that says what a restore would do, before anybody does it. Nothing of the pipeline is changed.
 
 Annotations are evaluated: Dagster reads the config class from them.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.dagster.asset import checkpoints_asset_key, checkpoints_partitions
+from dagster_ckpt.dagster.checks.dry_run import resources_for_trial, try_restore
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.epoch import RestoreConfig
 from dagster_ckpt.dagster.names import PREVIEW_OP, preview_job_name
 from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.errors import CheckpointError, Unavailable
+from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview, preview_restore
+
+
+class PreviewConfig(RestoreConfig):
+    """Config of a preview: the restore it is about, and how closely to look."""
+
+    try_queries: bool = True
+    """Start every stage's query on a copy, with Spark, into a null sink: finds a query that was changed so that it
+    cannot go on from the snapshot's state. False: answer at once, from files alone."""
+
+    def options(self) -> RestoreOptions:
+        """Return the checked options. Raises InvalidRequest."""
+        return self._options({})
 
 
 def build_preview_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
@@ -22,12 +39,20 @@ def build_preview_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
     The answer is an observation of that partition: stages, replay, tables, refusals and warnings.
     """
 
-    def preview(context: dg.OpExecutionContext, config: RestoreConfig) -> None:
-        deployment = coordinator_of(context).deployment()
-        options = config.options()
+    def preview(context: dg.OpExecutionContext, config: PreviewConfig) -> None:
+        resource = coordinator_of(context)
+        deployment, options = resource.deployment(), config.options()
         found = preview_restore(
             deployment, options, pipeline.name, graph=pipeline.graph, hooks=pipeline.hook_uids
         )
+        if config.try_queries and found.is_possible and not options.fork:
+            snapshot = find_snapshot(deployment, options.restore_from, pipeline.name)
+            try:
+                try_restore(context.resources, pipeline, resource, snapshot)
+            except Unavailable:
+                raise
+            except CheckpointError as error:
+                found = replace(found, refusals=(str(error),))
         for sentence in (*found.refusals, *found.warnings):
             context.log.warning(sentence)
         context.log.info(sentence_of(found))
@@ -52,6 +77,7 @@ def build_preview_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
         op=PREVIEW_OP,
         description=f"What would restoring `{pipeline.name}` from the partition chosen do? Nothing is changed.",
         config=config,
+        resource_keys=resources_for_trial(pipeline),
     )
 
 

@@ -6,7 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import (
+    CheckpointedPipeline,
+    checkpointed_pipeline,
+    checkpoints_asset_key,
+    spark_sink,
+    spark_source,
+)
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_totals
 
@@ -37,6 +43,17 @@ def counted(rows: Any) -> Any:
     return rows.groupBy("customer").agg({"number": "count", "amount": "sum"})
 
 
+def previewed(lab: Lab, pipeline: CheckpointedPipeline) -> str | None:
+    """Why the preview job would have the restore of the first checkpoint refused; None: it would not be."""
+    done = lab.run(pipeline, job="spending_preview", ops={"preview": {"config": {"restore_from": "chk-1"}}})
+    assert done.success, failure_text(done)
+    key = checkpoints_asset_key(pipeline.name)
+    [record] = lab.instance.fetch_observations(key, limit=1).records
+    assert record.asset_observation is not None
+    said = str(record.asset_observation.description)
+    return said if "would be refused" in said else None
+
+
 def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_it_is_changed_back(
     lab: Lab, small_feed: Feed
 ) -> None:
@@ -59,6 +76,10 @@ def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_i
         assert said in text, text
         assert "Logical Plan" not in text, text
         assert "Traceback" not in text, text
+    assert previewed(lab, right) is None
+    refusal = previewed(lab, other)
+    assert refusal is not None
+    assert "stage 'totals' cannot go on from its state: it was made by groupBy(customer)" in refusal
     again = lab.run(right)
     assert again.success, failure_text(again)
     assert read_totals(lab.tables) == {"ann": (4, 22), "bob": (2, 2)}
