@@ -214,10 +214,12 @@ class StreamingService(PipelineSetup):
 
     def _leave(self, message: str) -> None:
         """End a failed attempt so that the next one goes on from its latest checkpoint."""
+        if (coordinator := self.coordinator) is None:
+            return
+        with suppress(CheckpointError):
+            coordinator.abandon(message)
         if self.coordinator is not None:
-            with suppress(CheckpointError):
-                self.coordinator.abandon(message)
-            self._tell_end(self.coordinator.hand_over)
+            self._tell_end(coordinator.hand_over)
 
     def _release(self) -> None:
         """Give the lease back, where the run ends between two attempts."""
