@@ -50,6 +50,7 @@ class Operators:
     name: str
     build: Callable[[SparkSession, Path], DataFrame]
     state: StateFormat = ROCKS2
+    files: int = FILES
 
 
 def tagged(tag: str, frame: DataFrame, key: str, number: str) -> DataFrame:
@@ -64,7 +65,7 @@ def _windows(spark: SparkSession, folder: Path) -> DataFrame:
     import pyspark.sql.functions as sf
 
     rows = events(spark, folder / "a")
-    tumbling = rows.groupBy(sf.window("t", "10 seconds"), "k").count()
+    tumbling = rows.groupBy(sf.window("t", "5 seconds"), "k").count()
     session = rows.groupBy(sf.session_window("t", "3 seconds"), "k").count()
     return _union(
         tagged("window", tumbling, "unix_seconds(window.start)", "100 * k + count"),
@@ -165,7 +166,7 @@ def _processor_with_timers(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 EVERY = (
-    Operators("windows", _windows),
+    Operators("windows", _windows, files=FILES + 1),
     Operators(
         "joins", _joins, ROCKS2_JOIN3
     ),  # a quarter of the stores; test_restore_rescale has the other format

@@ -13,7 +13,7 @@ from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.spark.snapshot.rescale import rescale_stage
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from tests.spark.snapshot import capture_workloads as w
-from tests.spark.snapshot.operator_workloads import EVERY, FILES, Operators, write_events
+from tests.spark.snapshot.operator_workloads import EVERY, Operators, write_events
 from tests.spark.snapshot.snapshot_help import take
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def test_operators_restored_and_spread_go_on_as_if_nothing_had_happened(
 ) -> None:
     operators.state.apply(spark)
     spark.conf.set("spark.sql.shuffle.partitions", "4")
-    for number in range(FILES):
+    for number in range(operators.files):
         write_events(tmp_path / "a", number)
         write_events(tmp_path / "b", number, seed=1)
     undisturbed = w.start(operators.build(spark, tmp_path), "append", tmp_path / "stage").finish()
