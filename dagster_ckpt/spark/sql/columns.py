@@ -119,7 +119,7 @@ _AFFINITIES = (
     ("integer", ("INT",)),
     ("text", ("CHAR", "CLOB", "TEXT")),
     ("blob", ("BLOB",)),
-    ("real", ("REAL", "FLOA", "DOUB")),
+    ("real", ("REAL", "FLOA", "DOUBLE")),
 )
 
 

@@ -53,7 +53,7 @@ def test_every_restored_generation_names_its_own_directory(
     """Also one that is restored, captured again on top of the checkpoint before, and restored once more."""
     storage = FsspecCheckpointStorage((tmp_path / "storage").as_uri())
     one = take(storage, query.root, 1, inline_threshold=threshold)
-    first = tmp_path / 'näher "dran" 50%'
+    first = tmp_path / 'näher "daran" 50%'
     build_stage_directory(one.stored, one.snapshot, target_dir=first)
     shutil.rmtree(query.root)
     assert named(first, 0) == expected(first, *SCHEMAS[:1])
