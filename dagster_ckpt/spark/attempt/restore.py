@@ -130,6 +130,10 @@ class AttemptRestorer:
         shutil.rmtree(directory.root, ignore_errors=True)  # a try of this very attempt that failed half-way
         return directory
 
+    @property
+    def _later(self) -> LaterRows:
+        return LaterRows.SET_ASIDE if self.options.roll_back_tables else LaterRows.KEEP
+
     # --- the three beginnings ----------------------------------------------------------------------------------
 
     def _adopt(self, directory: AttemptDirectory) -> None:
@@ -142,8 +146,7 @@ class AttemptRestorer:
     def _begin(self, directory: AttemptDirectory) -> None:
         for uid in self.pipeline.stages:
             ChannelLog.create(directory.stage(uid).log)
-        if self.options.roll_back_tables:
-            self.tables.empty(directory, self.reporter)
+        self.tables.begin(directory, self._later, self.reporter)
 
     def _build(self, directory: AttemptDirectory, decision: Restore) -> None:
         source = StoredSnapshot(
@@ -167,8 +170,7 @@ class AttemptRestorer:
                 self._rescale(directory, match)
             for uid in decision.stages.new:
                 ChannelLog.create(directory.stage(uid).log)
-            later = LaterRows.SET_ASIDE if self.options.roll_back_tables else LaterRows.KEEP
-            self.tables.restore(directory, decision, later, self.reporter)
+            self.tables.restore(directory, decision, self._later, self.reporter)
         except BaseException:
             shutil.rmtree(directory.root, ignore_errors=True)
             raise

@@ -225,12 +225,13 @@ class PipelineSinks:
             sink.take_over()
             note_published(attempt.stage(uid).root, sink.position())
 
-    def empty(self, attempt: AttemptDirectory, reporter: Reporter) -> None:
-        """Set aside whatever the sinks hold: the attempt begins without state."""
+    def begin(self, attempt: AttemptDirectory, later: LaterRows, reporter: Reporter) -> None:
+        """Set aside whatever the sinks hold, or keep it: the attempt begins without state, its batches count from 0."""
         sinks = list(self._two_phase())
-        _refuse_where_impossible(((uid, sink, None) for uid, _, sink in sinks))
+        if later is LaterRows.SET_ASIDE:
+            _refuse_where_impossible(((uid, sink, None) for uid, _, sink in sinks))
         for uid, name, sink in sinks:
-            self._roll_back(uid, None, LaterRows.SET_ASIDE, name, reporter)
+            self._roll_back(uid, None, later, name, reporter)
             note_published(attempt.stage(uid).root, sink.position())
 
     def restore(

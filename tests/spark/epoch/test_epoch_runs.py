@@ -197,3 +197,14 @@ def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -
     with pytest.raises(InvalidRequest, match=r"rows of the restore point: they are in .*table='sums'"):
         mine._refuse_another_table(StageUid("totals"), table, before)
     mine._refuse_another_table(StageUid("totals"), table, TableSnapshot(uri=table.place, head=7))
+
+
+def test_starting_without_state_on_tables_that_keep_their_rows_publishes_all_of_them_again(
+    lab: Lab, feed: Feed
+) -> None:
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    again = lab.run(pipeline, restore_from="none", roll_back_tables=False)
+    assert again.success, failure_text(again)
+    assert read_lines(lab.tables) == feed.expected_lines() + feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
