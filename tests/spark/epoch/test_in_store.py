@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from dagster_ckpt.operations.doctor import diagnose
 from dagster_ckpt.operations.export import export_snapshot
 from dagster_ckpt.operations.preview import preview_restore
 from dagster_ckpt.operations.verify import verify_snapshot
+from tests.removal import remove_tree
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 from tests.spark.epoch.test_kill import kill_a_run_when
@@ -36,7 +36,8 @@ def test_a_pipeline_lives_from_its_store_alone_and_older_checkpoints_leave_it(la
     """Restored by latest with the working directory lost, and by URI; then exported, and restored from that."""
     pipeline = shop(feed.folder, data_inline_threshold=0)
     for who, country in (("bob", "de"), ("eve", "it"), ("kim", "kr")):
-        shutil.rmtree(lab.folder / "work", ignore_errors=True)
+        if (lab.folder / "work").exists():
+            remove_tree(lab.folder / "work")
         result = lab.run(pipeline)
         assert result.success, failure_text(result)
         feed.customer(who, country)
@@ -66,7 +67,7 @@ def test_a_pipeline_lives_from_its_store_alone_and_older_checkpoints_leave_it(la
     copy = export_snapshot(found.stored, deployment.open_storage(str(lab.folder / "exported")))
     deployment.store.close()  # type: ignore[attr-defined]
     for path in (lab.folder / "work", lab.folder / "coordinator.db"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        remove_tree(path) if path.is_dir() else path.unlink()
     feed.order(("kim", 9))
     result = lab.run(pipeline, restore_from=copy.uri)
     assert result.success, failure_text(result)
@@ -112,7 +113,7 @@ def test_a_pipeline_moves_into_the_store_and_out_again_and_leaves_nothing_behind
         feed.order(("ann", 1))
         result = lab.run(pipeline)
         assert result.success, failure_text(result)
-        shutil.rmtree(lab.folder / "work")
+        remove_tree(lab.folder / "work")
     rows = list(lab.coordinator.open_storage("store://checkpoints").list(""))
     assert rows == []
     folders = {p.parts[-1] for p in (lab.folder / "checkpoints/shop").glob("chk-*")}

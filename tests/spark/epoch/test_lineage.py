@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from tests.removal import remove_tree
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
@@ -22,7 +23,7 @@ def kept(lab: Lab, to: Path) -> Path:
 
 def put_back(lab: Lab, backup: Path, part: str) -> None:
     for path in lab.folder.glob(part):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        remove_tree(path) if path.is_dir() else path.unlink()
     for path in backup.glob(part):
         target = lab.folder / path.name
         shutil.copytree(path, target) if path.is_dir() else shutil.copy2(path, target)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
+from tests.removal import remove_tree
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
@@ -13,7 +12,7 @@ from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 def test_a_damaged_working_directory_is_not_adopted_but_built_anew(lab: Lab, small_feed: Feed) -> None:
     pipeline = shop(small_feed.folder)
     assert lab.run(pipeline).success
-    shutil.rmtree(lab.folder / "work" / "shop" / "attempt-1" / "matched" / "query")
+    remove_tree(lab.folder / "work" / "shop" / "attempt-1" / "matched" / "query")
     small_feed.order(("ann", 6))
     result = lab.run(pipeline)
     assert result.success, failure_text(result)

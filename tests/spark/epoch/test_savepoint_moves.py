@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from tests.removal import remove_tree
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
@@ -25,7 +26,7 @@ def test_a_savepoint_whose_folder_was_moved_restores_by_its_new_path(lab: Lab, t
     moved = tmp_path / "another disk" / "kept"
     moved.parent.mkdir()
     shutil.move(place, moved)
-    shutil.rmtree(lab.coordinator.resolved_checkpoint_dir)  # it is self-contained: no checkpoint is needed
+    remove_tree(lab.coordinator.resolved_checkpoint_dir)  # it is self-contained: no checkpoint is needed
     result = lab.run(pipeline, restore_from=str(moved))
     assert result.success, failure_text(result)
     assert lab.record(pipeline).restored_id == 2

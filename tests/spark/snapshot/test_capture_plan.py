@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from dagster_ckpt.spark.snapshot.capture import (
     plan_capture,
     read_offsets,
 )
+from tests.removal import remove_tree
 from tests.spark.snapshot.fake_checkpoint import QUERY_ID, FakeQuery
 
 
@@ -159,7 +159,7 @@ def test_a_damaged_snapshot_archive_is_named(query: FakeQuery) -> None:
 
 def test_a_partition_folder_that_is_gone_is_noticed(query: FakeQuery) -> None:
     query.commit(2)
-    shutil.rmtree(query.query / "state/0/0")
+    remove_tree(query.query / "state/0/0")
     with pytest.raises(Declined, match="query/state/0/0 is gone"):
         plan_capture(query.query)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.upload import UploadMode
+from tests.removal import remove_tree
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.snapshot_help import Taken, take
 
@@ -66,7 +66,7 @@ def test_a_query_captured_while_it_runs_on_continues_elsewhere_row_for_row(
     original.finish()
 
     states = {one.number: w.state_rows(spark, stage / "query", kind, batch=one.batch) for one in taken[1:]}
-    shutil.rmtree(stage)  # a restored query must need nothing of the directory it was captured in
+    remove_tree(stage)  # a restored query must need nothing of the directory it was captured in
     for one in taken[1:]:
         elsewhere = tmp_path / f"restored-{one.number}"
         build_stage_directory(one.stored, one.snapshot, target_dir=elsewhere, new_query_id=str(uuid.uuid4()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import pytest
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.spark.snapshot.rescale import rescale_stage
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from tests.removal import remove_tree
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.operator_workloads import EVERY, Operators, write_events
 from tests.spark.snapshot.snapshot_help import take
@@ -38,7 +38,7 @@ def test_operators_restored_and_spread_go_on_as_if_nothing_had_happened(
     assert _late_rows(undisturbed) > 0
 
     one = take(FsspecCheckpointStorage((tmp_path / "storage").as_uri()), tmp_path / "stage", 1, batch=AT)
-    shutil.rmtree(tmp_path / "stage")
+    remove_tree(tmp_path / "stage")
     for name, counts in (("restored", ()), ("spread", (8, 2))):
         target = tmp_path / name
         build_stage_directory(one.stored, one.snapshot, target_dir=target, new_query_id=str(uuid.uuid4()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.errors import Corrupt, Declined
 from dagster_ckpt.spark.snapshot.capture import plan_capture
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from tests.removal import remove_tree
 from tests.spark.snapshot.fake_checkpoint import FakeQuery
 from tests.spark.snapshot.snapshot_help import take
 
@@ -55,7 +55,7 @@ def test_every_restored_generation_names_its_own_directory(
     one = take(storage, query.root, 1, inline_threshold=threshold)
     first = tmp_path / 'näher "daran" 50%'
     build_stage_directory(one.stored, one.snapshot, target_dir=first)
-    shutil.rmtree(query.root)
+    remove_tree(query.root)
     assert named(first, 0) == expected(first, *SCHEMAS[:1])
     assert named(first, 2) == expected(first, *SCHEMAS)
 

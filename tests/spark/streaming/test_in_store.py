@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE
+from tests.removal import remove_tree
 from tests.spark.streaming.lab import StreamLab, until
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
 
@@ -39,7 +39,7 @@ def test_a_stream_that_was_killed_goes_on_from_the_rows_and_retention_deletes_th
         running.wait_for_checkpoints(4)
         running.crash()
         running.join()
-        shutil.rmtree(lab.folder / "work")
+        remove_tree(lab.folder / "work")
 
         numbers.put(10)
         again = lab.start(pipeline, **settings)
