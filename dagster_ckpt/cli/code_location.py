@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["CodeOptions", "code_options", "declared_in", "definitions_in"]
+__all__ = ["CodeOptions", "code_options", "declared_in", "definitions_in", "job_in"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,17 @@ def definitions_in(code: CodeOptions) -> Iterator[dg.Definitions]:
                 yield value
     if not count:
         raise InvalidRequest("the code has no Dagster Definitions: name the module that has them")
+
+
+def job_in(code: CodeOptions, name: str) -> dg.JobDefinition:
+    """Return a job of the code. Raises NotFound, InvalidRequest."""
+    names: list[str] = []
+    for definitions in definitions_in(code):
+        jobs = {job.name: job for job in definitions.resolve_all_job_defs()}
+        if name in jobs:
+            return jobs[name]
+        names += [job for job in jobs if not job.startswith("__")]
+    raise NotFound(f"the code has no job {name!r}. It has: {', '.join(sorted(names)) or 'none'}")
 
 
 def declared_in(code: CodeOptions, pipeline: PipelineId) -> CheckpointedPipeline | None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from dagster_ckpt.cli.code_location import CodeOptions, code_options, definitions_in
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, job_in
 from dagster_ckpt.cli.context import ExitCode, Work
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 
@@ -169,7 +169,7 @@ def _in_process(
 ) -> Launched:
     import dagster as dg
 
-    found = _job(target.code, job)
+    found = job_in(target.code, job)
     if not os.environ.get("DAGSTER_HOME"):
         click.echo("note: DAGSTER_HOME is not set, so Dagster keeps no record of this run", err=True)
     with (
@@ -183,16 +183,6 @@ def _in_process(
         failures = tuple(_failures(result))
         status = "SUCCESS" if result.success else "FAILURE"
         return Launched(run_id=result.run_id, job=job, status=status, where="this process", failures=failures)
-
-
-def _job(code: CodeOptions, name: str) -> Any:
-    names: list[str] = []
-    for definitions in definitions_in(code):
-        jobs = {job.name: job for job in definitions.resolve_all_job_defs()}
-        if name in jobs:
-            return jobs[name]
-        names += [job for job in jobs if not job.startswith("__")]
-    raise NotFound(f"the code has no job {name!r}. It has: {', '.join(sorted(names)) or 'none'}")
 
 
 def _failures(result: Any) -> list[str]:

@@ -45,6 +45,7 @@ __all__ = [
     "find_snapshot",
     "list_history",
     "list_pipelines",
+    "pipeline_summary",
     "list_snapshots",
     "list_storage",
     "snapshot_of_run",
@@ -119,7 +120,12 @@ class PipelineSummary:
 
 def list_pipelines(deployment: Deployment) -> tuple[PipelineSummary, ...]:
     """Return every pipeline of the store. Raises Corrupt, Unavailable."""
-    return tuple(_pipeline(load_record(deployment.store, name)) for name in deployment.store.pipelines())
+    return tuple(pipeline_summary(deployment, name) for name in deployment.store.pipelines())
+
+
+def pipeline_summary(deployment: Deployment, pipeline: PipelineId) -> PipelineSummary:
+    """Return one pipeline of the store. Raises NotFound, Corrupt, Unavailable."""
+    return _pipeline(load_record(deployment.store, pipeline))
 
 
 def _pipeline(record: CoordinatorRecord) -> PipelineSummary:

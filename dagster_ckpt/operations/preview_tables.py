@@ -191,7 +191,7 @@ def _append(stage: StageSnapshot, cut: _Cut, table: Table, wanted: list[TableFil
 def _upsert(
     stage: StageSnapshot, cut: _Cut, table: Table, now: list[PublishRecord], then: list[PublishRecord]
 ) -> TablePreview:
-    shown, wanted = (lineage[0].buckets if lineage else {} for lineage in (now, then))
+    shown, wanted = (lineage[0].versions if lineage else {} for lineage in (now, then))
     located_versions(table.paths, wanted)
     changing = {bucket for bucket in {*shown, *wanted} if shown.get(bucket) != wanted.get(bucket)}
     unpublished = () if cut.is_published(table) else cut.prepared

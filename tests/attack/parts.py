@@ -57,9 +57,6 @@ SINGLE = {
 }
 """Single files, and where they are looked for."""
 
-NOT_TOLD = ("one bucket version of table newest",)
-"""Another deployment's single file of the same number: nobody can tell it (``docs/explanation/guarantees.md``)."""
-
 
 @dataclass(frozen=True)
 class Attack:
@@ -127,8 +124,6 @@ def attack_on(
     chosen = {Action.BACK: copy, Action.OVER: copy, Action.SWAPPED: other}.get(action)
     if part in WHOLE:
         return Attack(part, action, WHOLE[part], chosen)
-    if action is Action.SWAPPED and part in NOT_TOLD:
-        return None
     places = [deployment.root, *([chosen] if chosen is not None else [])]
     found = sorted(
         {

@@ -152,3 +152,15 @@ def test_a_working_directory_that_has_lost_a_file_of_its_sink_is_not_worked_on_i
         path.unlink()
     ours.epoch("next", 21)
     assert ours.tables == ours.truth(21)
+
+
+def test_a_bucket_of_another_deployment_is_told(ours: Deployment, theirs: Deployment) -> None:
+    """The same name and the same number: only its footer tells whose it is."""
+    versions = "tables/newest/_dagster_ckpt/versions"
+    newest = max(path.parent.name for path in (theirs.root / versions).glob("*/*.parquet"))
+    for bucket in (ours.root / versions / newest).glob("*.parquet"):
+        shutil.copy(theirs.root / versions / newest / bucket.name, bucket)
+    before = ours.tables
+    with pytest.raises(Corrupt, match=r"part-bucket-\d+\.parquet is of another history"):
+        ours.epoch("next", 15)
+    assert ours.tables == before

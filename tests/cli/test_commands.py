@@ -53,10 +53,11 @@ def test_list_shows_pipelines_history_and_the_storage_alone(world: World, run: P
 def test_one_damaged_record_does_not_hide_the_other_pipelines(world: World, run: Program) -> None:
     world.checkpoint(1)
     world.store.compare_and_set(PipelineId("broken"), 0, "[" * 200_000)
-    listed = run("list", code=1)
-    assert "chk-000001" in listed.stdout
-    assert "Error: broken: the coordinator's record cannot be read" in listed.stderr
-    run("list", "-p", "broken", code=4)
+    for what in ((), ("--pipelines",)):
+        listed = run("list", *what, code=1)
+        assert "chk-000001" in listed.stdout
+        assert "Error: broken: the coordinator's record cannot be read" in listed.stderr
+        run("list", "-p", "broken", *what, code=4)
 
 
 def test_show_tells_stages_offsets_and_state(world: World, run: Program) -> None:

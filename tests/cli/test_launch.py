@@ -129,7 +129,7 @@ def test_a_fork_is_started_from_the_other_pipelines_snapshot_by_its_place(
 
 def test_a_preview_reads_the_stages_from_the_code(run: Program, world: World) -> None:
     world.checkpoint(1)
-    found = run.json("preview", "chk-1", "-f", FILE)
+    found = run.json("preview", "chk-1", "-f", FILE, "--files-only")
     assert {s["uid"]: s["fate"] for s in found["stages"]} == {"totals": "restored", "written": "new"}
     assert found["warnings"] == []
 

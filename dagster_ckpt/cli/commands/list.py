@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import click
 
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.cli.output import moment, size
-from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.operations.catalog import (
+    PipelineSummary,
     SnapshotSummary,
     list_history,
-    list_pipelines,
     list_snapshots,
     list_storage,
+    pipeline_summary,
 )
+
+T = TypeVar("T")
 
 
 @command("list")
@@ -34,25 +38,36 @@ def list_(
         _list_storage(work)
         return ExitCode.FINE
     deployment = work.deployment
+    names, strict = [pipeline_id(pipeline)] if pipeline else deployment.store.pipelines(), bool(pipeline)
     if pipelines:
-        _list_pipelines(work)
-        return ExitCode.FINE
-    names = [pipeline_id(pipeline)] if pipeline else deployment.store.pipelines()
-    rows_of = list_history if history else list_snapshots
-    summaries: list[SnapshotSummary] = []
-    unreadable: list[str] = []
+        found, unreadable = _readable(names, lambda name: [pipeline_summary(deployment, name)], strict=strict)
+        _show_pipelines(work, found)
+    else:
+        rows_of = list_history if history else list_snapshots
+        summaries, unreadable = _readable(
+            names, lambda name: rows_of(deployment, name)[:limit], strict=strict
+        )
+        work.output.result(summaries)
+        work.output.table("", _SNAPSHOT_COLUMNS, [_row(s) for s in summaries])
+    for name, error in unreadable.items():
+        click.echo(f"Error: {name}: {error}", err=True)
+    return ExitCode.TROUBLE if unreadable else ExitCode.FINE
+
+
+def _readable(
+    names: Sequence[PipelineId], rows_of: Callable[[PipelineId], Iterable[T]], *, strict: bool
+) -> tuple[list[T], dict[PipelineId, Corrupt]]:
+    """Return what there is of each pipeline: one damaged record must not hide the other pipelines."""
+    found: list[T] = []
+    unreadable: dict[PipelineId, Corrupt] = {}
     for name in names:
         try:
-            summaries += rows_of(deployment, name)[:limit]
+            found += rows_of(name)
         except Corrupt as error:
-            if pipeline:
+            if strict:
                 raise
-            unreadable.append(f"{name}: {error}")  # one damaged record must not hide the other pipelines
-    work.output.result(summaries)
-    work.output.table("", _SNAPSHOT_COLUMNS, [_row(s) for s in summaries])
-    for told in unreadable:
-        click.echo(f"Error: {told}", err=True)
-    return ExitCode.TROUBLE if unreadable else ExitCode.FINE
+            unreadable[name] = error
+    return found, unreadable
 
 
 _SNAPSHOT_COLUMNS = (
@@ -60,8 +75,7 @@ _SNAPSHOT_COLUMNS = (
 )  # fmt: skip
 
 
-def _list_pipelines(work: Work) -> None:
-    found = list_pipelines(work.deployment)
+def _show_pipelines(work: Work, found: Sequence[PipelineSummary]) -> None:
     work.output.result(found)
     columns = (
         "pipeline",

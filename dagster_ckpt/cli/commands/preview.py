@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.cli.output import Output, size
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview, preview_restore
 from dagster_ckpt.operations.preview_tables import TablePreview
+
+if TYPE_CHECKING:
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 
 @command("preview")
@@ -24,6 +30,11 @@ from dagster_ckpt.operations.preview_tables import TablePreview
 )
 @click.option("--allow-non-restored-state", is_flag=True, help="Drop state of stages that are gone.")
 @click.option("--keep-rows", is_flag=True, help="Leave rows in tables that came after the restore point.")
+@click.option(
+    "--files-only",
+    is_flag=True,
+    help="With the code: answer at once, without starting its queries on a copy.",
+)
 @code_options
 def preview(
     work: Work,
@@ -34,11 +45,14 @@ def preview(
     claim_mode: str,
     allow_non_restored_state: bool,
     keep_rows: bool,
+    files_only: bool,
     code: CodeOptions,
 ) -> ExitCode:
     """Say what restoring SNAPSHOT would do. Exit code 1 when it would be refused.
 
-    With the pipeline's code (-m, -f or -w) its stages are compared as they are now, else as they last ran.
+    With the pipeline's code (-m, -f or -w) its stages are compared as they are now, and every query is started on a
+    copy, with Spark, into a null sink: that finds a query which cannot go on from the snapshot's state. Without the
+    code, stages are compared as they last ran.
     """
     options = RestoreOptions(
         restore_from=snapshot,
@@ -57,9 +71,32 @@ def preview(
         hooks=declared.hook_uids if declared else None,
         snapshot_of=pipeline_id(fork_of) if fork_of else None,
     )
+    if declared and found.is_possible and not files_only and not options.fork:
+        with work.output.busy("starting every query on a copy"):
+            found = _with_queries_tried(work, found, options, declared, code)
     work.output.result(found)
     show_preview(work.output, found)
     return ExitCode.FINE if found.is_possible else ExitCode.TROUBLE
+
+
+def _with_queries_tried(
+    work: Work,
+    found: RestorePreview,
+    options: RestoreOptions,
+    pipeline: CheckpointedPipeline,
+    code: CodeOptions,
+) -> RestorePreview:
+    """Return the preview after a trial with the resources of the code location."""
+    import dagster as dg
+
+    from dagster_ckpt.dagster.jobs.preview import with_queries_tried
+    from dagster_ckpt.dagster.names import COORDINATOR_KEY, preview_job_name
+
+    job = job_in(code, preview_job_name(pipeline.name))
+    snapshot = find_snapshot(work.deployment, options.restore_from, pipeline.name)
+    with dg.build_resources(dict(job.resource_defs)) as resources:
+        coordinator = getattr(resources, COORDINATOR_KEY)
+        return with_queries_tried(found, resources, pipeline, coordinator, snapshot)
 
 
 def show_preview(output: Output, found: RestorePreview) -> None:

@@ -15,9 +15,9 @@ from dagster_ckpt.dagster.checks.dry_run import resources_for_trial, try_restore
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.epoch import RestoreConfig
 from dagster_ckpt.dagster.names import PREVIEW_OP, preview_job_name
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, coordinator_of
 from dagster_ckpt.errors import CheckpointError, Unavailable
-from dagster_ckpt.operations.catalog import find_snapshot
+from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview, preview_restore
 
 
@@ -47,12 +47,7 @@ def build_preview_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
         )
         if config.try_queries and found.is_possible and not options.fork:
             snapshot = find_snapshot(deployment, options.restore_from, pipeline.name)
-            try:
-                try_restore(context.resources, pipeline, resource, snapshot)
-            except Unavailable:
-                raise
-            except CheckpointError as error:
-                found = replace(found, refusals=(str(error),))
+            found = with_queries_tried(found, context.resources, pipeline, resource, snapshot)
         for sentence in (*found.refusals, *found.warnings):
             context.log.warning(sentence)
         context.log.info(sentence_of(found))
@@ -79,6 +74,26 @@ def build_preview_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
         config=config,
         resource_keys=resources_for_trial(pipeline),
     )
+
+
+def with_queries_tried(
+    found: RestorePreview,
+    resources: Any,
+    pipeline: CheckpointedPipeline,
+    coordinator: CheckpointCoordinatorResource,
+    snapshot: FoundSnapshot,
+) -> RestorePreview:
+    """Return the preview with what starting every query on a copy of the snapshot has shown.
+
+    Raises Unavailable: it could not be tried.
+    """
+    try:
+        try_restore(resources, pipeline, coordinator, snapshot)
+    except Unavailable:
+        raise
+    except CheckpointError as error:
+        return replace(found, refusals=(str(error),))
+    return found
 
 
 def sentence_of(preview: RestorePreview) -> str:

@@ -61,7 +61,7 @@ class StagedFiles:
             flush_staged([self.root / file.staged for file in files])
         except FileNotFoundError as error:
             raise Corrupt(
-                f"{error.filename} is gone: it cannot be published; restore an earlier checkpoint"
+                f"{error.filename} is gone: it cannot be published; restore another checkpoint"
             ) from error
 
     def upload(self, files: Iterable[TableFile]) -> None:
@@ -108,7 +108,7 @@ class StagedFiles:
                     yield handle
         except FileNotFoundError as error:
             raise Corrupt(
-                f"{self.lake.uri}/{file.staged} is gone: its rows cannot be published; restore an earlier checkpoint"
+                f"{self.lake.uri}/{file.staged} is gone: its rows cannot be published; restore another checkpoint"
             ) from error
         except pa.ArrowInvalid as error:
             raise Corrupt(

@@ -91,11 +91,11 @@ def _path(stage_dir: Path, batch_id: int) -> Path:
 def _committable(path: Path) -> PreparedBatch:
     batch = read_record(PreparedBatch, path)
     if batch is None:
-        raise Corrupt(f"{path} is missing: the sink cannot publish this batch; restore an earlier checkpoint")
+        raise Corrupt(f"{path} is missing: the sink cannot publish this batch; restore another checkpoint")
     if str(batch.batch_id) != path.stem:
         raise Corrupt(
             f"{path} is the committable of batch {batch.batch_id}: it is not the file that was written there; restore "
-            "an earlier checkpoint"
+            "another checkpoint"
         )
     return batch
 

@@ -27,11 +27,14 @@ from dagster_ckpt.spark.files import (
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.table.records import (
     BUCKET_COLUMN,
+    BucketVersion,
     TablePaths,
     Upsert,
 )
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_SEAL = b"dagster_ckpt.lineage"
+"""Note in a version's footer: the history of the publish that wrote it, so that another's file of its name is told."""
 _ORDER_COLUMN = "__dagster_ckpt_order"
 
 
@@ -51,9 +54,10 @@ def write_versions(
     files: Sequence[TableFile],
     bases: Mapping[int, Path],
     targets: Mapping[int, Path],
+    lineage: str = "",
 ) -> None:
     """Write each target bucket that is not there yet: its base with the staged rows merged in, whole and
-    durably.
+    durably. ``lineage``: the history of the publish.
     """
     missing = {bucket: path for bucket, path in targets.items() if not path.exists()}
     if not missing:
@@ -63,7 +67,7 @@ def write_versions(
         rows = staged.filter(pc.equal(staged[BUCKET_COLUMN], pa.scalar(bucket))).drop_columns([BUCKET_COLUMN])
         base = bases.get(bucket)
         merged = merge_rows(rows if base is None else _concatenated([_read(base), rows]), mode.keys)
-        _write_whole(merged.replace_schema_metadata(_spark_schema(staged)), target)
+        _write_whole(merged.replace_schema_metadata(_notes(staged, lineage)), target)
 
 
 def merge_into_published(
@@ -85,21 +89,39 @@ def merge_into_published(
         scratch.rmdir()
 
 
-def located_versions(paths: TablePaths, buckets: Mapping[int, int]) -> dict[int, Path]:
-    """Return the file of each bucket's version. Raises Corrupt, naming it, when one is gone."""
-    versions = {bucket: paths.version(number, bucket) for bucket, number in buckets.items()}
-    for path in versions.values():
+def located_versions(paths: TablePaths, versions: Mapping[int, BucketVersion]) -> dict[int, Path]:
+    """Return the file of each bucket's version. Raises Corrupt, naming it, when one is gone or another history's."""
+    places = {bucket: paths.version(version.checkpoint_id, bucket) for bucket, version in versions.items()}
+    for bucket, path in places.items():
         if not path.exists():
             raise Corrupt(f"{path} is gone: the table cannot show this version; choose a later checkpoint")
-    return versions
+        if not _is_shown(paths, bucket, path):  # what readers see was looked at when it was shown
+            _refuse_foreign(path, versions[bucket])
+    return places
+
+
+def _is_shown(paths: TablePaths, bucket: int, version: Path) -> bool:
+    published = paths.bucket(bucket)
+    return published.exists() and published.samefile(version)
+
+
+def _refuse_foreign(path: Path, version: BucketVersion) -> None:
+    try:
+        written_by = (pq.read_metadata(path).metadata or {}).get(_SEAL, b"").decode()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise Corrupt(f"{path} is damaged: {error}; bring it back, or choose another checkpoint") from error
+    if written_by and version.lineage and written_by != version.lineage:
+        raise Corrupt(
+            f"{path} is of another history ({written_by}, its publish is of {version.lineage}): it was swapped. Bring "
+            "it back, or choose another checkpoint with restore_from"
+        )
 
 
 def show_versions(paths: TablePaths, versions: Mapping[int, Path]) -> None:
     """Let the published table show exactly these versions, bucket by bucket."""
     for bucket, path in versions.items():
-        published = paths.bucket(bucket)
-        if not (published.exists() and published.samefile(path)):
-            replace_by_link(path, published)
+        if not _is_shown(paths, bucket, path):
+            replace_by_link(path, paths.bucket(bucket))
     wanted = {paths.bucket(bucket) for bucket in versions}
     for published in paths.root.glob("part-bucket-*.parquet"):
         if published not in wanted:
@@ -121,14 +143,15 @@ def merge_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     return rows.take(order)
 
 
-def _spark_schema(staged: pa.Table) -> dict[bytes, bytes] | None:
-    """Return Spark's own note of the rows' types, from which Spark reads a file back, less our bucket column."""
-    note = (staged.schema.metadata or {}).get(_SPARK_SCHEMA)
-    if note is None:
-        return None
-    schema = parse_json(note)
-    schema["fields"] = [column for column in schema["fields"] if column["name"] != BUCKET_COLUMN]
-    return {_SPARK_SCHEMA: json.dumps(schema).encode()}
+def _notes(staged: pa.Table, lineage: str) -> dict[bytes, bytes]:
+    """Return a version's notes: the seal, and Spark's own of the rows' types, from which Spark reads a file back."""
+    notes = {_SEAL: lineage.encode()} if lineage else {}
+    spark = (staged.schema.metadata or {}).get(_SPARK_SCHEMA)
+    if spark is not None:
+        schema = parse_json(spark)
+        schema["fields"] = [column for column in schema["fields"] if column["name"] != BUCKET_COLUMN]
+        notes[_SPARK_SCHEMA] = json.dumps(schema).encode()
+    return notes
 
 
 def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
@@ -149,11 +172,9 @@ def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
     try:
         return pq.read_table(path, columns=columns, partitioning=None, coerce_int96_timestamp_unit="us")
     except FileNotFoundError as error:
-        raise Corrupt(
-            f"{path} is gone: its rows cannot be published; restore an earlier checkpoint"
-        ) from error
+        raise Corrupt(f"{path} is gone: its rows cannot be published; restore another checkpoint") from error
     except pa.ArrowInvalid as error:
-        raise Corrupt(f"{path} is damaged: {error}; restore an earlier checkpoint") from error
+        raise Corrupt(f"{path} is damaged: {error}; restore another checkpoint") from error
 
 
 def _write_whole(rows: pa.Table, target: Path) -> None:

@@ -17,6 +17,7 @@ from dagster_ckpt.spark.table.publish import begin_and_finish, from_last_replaci
 from dagster_ckpt.spark.table.records import (
     SEED,
     Append,
+    BucketVersion,
     PublishRecord,
     TableState,
     Upsert,
@@ -83,14 +84,19 @@ def _seed_record(
     shown, replaces = from_last_replacing(batches)
     prepared = [file for batch in shown for file in batch.files]
     files: tuple[TableFile, ...] = ()
-    buckets: dict[int, int] = {}
+    versions: dict[int, BucketVersion] = {}
     match source.mode:
         case Append():
             files = unique_files([*(file for record in lineage for file in record.files), *prepared])
             _link_files(source, target, files)
         case Upsert() as mode:
-            buckets = _merge_into(
-                target, source, mode, before.buckets if before and not replaces else {}, prepared
+            versions = _merge_into(
+                target,
+                source,
+                mode,
+                before.versions if before and not replaces else {},
+                prepared,
+                attempt=attempt,
             )
         case _:
             assert_never(source.mode)
@@ -102,7 +108,8 @@ def _seed_record(
         epoch=attempt.epoch,
         lineage=attempt.lineage,
         files=files,
-        buckets=buckets,
+        buckets=dict.fromkeys(versions, SEED),
+        bucket_lineages={b: v.lineage for b, v in versions.items() if v.lineage != attempt.lineage},
     )
 
 
@@ -115,13 +122,26 @@ def _link_files(source: Table, target: Table, files: Sequence[TableFile]) -> Non
 
 
 def _merge_into(
-    target: Table, source: Table, mode: Upsert, before: dict[int, int], prepared: Sequence[TableFile]
-) -> dict[int, int]:
+    target: Table,
+    source: Table,
+    mode: Upsert,
+    before: dict[int, BucketVersion],
+    prepared: Sequence[TableFile],
+    *,
+    attempt: AttemptId,
+) -> dict[int, BucketVersion]:
+    """Link or write the target's first version of every bucket, and return it: linked ones stay of their history."""
     versions = located_versions(source.paths, before)
     touched = touched_buckets(source.paths.root, prepared)
     seeds = {bucket: target.paths.version(SEED, bucket) for bucket in {*before, *touched}}
-    for bucket in set(before) - set(touched):
+    linked = set(before) - set(touched)
+    for bucket in linked:
         link_or_copy(versions[bucket], seeds[bucket])
     merged = {bucket: seeds[bucket] for bucket in touched}
-    write_versions(source.paths.root, mode, files=prepared, bases=versions, targets=merged)
-    return dict.fromkeys(seeds, SEED)
+    write_versions(
+        source.paths.root, mode, files=prepared, bases=versions, targets=merged, lineage=attempt.lineage
+    )
+    return {
+        bucket: BucketVersion(SEED, before[bucket].lineage if bucket in linked else attempt.lineage)
+        for bucket in seeds
+    }

@@ -19,6 +19,7 @@ from dagster_ckpt.spark.table.buckets import located_versions, show_versions, to
 from dagster_ckpt.spark.table.log import Table, refuse_fenced, refuse_half_rolled_back, refuse_written_through
 from dagster_ckpt.spark.table.records import (
     Append,
+    BucketVersion,
     PublishRecord,
     TableState,
     Upsert,
@@ -86,10 +87,10 @@ def explain_files(table: Table, state: TableState) -> None:
         raise Corrupt(
             f"the publish record of checkpoint {state.head} of table {table.uri} is another history's "
             f"({head.lineage or 'none'}, the table's is {state.head_lineage}): it was swapped. Bring it back, or "
-            "choose an earlier snapshot with restore_from"
+            "choose another snapshot with restore_from"
         )
     if isinstance(table.mode, Upsert):
-        show_versions(table.paths, located_versions(table.paths, _buckets_of(table, state.head)))
+        show_versions(table.paths, located_versions(table.paths, _versions_of(table, state.head)))
         return
     wanted = {file.name for record in table.lineage(state.head) for file in record.files}
     missing, extra = wanted - table.visible(), table.visible() - wanted
@@ -115,16 +116,17 @@ def new_record(
     shown, replaces = from_last_replacing(batches)
     files = tuple(file for batch in shown for file in batch.files)
     before_schema, row_schema = _schema_of(table, parent), shown[-1].row_schema
-    buckets: dict[int, int] = {}
+    versions: dict[int, BucketVersion] = {}
     match table.mode:
         case Append():
             pass
         case Upsert():
-            before = {} if replaces else _buckets_of(table, parent)
+            before = {} if replaces else _versions_of(table, parent)
             touched = set(touched_buckets(table.paths.root, files))
             if before and not has_same_columns(before_schema, row_schema):
                 touched |= before.keys()  # every file of the table has the same columns
-            buckets = {**before, **dict.fromkeys(sorted(touched), checkpoint_id)}
+            mine = BucketVersion(checkpoint_id, attempt.lineage)
+            versions = {**before, **dict.fromkeys(sorted(touched), mine)}
         case _:
             assert_never(table.mode)
     return PublishRecord(
@@ -134,7 +136,8 @@ def new_record(
         epoch=attempt.epoch,
         lineage=attempt.lineage,
         files=files,
-        buckets=buckets,
+        buckets={bucket: version.checkpoint_id for bucket, version in versions.items()},
+        bucket_lineages={b: v.lineage for b, v in versions.items() if v.lineage != attempt.lineage},
         replaces=replaces,
         row_schema=row_schema if replaces else merged(before_schema, row_schema),
     )
@@ -183,7 +186,7 @@ def finish(table: Table, state: TableState, record: PublishRecord) -> TableState
                 move_whole(place, table.paths.published(name))
             flush_to_disk(table.paths.root)
         case Upsert():
-            show_versions(table.paths, located_versions(table.paths, record.buckets))
+            show_versions(table.paths, located_versions(table.paths, record.versions))
         case _:
             assert_never(table.mode)
     update = {
@@ -201,35 +204,39 @@ def make_versions(table: Table, record: PublishRecord) -> None:
     """Write the bucket versions of a publish that do not exist yet; a table without buckets has none."""
     if isinstance(table.mode, Append):
         return
-    before = {} if record.replaces else _buckets_of(table, record.parent)
+    before = {} if record.replaces else _versions_of(table, record.parent)
     mine = [bucket for bucket, number in record.buckets.items() if number == record.checkpoint_id]
+    targets = {bucket: table.paths.version(record.checkpoint_id, bucket) for bucket in mine}
+    missing = {bucket for bucket, path in targets.items() if not path.exists()}
     write_versions(
         table.paths.root,
         table.mode,
         files=record.files,
-        bases={bucket: table.paths.version(before[bucket], bucket) for bucket in mine if bucket in before},
-        targets={bucket: table.paths.version(record.checkpoint_id, bucket) for bucket in mine},
+        bases=located_versions(table.paths, {b: before[b] for b in missing if b in before}),
+        targets=targets,
+        lineage=record.lineage,
     )
 
 
 def check_versions(table: Table, record: PublishRecord) -> None:
     """Raise Corrupt, naming the file, where a bucket version of a publish is gone and cannot be made again."""
-    versions = {b: number for b, number in record.buckets.items() if number != record.checkpoint_id}
-    mine = set(record.buckets) - set(versions)
-    if any(not table.paths.version(record.checkpoint_id, bucket).exists() for bucket in mine):
+    number = record.checkpoint_id
+    missing = {b for b, n in record.buckets.items() if n == number and not table.paths.version(n, b).exists()}
+    versions = {bucket: version for bucket, version in record.versions.items() if bucket not in missing}
+    if missing:
         touched_buckets(table.paths.root, record.files)
-        before = {} if record.replaces else _buckets_of(table, record.parent)
-        versions |= {bucket: before[bucket] for bucket in mine if bucket in before}
+        before = {} if record.replaces else _versions_of(table, record.parent)
+        located_versions(table.paths, {bucket: before[bucket] for bucket in missing if bucket in before})
     located_versions(table.paths, versions)
 
 
-def _buckets_of(table: Table, number: int | None) -> dict[int, int]:
+def _versions_of(table: Table, number: int | None) -> dict[int, BucketVersion]:
     if number is None:
         return {}
     record = table.record(number)
     if record is None:
         raise Corrupt(f"table {table.uri}: publish {number} is gone from its log; restore a later checkpoint")
-    return record.buckets
+    return record.versions
 
 
 def locate_hidden(table: Table, files: Iterable[TableFile]) -> dict[str, Path]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -59,6 +59,14 @@ class TableDescription(Record):
     mode: TableMode
 
 
+class BucketVersion(NamedTuple):
+    """One bucket as a publish left it."""
+
+    checkpoint_id: int
+    lineage: str
+    """History of the publish that wrote it; empty: not known, the file may be anybody's."""
+
+
 class PublishRecord(Record):
     """One publish, written durably before its first file moves: after a crash it is finished from this
     record.
@@ -77,12 +85,22 @@ class PublishRecord(Record):
     files: tuple[TableFile, ...]
     buckets: dict[int, int] = Field(default_factory=dict)
     """Upsert: for every bucket of the table the checkpoint id whose version is current."""
+    bucket_lineages: dict[int, str] = Field(default_factory=dict)
+    """Upsert: history of the version, for buckets that an attempt of another history wrote."""
     replaces: bool = False
     """Upsert: these rows are all there are (output mode *complete*); nothing of the parent is in it."""
     row_schema: str = ""
     """Spark schema of the rows, so that a change of it can be told; empty: written by an earlier version."""
     origin: str = ""
     """Where a fork's first rows come from, for people."""
+
+    @property
+    def versions(self) -> dict[int, BucketVersion]:
+        """Upsert: the current version of every bucket."""
+        return {
+            bucket: BucketVersion(number, self.bucket_lineages.get(bucket, self.lineage))
+            for bucket, number in self.buckets.items()
+        }
 
 
 class TableState(Record):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
+from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.files import classified, flush_to_disk, move_whole
 from dagster_ckpt.spark.sink.committables import TableFile
@@ -29,6 +30,7 @@ from dagster_ckpt.spark.table.publish import (
 from dagster_ckpt.spark.table.records import (
     SEED,
     Append,
+    BucketVersion,
     PublishRecord,
     TableState,
     Upsert,
@@ -99,8 +101,8 @@ class _Target:
         return self.record.checkpoint_id if self.record is not None else None
 
     @property
-    def buckets(self) -> dict[int, int]:
-        return self.record.buckets if self.record is not None else {}
+    def versions(self) -> dict[int, BucketVersion]:
+        return self.record.versions if self.record is not None else {}
 
     @property
     def through_batch(self) -> int | None:
@@ -123,11 +125,12 @@ def _target(table: Table, cut: SinkCut | None, attempt: AttemptId) -> _Target:
     if record is not None:
         _refuse_another_publish(table, record, cut)
     else:
-        made = new_record(
-            table, cut.snapshot.head, cut.batches, checkpoint_id=cut.checkpoint_id, attempt=attempt
-        )
+        last = cut.batches[-1]
         # The cut's own history: a publish that its attempt began finds the same.
-        record = made.model_copy(update={"epoch": cut.batches[-1].epoch, "lineage": cut.batches[-1].lineage})
+        own = AttemptId(last.lineage, CoordinatorEpoch(last.epoch))
+        record = new_record(
+            table, cut.snapshot.head, cut.batches, checkpoint_id=cut.checkpoint_id, attempt=own
+        )
     published = [file for one in chain for file in one.files]
     return _Target(record, unique_files([*published, *prepared]))
 
@@ -184,7 +187,7 @@ def _converge(table: Table, state: TableState, target: _Target, attempt: Attempt
         extra = table.visible() - {file.name for file in target.files}
     if target.record is not None:
         make_versions(table, table.add_record(target.record))
-    versions = located_versions(table.paths, target.buckets)
+    versions = located_versions(table.paths, target.versions)
     update = {
         "epoch": attempt.epoch,
         "lineage": attempt.lineage,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
 from dagster_ckpt import (
     CheckpointedPipeline,
     checkpointed_pipeline,
@@ -13,6 +15,7 @@ from dagster_ckpt import (
     spark_sink,
     spark_source,
 )
+from dagster_ckpt.cli.app import main
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_totals
 
@@ -54,6 +57,29 @@ def previewed(lab: Lab, pipeline: CheckpointedPipeline) -> str | None:
     return said if "would be refused" in said else None
 
 
+LOCATION = """
+from pathlib import Path
+from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, build_pipeline_definitions
+from tests.spark.epoch.test_changed_query import counted, spending
+
+pipeline = spending(Path({orders!r}), {count})
+defs = build_pipeline_definitions(
+    pipeline,
+    coordinator=CheckpointCoordinatorResource(base_dir={base!r}, table_dir={tables!r}),
+    spark=SparkSessionResource(master="local[2,3]"),
+)
+"""
+
+
+def previewed_by_command(lab: Lab, folder: Path, name: str, count: str, *more: str) -> Result:
+    """What the command says with the code of a location whose pipeline counts in this way."""
+    code = folder / f"{name}.py"
+    places = {"orders": str(folder), "base": str(lab.folder), "tables": str(lab.tables)}
+    code.write_text(LOCATION.format(count=count, **places))
+    arguments = ["preview", "chk-1", "-p", "spending", "--base", str(lab.folder), "-f", str(code), *more]
+    return CliRunner().invoke(main, arguments)
+
+
 def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_it_is_changed_back(
     lab: Lab, small_feed: Feed
 ) -> None:
@@ -80,6 +106,14 @@ def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_i
     refusal = previewed(lab, other)
     assert refusal is not None
     assert "stage 'totals' cannot go on from its state: it was made by groupBy(customer)" in refusal
+    changed_count = "lambda a, b: a.union(b).groupBy('customer').agg({'customer': 'count', 'amount': 'sum'})"
+    told = previewed_by_command(lab, small_feed.folder, "changed", changed_count)
+    assert told.exit_code == 1, told.output
+    assert "refused: stage 'totals' cannot go on from its state" in told.output
+    unlooked = previewed_by_command(lab, small_feed.folder, "unlooked", changed_count, "--files-only")
+    assert unlooked.exit_code == 0, unlooked.output
+    fine = previewed_by_command(lab, small_feed.folder, "fine", "lambda a, b: counted(a.union(b))")
+    assert fine.exit_code == 0, fine.output
     again = lab.run(right)
     assert again.success, failure_text(again)
     assert read_totals(lab.tables) == {"ann": (4, 22), "bob": (2, 2)}

@@ -175,3 +175,45 @@ EVERY = (
     Operators("group-state-with-timeouts", _group_state),
     Operators("processor-with-timers-and-initial-state", _processor_with_timers),
 )
+
+
+def with_time_to_live(spark: SparkSession, folder: Path) -> DataFrame:
+    """Values, lists and maps that live for an hour, and one value that is gone in the next batch."""
+    from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+    hour = 3_600_000
+
+    class Remembering(StatefulProcessor):
+        """Tells of each key how many rows it remembers in each kind of state."""
+
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self.count = handle.getValueState("count", "n long", hour)
+            self.brief = handle.getValueState("brief", "n long", 1)
+            self.seen = handle.getListState("seen", "v long", hour)
+            self.values = handle.getMapState("values", "v long", "n long", hour)
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+            import pandas as pd
+
+            count = self.count.get()[0] if self.count.exists() else 0
+            brief = 1_000_000 if self.brief.exists() else 0
+            for frame in rows:
+                for value in sorted(frame["v"].tolist()):
+                    count += 1
+                    self.seen.appendValue((value,))
+                    self.values.updateValue((value,), (count,))
+            self.count.update((count,))
+            self.brief.update((count,))
+            listed, mapped = len(list(self.seen.get())), len(list(self.values.keys()))
+            yield pd.DataFrame(
+                {"tag": ["ttl"], "k": [key[0]], "n": [brief + 10_000 * count + 100 * listed + mapped]}
+            )
+
+        def close(self) -> None:
+            return None
+
+    return (
+        events(spark, folder / "a")
+        .groupBy("k")
+        .transformWithStateInPandas(Remembering(), OUT, "Append", "ProcessingTime")
+    )

@@ -13,7 +13,7 @@ from dagster_ckpt.spark.snapshot.rescale import rescale_stage
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from tests.removal import remove_tree
 from tests.spark.snapshot import capture_workloads as w
-from tests.spark.snapshot.operator_workloads import EVERY, Operators, write_events
+from tests.spark.snapshot.operator_workloads import EVERY, ROCKS2, Operators, with_time_to_live, write_events
 from tests.spark.snapshot.snapshot_help import take
 
 if TYPE_CHECKING:
@@ -46,6 +46,29 @@ def test_operators_restored_and_spread_go_on_as_if_nothing_had_happened(
             assert rescale_stage(spark, stage_dir=target, partitions=partitions).after == partitions
         continued = w.start(operators.build(spark, tmp_path), "append", target).finish()
         assert [rows for rows in continued.batches.values() if rows] == expected, name
+
+
+def test_state_with_a_time_to_live_is_restored_and_runs_out_as_before(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # With a clock of its own Spark runs batches without data for ever: the query would never have processed all.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    ROCKS2.apply(spark)
+    try:
+        for number in range(3):
+            write_events(tmp_path / "a", number)
+        undisturbed = w.start(with_time_to_live(spark, tmp_path), "append", tmp_path / "stage").finish()
+        one = take(FsspecCheckpointStorage((tmp_path / "storage").as_uri()), tmp_path / "stage", 1, batch=AT)
+        remove_tree(tmp_path / "stage")
+        target = tmp_path / "restored"
+        build_stage_directory(one.stored, one.snapshot, target_dir=target, new_query_id=str(uuid.uuid4()))
+        continued = w.start(with_time_to_live(spark, tmp_path), "append", target).finish()
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+    assert undisturbed.after(AT)
+    assert continued.batches == undisturbed.after(AT)
+    told = [row[2] for rows in continued.batches.values() for row in rows]
+    assert all(10_000 < number < 1_000_000 for number in told), "an hour has not passed, a millisecond has"
 
 
 def _late_rows(recorded: w.Recorded) -> int:
