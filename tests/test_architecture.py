@@ -115,7 +115,7 @@ FLOORS = {
     "dagster_ckpt.dagster": (
         "names",
         "alarm_facts asset options resources table_assets",
-        "events",
+        "events pipeline_resources",
         "attempt",
         "checks lease",
         "turn",

@@ -6,6 +6,7 @@
 |---|---|
 | ``names`` | names of jobs, ops, tags and resources; imports no Dagster |
 | ``resources`` | the coordinator and the Spark session as Dagster resources |
+| ``pipeline_resources`` | resources of one pipeline beside those of others |
 | ``options`` | settings of one pipeline: how it shows in Dagster, what watches it |
 | ``definitions`` | the one call that turns pipelines into Dagster definitions |
 | ``asset`` | the checkpoints asset, and a checkpoint as its events |

@@ -16,8 +16,8 @@ from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.dagster.asset import history_metadata, not_published
 from dagster_ckpt.dagster.events import DagsterEvents
-from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, SPARK_KEY, epoch_job_name
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, spark_of
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced
 from dagster_ckpt.runtime.attempt_setup import Admit, admit_anyone
 from dagster_ckpt.spark.attempt.attempt import Attempt, PipelineSetup
@@ -84,7 +84,7 @@ class PipelineAttempt:
             listeners=[self.events],
             tell_tables=self.events.table_changed,
             library_version=__version__,
-            hook_resources=context.resources,
+            hook_resources=resources_of(context, pipeline.name),
             admit=admit,
         )
         self._attempt = Attempt.open(setup, EpochGateway, lease=Lease(reads_mailbox=False))
@@ -95,7 +95,7 @@ class PipelineAttempt:
     @staticmethod
     def is_open(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> bool:
         """Return True where this process has opened the run's attempt."""
-        return coordinator_of(context).remembered((pipeline.name, context.run_id)) is not None
+        return coordinator_of(context, pipeline.name).remembered((pipeline.name, context.run_id)) is not None
 
     @classmethod
     def of(
@@ -108,7 +108,7 @@ class PipelineAttempt:
         admit: Admit = admit_anyone,
     ) -> PipelineAttempt:
         """Return this run's attempt, opening it on first use in this process. Raises Occupied where ``admit`` does."""
-        resource = coordinator_of(context)
+        resource = coordinator_of(context, pipeline.name)
         key = (pipeline.name, context.run_id)
         attempt: PipelineAttempt | None = resource.remembered(key)
         if attempt is None:
@@ -129,7 +129,9 @@ class PipelineAttempt:
     def run_stage(self, context: dg.OpExecutionContext, uid: StageUid) -> None:
         """Run one stage; a decision of the failure manager becomes a retry of the op or a failure of the run."""
         retries_left = self._resource.snapshot_retries - context.retry_number
-        arguments = StageArguments(config=context.op_config or {}, resources=context.resources)
+        arguments = StageArguments(
+            config=context.op_config or {}, resources=resources_of(context, self.pipeline.name)
+        )
         try:
             self.epoch().run_stage(uid, arguments, retries_left=max(0, retries_left))
         except RetryStage as error:
@@ -224,8 +226,7 @@ class PipelineAttempt:
 
     def _session(self) -> SparkSession:
         """The Spark session of the op that runs now."""
-        session: SparkSession = getattr(self._context.resources, SPARK_KEY).session
-        return session
+        return spark_of(self._context, self.pipeline.name).session
 
     # --- the end -----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
@@ -21,6 +22,7 @@ from dagster_ckpt.dagster.jobs.stop import build_stop_job
 from dagster_ckpt.dagster.jobs.streaming import build_streaming_job
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_name
 from dagster_ckpt.dagster.options import PipelineOptions, options_of, refuse_unknown
+from dagster_ckpt.dagster.pipeline_resources import own_resources
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, SparkSessionResource
 from dagster_ckpt.dagster.schedules import build_savepoint_schedule
 from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm
@@ -82,7 +84,8 @@ def build_pipeline_definitions(
     resource = coordinator or CheckpointCoordinatorResource()
     for pipeline in pipelines:
         resource.check_settings(pipeline)
-    jobs = {p.name: _jobs(p, options_of(options, p.name)) for p in pipelines}
+    bound = {COORDINATOR_KEY: resource, SPARK_KEY: spark or SparkSessionResource()}
+    jobs = {p.name: _jobs(p, options_of(options, p.name), bound) for p in pipelines}
     return dg.Definitions(
         jobs=[job for of_one in jobs.values() for job in of_one.all],
         assets=[a for p in pipelines for a in _assets(p, options_of(options, p.name))],
@@ -91,17 +94,27 @@ def build_pipeline_definitions(
             s for p in pipelines for s in _sensors(p, options_of(options, p.name), jobs[p.name], resource)
         ],
         schedules=[s for p in pipelines for s in _schedules(p, options_of(options, p.name))],
-        resources={COORDINATOR_KEY: resource, SPARK_KEY: spark or SparkSessionResource()},
+        resources={k: v for p in pipelines for k, v in own_resources(p.name, bound).items()},
     )
 
 
-def _jobs(pipeline: CheckpointedPipeline, options: PipelineOptions) -> PipelineJobs:
-    epoch = build_epoch_job(pipeline, concurrent_runs=options.concurrent_runs)
+def _jobs(
+    pipeline: CheckpointedPipeline, options: PipelineOptions, resources: Mapping[str, Any]
+) -> PipelineJobs:
+    found = options.concurrent_runs
+    epoch = build_epoch_job(pipeline, resources=resources, concurrent_runs=found)
     return PipelineJobs(
-        running=(epoch, build_streaming_job(pipeline, concurrent_runs=options.concurrent_runs)),
-        restore=build_restore_job(pipeline, epoch),
-        snapshots=(build_savepoint_job(pipeline), build_checkpoint_job(pipeline)),
-        others=(build_stop_job(pipeline), build_preview_job(pipeline), build_dispose_job(pipeline)),
+        running=(epoch, build_streaming_job(pipeline, resources=resources, concurrent_runs=found)),
+        restore=build_restore_job(pipeline, epoch, resources=resources),
+        snapshots=(
+            build_savepoint_job(pipeline, resources=resources),
+            build_checkpoint_job(pipeline, resources=resources),
+        ),
+        others=(
+            build_stop_job(pipeline, resources=resources),
+            build_preview_job(pipeline, resources=resources),
+            build_dispose_job(pipeline, resources=resources),
+        ),
     )
 
 
@@ -136,7 +149,7 @@ def _sensors(
     coordinator: CheckpointCoordinatorResource,
 ) -> Iterator[dg.SensorDefinition]:
     yield build_safety_net_sensor(pipeline, coordinator=coordinator)
-    yield from build_run_status_sensors(pipeline, jobs=jobs.owning)
+    yield from build_run_status_sensors(pipeline, jobs=jobs.owning, coordinator=coordinator)
     yield build_failure_alarm(
         pipeline, coordinator=coordinator, policy=options.alarm_policy, notify=options.notify
     )

@@ -11,6 +11,12 @@ from dagster_ckpt.core.ids import PipelineId
 COORDINATOR_KEY = "checkpoint_coordinator"
 SPARK_KEY = "spark"
 
+
+def own_resource_key(pipeline: PipelineId, key: str) -> str:
+    """Return the key of a pipeline's resource where the resources of several pipelines meet."""
+    return f"{pipeline}__{key}"
+
+
 # --- ops, as run configs name them ------------------------------------------------------------------------------
 
 RESTORE_OP = "restore"

@@ -15,7 +15,6 @@ from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_
 from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.settings import NamedSettings, our_name
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
-from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -320,12 +319,6 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
     def remembered(self, key: tuple[str, str]) -> Any:
         """The attempt this run has opened in this process, or None."""
         return self._attempts.get(key)
-
-
-def coordinator_of(context: Any) -> CheckpointCoordinatorResource:
-    """Return the coordinator resource of a running op or check."""
-    resource: CheckpointCoordinatorResource = getattr(context.resources, COORDINATOR_KEY)
-    return resource
 
 
 _FROM_ENV = (dg.EnvVar, type(dg.EnvVar.int("")))

@@ -29,7 +29,7 @@ from dagster_ckpt.core.supervision.owner import Alive, Silent
 from dagster_ckpt.dagster.events import without_locks
 from dagster_ckpt.dagster.lease import owner_of
 from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, stop_job_name
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.ports import Clock
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied
@@ -78,7 +78,7 @@ class Turn:
         """Return the turn of the run an op belongs to."""
         without_locks(context.log)
         return cls(
-            records=RecordStore(coordinator_of(context).store()),
+            records=RecordStore(coordinator_of(context, pipeline.name).store()),
             pipeline=pipeline,
             instance=context.instance,
             run_id=context.run_id,

@@ -28,7 +28,6 @@ from dagster_ckpt.testing.coordinator.world import World
 from tests.records import stored_record
 from tests.spark.epoch.small_pipeline import shop
 
-COORDINATOR_KEY = "checkpoint_coordinator"
 AGO = 1000.0
 """Seconds between the beginning of a test's story and now."""
 

@@ -12,7 +12,7 @@ from dagster_ckpt.core.supervision.alarms import AlarmFacts, age_of
 from dagster_ckpt.dagster.alarm_facts import alarm_facts
 from dagster_ckpt.dagster.asset import AGE_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
 
 
 def build_age_check(pipeline: PipelineId, *, max_age: timedelta | None) -> dg.AssetChecksDefinition:
@@ -23,10 +23,10 @@ def build_age_check(pipeline: PipelineId, *, max_age: timedelta | None) -> dg.As
         asset=checkpoints_asset_key(pipeline),
         name=AGE_CHECK,
         description=f"The newest completed checkpoint is {bound}.",
-        required_resource_keys={COORDINATOR_KEY},
+        required_resource_keys=own_keys(pipeline, [COORDINATOR_KEY]),
     )
     def checkpoint_age(context) -> dg.AssetCheckResult:  # type: ignore[no-untyped-def]
-        resource = coordinator_of(context)
+        resource = coordinator_of(context, pipeline)
         return age_result(alarm_facts(resource.store(), pipeline, now=time.time()), max_age=max_age)
 
     return checkpoint_age

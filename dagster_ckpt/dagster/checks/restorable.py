@@ -12,7 +12,7 @@ from dagster_ckpt.dagster.asset import RESTORABLE_CHECK, Restorable, checkpoints
 from dagster_ckpt.dagster.checks.chosen_snapshot import CheckConfig, report_restorable, target_of
 from dagster_ckpt.dagster.checks.dry_run import StageTrial, resources_for_trial, try_restore
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys, resources_of
 from dagster_ckpt.errors import CheckpointError, Unavailable
 
 
@@ -26,12 +26,12 @@ def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefi
             "Spark reads all state of the newest checkpoint (or the one its config names) and starts every stage from "
             "it, in a scratch directory and into a null sink."
         ),
-        required_resource_keys={COORDINATOR_KEY, *resources_for_trial(pipeline)},
+        required_resource_keys=own_keys(pipeline.name, {COORDINATOR_KEY, *resources_for_trial(pipeline)}),
     )
     def checkpoint_restorable(
         context: dg.AssetCheckExecutionContext, config: CheckConfig
     ) -> dg.AssetCheckResult:
-        resource = coordinator_of(context)
+        resource = coordinator_of(context, pipeline.name)
         began = time.monotonic()
         try:
             found = target_of(resource, pipeline.name, config.checkpoint)
@@ -42,7 +42,7 @@ def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefi
         if isinstance(found, dg.AssetCheckResult):
             return found
         try:
-            trials = try_restore(context.resources, pipeline, resource, found)
+            trials = try_restore(resources_of(context, pipeline.name), pipeline, resource, found)
         except Unavailable:
             raise
         except CheckpointError as error:

@@ -11,7 +11,7 @@ from dagster_ckpt.core.supervision.alarms import AlarmFacts
 from dagster_ckpt.dagster.alarm_facts import alarm_facts
 from dagster_ckpt.dagster.asset import SUCCEEDED_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
 
 
 def build_succeeded_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
@@ -21,10 +21,10 @@ def build_succeeded_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
         asset=checkpoints_asset_key(pipeline),
         name=SUCCEEDED_CHECK,
         description="The last checkpoint completed. Runs report it with every checkpoint; numbers plot over time.",
-        required_resource_keys={COORDINATOR_KEY},
+        required_resource_keys=own_keys(pipeline, [COORDINATOR_KEY]),
     )
     def checkpoint_succeeded(context) -> dg.AssetCheckResult:  # type: ignore[no-untyped-def]
-        resource = coordinator_of(context)
+        resource = coordinator_of(context, pipeline)
         facts = alarm_facts(resource.store(), pipeline, now=time.time())
         return succeeded_result(facts)
 

@@ -9,7 +9,7 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.asset import VERIFIED_CHECK, Restorable, checkpoints_asset_key
 from dagster_ckpt.dagster.checks.chosen_snapshot import CheckConfig, report_restorable, target_of
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.operations.verify import Verified, verify_snapshot
 
@@ -24,12 +24,12 @@ def build_verified_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
         asset=checkpoints_asset_key(pipeline),
         name=VERIFIED_CHECK,
         description="Every file of the newest checkpoint (or the one its config names) is read back and compared.",
-        required_resource_keys={COORDINATOR_KEY},
+        required_resource_keys=own_keys(pipeline, [COORDINATOR_KEY]),
     )
     def checkpoint_verified(
         context: dg.AssetCheckExecutionContext, config: CheckConfig
     ) -> dg.AssetCheckResult:
-        resource = coordinator_of(context)
+        resource = coordinator_of(context, pipeline)
         try:
             found = target_of(resource, pipeline, config.checkpoint)
         except Corrupt as error:

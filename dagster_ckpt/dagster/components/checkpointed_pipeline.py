@@ -28,14 +28,10 @@ from dagster_ckpt.dagster.components.attributes import (
 from dagster_ckpt.dagster.components.scaffolder import PipelineScaffolder
 from dagster_ckpt.dagster.definitions import build_pipeline_definitions
 from dagster_ckpt.dagster.options import PipelineOptions
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, SparkSessionResource
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import InvalidRequest
 
 _FOLDERS = ("base_dir", "checkpoint_dir", "savepoint_dir", "work_dir", "table_dir")
-
-_coordinators: dict[str, CheckpointCoordinatorResource] = {}
-_sessions: dict[str, SparkSessionResource] = {}
-"""One object per setting: components of one project share resource keys, and may where their settings are the same."""
 
 
 @dg.scaffold_with(PipelineScaffolder)
@@ -114,7 +110,7 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
         return build_pipeline_definitions(
             replace(found, checkpointing=checkpointing),
             coordinator=self._coordinator(context.project_root),
-            spark=_sessions.setdefault(self.spark.model_dump_json(), self.spark.resource("dagster_ckpt")),
+            spark=self.spark.resource("dagster_ckpt"),
             options=self.options(),
         )
 
@@ -126,13 +122,12 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
 
     def _coordinator(self, root: Path) -> CheckpointCoordinatorResource:
         folders: dict[str, Any] = {name: _located(getattr(self, name), root) for name in _FOLDERS}
-        resource = CheckpointCoordinatorResource(
+        return CheckpointCoordinatorResource(
             **folders,
             checkpoint_storage=self.checkpoint_storage,
             store_url=secret(self.store_url, attribute="store_url"),
             storage_options=secrets(self.storage_options, attribute="storage_options"),
         )
-        return _coordinators.setdefault(resource.model_dump_json(), resource)
 
 
 def _located(folder: str, root: Path) -> str:

@@ -17,6 +17,7 @@ def one_op_job(
     pipeline: CheckpointedPipeline,
     run: Callable[..., None],
     *,
+    resources: Mapping[str, Any],
     name: str,
     op: str,
     description: str,
@@ -28,6 +29,7 @@ def one_op_job(
     """Return the job ``name`` whose only op calls ``run(context, config)``; the library's errors become clear failures.
 
     ``run`` is annotated with its config class, evaluated: Dagster reads it. Run configs name the op ``op``.
+    ``resources``: the pipeline's own, bound to the job: another pipeline of the location may have others.
     """
     taken = op in pipeline.stages  # by the op of that stage, in the epoch job
     made = dg.op(
@@ -44,6 +46,7 @@ def one_op_job(
         name=name,
         description=description,
         config=config,
+        resource_defs=dict(resources),
         executor_def=dg.in_process_executor,
         # a retried run begins with its only step
         tags={PIPELINE_TAG: pipeline.name, RETRY_STRATEGY_TAG: "ALL_STEPS", **(tags or {})},

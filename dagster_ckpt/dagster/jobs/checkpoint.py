@@ -3,6 +3,9 @@
 Annotations are evaluated: Dagster reads the config class from them.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
@@ -32,7 +35,7 @@ class TakeCheckpointConfig(dg.Config):
         return CheckpointRequest(scope=SnapshotScope(self.scope), request_id=request_id)
 
 
-def build_checkpoint_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
+def build_checkpoint_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any]) -> dg.JobDefinition:
     """Return the job that takes a checkpoint: of the run that streams the pipeline, or of the idle pipeline."""
 
     def checkpoint(context: dg.OpExecutionContext, config: TakeCheckpointConfig) -> None:
@@ -42,6 +45,7 @@ def build_checkpoint_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
     return one_op_job(
         pipeline,
         checkpoint,
+        resources=resources,
         name=checkpoint_job_name(pipeline.name),
         op=CHECKPOINT_OP,
         description=f"Take a checkpoint of pipeline `{pipeline.name}` now: as configured, full or incremental.",

@@ -3,13 +3,16 @@
 Annotations are evaluated: Dagster reads the config class from them.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.asset import checkpoints_partitions
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.names import DISPOSE_OP, dispose_job_name
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of
 from dagster_ckpt.operations.dispose import Disposed, dispose_savepoint, plan_disposal
 
 
@@ -22,14 +25,14 @@ class DisposeConfig(dg.Config):
     """Only say what would be removed."""
 
 
-def build_dispose_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
+def build_dispose_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any]) -> dg.JobDefinition:
     """Return the job that forgets a savepoint and deletes its files; refused while somebody needs it.
 
     The savepoint is config and not a partition: a drop-down comes with a dialog that launches *all* partitions.
     """
 
     def dispose(context: dg.OpExecutionContext, config: DisposeConfig) -> None:
-        deployment = coordinator_of(context).deployment()
+        deployment = coordinator_of(context, pipeline.name).deployment()
         plan = plan_disposal(deployment, config.savepoint, pipeline.name)
         files = f"{len(plan.keys)} files, {plan.bytes:,} bytes"
         if config.dry_run:
@@ -42,6 +45,7 @@ def build_dispose_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
     return one_op_job(
         pipeline,
         dispose,
+        resources=resources,
         name=dispose_job_name(pipeline.name),
         op=DISPOSE_OP,
         description=f"Remove a savepoint of pipeline `{pipeline.name}` that nobody needs any more.",

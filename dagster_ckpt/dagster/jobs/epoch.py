@@ -27,7 +27,7 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     op_name,
 )
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
 
@@ -92,7 +92,9 @@ def _is_restore_option(key: str) -> bool:
     return our_name(key) in RestoreOptions.model_fields
 
 
-def build_epoch_job(pipeline: CheckpointedPipeline, *, concurrent_runs: str = "") -> dg.JobDefinition:
+def build_epoch_job(
+    pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any], concurrent_runs: str = ""
+) -> dg.JobDefinition:
     """Return the job that drains what has arrived, stage by stage, and ends with a checkpoint."""
     nodes: list[dg.OpDefinition] = [_restore_op(pipeline, concurrent_runs)]
     dependencies: dict[dg.NodeInvocation, dict[str, dg.DependencyDefinition]] = {
@@ -112,6 +114,7 @@ def build_epoch_job(pipeline: CheckpointedPipeline, *, concurrent_runs: str = ""
     )
     return graph.to_job(
         name=epoch_job_name(pipeline.name),
+        resource_defs=dict(resources),
         executor_def=dg.in_process_executor,
         tags={
             PIPELINE_TAG: pipeline.name,
@@ -140,7 +143,11 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
     )
     def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
         with clear_errors():
-            layers = coordinator_of(context).concurrent_runs, concurrent_runs, config.concurrent_runs
+            layers = (
+                coordinator_of(context, pipeline.name).concurrent_runs,
+                concurrent_runs,
+                config.concurrent_runs,
+            )
             turn = Turn.of(context, pipeline, ConcurrentRuns.of(*layers))
             options, settings = config.options(), config.settings()
             attempt = turn.take(

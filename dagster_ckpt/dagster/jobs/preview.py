@@ -3,6 +3,7 @@
 Annotations are evaluated: Dagster reads the config class from them.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,8 @@ from dagster_ckpt.dagster.checks.dry_run import resources_for_trial, try_restore
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.epoch import RestoreConfig
 from dagster_ckpt.dagster.names import PREVIEW_OP, preview_job_name
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError, Unavailable
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview, preview_restore
@@ -33,14 +35,14 @@ class PreviewConfig(RestoreConfig):
         return self._options({})
 
 
-def build_preview_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
+def build_preview_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any]) -> dg.JobDefinition:
     """Return the job that previews the restore of the checkpoint or savepoint chosen as its partition.
 
     The answer is an observation of that partition: stages, replay, tables, refusals and warnings.
     """
 
     def preview(context: dg.OpExecutionContext, config: PreviewConfig) -> None:
-        resource = coordinator_of(context)
+        resource = coordinator_of(context, pipeline.name)
         deployment, options = resource.deployment(), config.options()
         found = preview_restore(
             deployment, options, pipeline.name, graph=pipeline.graph, hooks=pipeline.hook_uids
@@ -68,6 +70,7 @@ def build_preview_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
     return one_op_job(
         pipeline,
         preview,
+        resources=resources,
         name=preview_job_name(pipeline.name),
         op=PREVIEW_OP,
         description=f"What would restoring `{pipeline.name}` from the partition chosen do? Nothing is changed.",

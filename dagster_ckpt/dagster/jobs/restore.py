@@ -5,6 +5,9 @@ The first is the link in a checkpoint's metadata. Both end in the same run confi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
@@ -12,7 +15,9 @@ from dagster_ckpt.dagster.asset import checkpoints_partitions
 from dagster_ckpt.dagster.names import RESTORE_OP, RESTORE_TAG, restore_job_name
 
 
-def build_restore_job(pipeline: CheckpointedPipeline, epoch_job: dg.JobDefinition) -> dg.JobDefinition:
+def build_restore_job(
+    pipeline: CheckpointedPipeline, epoch_job: dg.JobDefinition, *, resources: Mapping[str, Any]
+) -> dg.JobDefinition:
     """Return the job that runs ``epoch_job``'s ops from the checkpoint or savepoint chosen as its partition.
 
     The partition is mandatory, so the pipeline's ordinary job stays without one.
@@ -29,6 +34,7 @@ def build_restore_job(pipeline: CheckpointedPipeline, epoch_job: dg.JobDefinitio
             "Tables go back to where they stood then, and what came later is read again."
         ),
         config=config,
+        resource_defs=dict(resources),
         executor_def=dg.in_process_executor,
         tags=dict(epoch_job.tags),
     )

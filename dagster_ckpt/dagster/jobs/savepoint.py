@@ -4,6 +4,8 @@ Annotations are evaluated: Dagster reads the config class from them.
 """
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import dagster as dg
 
@@ -16,7 +18,7 @@ from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.savepoint_retention import SCHEDULE_LABEL, dispose_expired, expired_savepoints
 from dagster_ckpt.dagster.jobs.take import take_snapshot
 from dagster_ckpt.dagster.names import SAVEPOINT_OP, SPARK_KEY, savepoint_job_name
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of
 
 
 class SavepointTarget(Labeled, dg.Config):
@@ -49,7 +51,7 @@ class SavepointConfig(SavepointTarget):
         return SavepointRetention(keep_last=self.keep_last or None, keep_for=self.keep_for or None)
 
 
-def build_savepoint_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
+def build_savepoint_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any]) -> dg.JobDefinition:
     """Return the job that takes a savepoint: of the run that streams the pipeline, or of the idle pipeline."""
 
     def savepoint(context: dg.OpExecutionContext, config: SavepointConfig) -> None:
@@ -60,6 +62,7 @@ def build_savepoint_job(pipeline: CheckpointedPipeline) -> dg.JobDefinition:
     return one_op_job(
         pipeline,
         savepoint,
+        resources=resources,
         name=savepoint_job_name(pipeline.name),
         op=SAVEPOINT_OP,
         description=f"Write a self-contained, relocatable snapshot of pipeline `{pipeline.name}`.",
@@ -74,6 +77,6 @@ def _remove_expired(
     schedule = config.labels.get(SCHEDULE_LABEL, "")
     if not schedule:
         return
-    resource = coordinator_of(context)
+    resource = coordinator_of(context, pipeline.name)
     expired = expired_savepoints(resource, pipeline, config.retention, schedule=schedule, now=time.time())
     dispose_expired(resource, pipeline, expired, instance=context.instance, tell=context.log.info)

@@ -25,7 +25,8 @@ from dagster_ckpt.dagster.names import (
     STREAM_OP,
     streaming_job_name,
 )
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, spark_of
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.attempt_setup import Admit
@@ -91,11 +92,17 @@ class StreamConfig(RunConfig):
         )
 
 
-def build_streaming_job(pipeline: CheckpointedPipeline, *, concurrent_runs: str = "") -> dg.JobDefinition:
+def build_streaming_job(
+    pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any], concurrent_runs: str = ""
+) -> dg.JobDefinition:
     """Return the job that runs all stages at once until it is stopped, with checkpoints on a timer."""
 
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
-        layers = coordinator_of(context).concurrent_runs, concurrent_runs, config.concurrent_runs
+        layers = (
+            coordinator_of(context, pipeline.name).concurrent_runs,
+            concurrent_runs,
+            config.concurrent_runs,
+        )
         turn = Turn.of(context, pipeline, ConcurrentRuns.of(*layers))
         end = turn.take(lambda admit: _stream(context, pipeline, config, admit))
         if not isinstance(end, Skipped):
@@ -105,6 +112,7 @@ def build_streaming_job(pipeline: CheckpointedPipeline, *, concurrent_runs: str 
     return one_op_job(
         pipeline,
         stream,
+        resources=resources,
         name=streaming_job_name(pipeline.name),
         op=STREAM_OP,
         description=f"Run `{pipeline.name}` as a stream: all its stages as concurrent queries, until it is stopped.",
@@ -120,7 +128,7 @@ def build_streaming_job(pipeline: CheckpointedPipeline, *, concurrent_runs: str 
 def _stream(
     context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: StreamConfig, admit: Admit
 ) -> ServiceEnd:
-    resource = coordinator_of(context)
+    resource = coordinator_of(context, pipeline.name)
     told = DagsterEvents(
         pipeline,
         job_name=streaming_job_name(pipeline.name),
@@ -128,7 +136,7 @@ def _stream(
         ui_base_url=resource.ui_base_url,
     )
     events = StreamingEvents(told, pipeline.name, context)
-    spark = getattr(context.resources, SPARK_KEY)
+    spark = spark_of(context, pipeline.name)
     service = StreamingService(
         pipeline=pipeline,
         config=streaming_config(resource, pipeline, config.settings()),

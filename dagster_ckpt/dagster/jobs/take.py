@@ -9,7 +9,7 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from dagster_ckpt.dagster.lease import request_from_running_stream
-from dagster_ckpt.dagster.resources import coordinator_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of
 from dagster_ckpt.dagster.turn import Skipped, Turn
 
 
@@ -26,7 +26,7 @@ def take_snapshot(
     snapshot failed.
     """
     what = request.kind.noun
-    resource = coordinator_of(context)
+    resource = coordinator_of(context, pipeline.name)
     of_stream = request_from_running_stream(
         resource.store(), pipeline, request, open_storage=resource.open_storage
     )

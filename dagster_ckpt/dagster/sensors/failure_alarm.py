@@ -74,7 +74,7 @@ def build_failure_alarm(
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def failure_alarm(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        resource = standing.of(context)
+        resource = standing.of(context.instance)
         cursor = read_cursor(context.cursor, AlarmCursor)
         try:
             facts = alarm_facts(resource.store(), pipeline.name, now=time.time())

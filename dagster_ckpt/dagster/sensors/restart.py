@@ -125,7 +125,7 @@ class _Runner:
         if read_cursor(context.cursor, RestartCursor).answered == run.run_id:
             return dg.SkipReason(f"run {run.run_id} was restarted; the new run is about to appear")
         try:
-            record = RecordStore(self.standing.of(context).store()).record(self.pipeline.name)
+            record = RecordStore(self.standing.of(context.instance).store()).record(self.pipeline.name)
         except Unavailable as error:
             return dg.SkipReason(f"the next tick tries again: {error}")
         now = time.time()

@@ -4,8 +4,9 @@ A run that ends in order tells the coordinator itself, and while it is RUNNING i
 sensor could do neither: Dagster evaluates one every five seconds at best, and it skips all that was before its first
 tick). This is for the others: killed, crashed, canceled before they could clean up.
 
-Annotations are evaluated: Dagster finds the resource a run-status sensor needs by them.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.sensors.safety_net import Resolution, Supervisor
+from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
 from dagster_ckpt.errors import Unavailable
 
 _ENDS = {"failed": dg.DagsterRunStatus.FAILURE, "canceled": dg.DagsterRunStatus.CANCELED}
@@ -22,10 +24,14 @@ _WAS = {"failed": "failed", "canceled": "was canceled"}
 
 
 def build_run_status_sensors(
-    pipeline: CheckpointedPipeline, *, jobs: Sequence[dg.JobDefinition]
+    pipeline: CheckpointedPipeline,
+    *,
+    jobs: Sequence[dg.JobDefinition],
+    coordinator: CheckpointCoordinatorResource,
 ) -> list[dg.RunStatusSensorDefinition]:
     """Return one sensor per way a run can end without a word; ``jobs`` are those whose run owns the pipeline."""
-    return [_sensor(pipeline, name, status, jobs) for name, status in _ENDS.items()]
+    standing = BoundCoordinator(coordinator)
+    return [_sensor(pipeline, name, status, jobs, standing) for name, status in _ENDS.items()]
 
 
 def _sensor(
@@ -33,6 +39,7 @@ def _sensor(
     name: str,
     status: dg.DagsterRunStatus,
     jobs: Sequence[dg.JobDefinition],
+    standing: BoundCoordinator,
 ) -> dg.RunStatusSensorDefinition:
     @dg.run_status_sensor(
         name=f"{pipeline.name}_run_{name}",
@@ -41,11 +48,12 @@ def _sensor(
         monitored_jobs=list(jobs),
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
-    def mirror(
-        context: dg.RunStatusSensorContext, checkpoint_coordinator: CheckpointCoordinatorResource
-    ) -> dg.SkipReason | None:
+    def mirror(context: dg.RunStatusSensorContext) -> dg.SkipReason | None:
         care = Supervisor(
-            pipeline=pipeline, resource=checkpoint_coordinator, instance=context.instance, location=None
+            pipeline=pipeline,
+            resource=standing.of(context.instance),
+            instance=context.instance,
+            location=None,
         )
         try:
             seen = care.observe()

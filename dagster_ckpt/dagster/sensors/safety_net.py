@@ -238,7 +238,7 @@ def build_safety_net_sensor(
     def safety_net(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         care = Supervisor(
             pipeline=pipeline,
-            resource=standing.of(context),
+            resource=standing.of(context.instance),
             instance=context.instance,
             location=code_location(context),
         )

@@ -64,7 +64,7 @@ def build_savepoint_sensor(
     )
     def take_savepoint(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         try:
-            record = RecordStore(standing.of(context).store()).record(pipeline.name)
+            record = RecordStore(standing.of(context.instance).store()).record(pipeline.name)
         except Unavailable as error:
             return dg.SkipReason(f"the next tick tries again: {error}")
         if record is None:

@@ -50,12 +50,12 @@ class BoundCoordinator:
         self._resource = resource
         self._ready: CheckpointCoordinatorResource | None = None
 
-    def of(self, context: dg.SensorEvaluationContext) -> CheckpointCoordinatorResource:
+    def of(self, instance: dg.DagsterInstance) -> CheckpointCoordinatorResource:
         """Return the resource, its settings resolved (environment variables too), for a tick's instance."""
         if self._ready is None:
             with self._resource.process_config_and_initialize_cm() as ready:
                 self._ready = ready
-        self._ready.use_instance(context.instance)
+        self._ready.use_instance(instance)
         return self._ready
 
 

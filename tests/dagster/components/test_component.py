@@ -47,7 +47,7 @@ def test_what_is_scaffolded_loads_and_operates_the_pipeline(sandbox: DefsFolderS
         assert {"orders", "orders_restore", "orders_savepoint", "orders_dispose"} <= names
         assert dg.AssetKey(["orders", "checkpoints"]) in defs.resolve_all_asset_keys()
         assert {"orders_safety_net", "orders_failure_alarm"} <= {s.name for s in defs.sensors or ()}
-        coordinator = (defs.resources or {})["checkpoint_coordinator"]
+        coordinator = (defs.resources or {})["orders__checkpoint_coordinator"]
         assert coordinator.base_dir == str(sandbox.project_root.resolve() / ".checkpointed" / "orders")
 
 
@@ -67,10 +67,10 @@ def test_every_group_of_attributes_reaches_what_it_is_about(sandbox: DefsFolderS
     with sandbox.load_component_and_build_defs(defs_path=path) as (component, defs):
         assert isinstance(component, CheckpointedPipelineComponent)
         resources = defs.resources or {}
-        assert resources["checkpoint_coordinator"].checkpoint_dir == "s3://bucket/checkpoints"
-        assert resources["checkpoint_coordinator"].storage().base_uri == "store://checkpoints"
-        assert resources["checkpoint_coordinator"].savepoint_dir.endswith("/savepoints")
-        assert resources["spark"].master == "local[4,3]"
+        assert resources["orders__checkpoint_coordinator"].checkpoint_dir == "s3://bucket/checkpoints"
+        assert resources["orders__checkpoint_coordinator"].storage().base_uri == "store://checkpoints"
+        assert resources["orders__checkpoint_coordinator"].savepoint_dir.endswith("/savepoints")
+        assert resources["orders__spark"].master == "local[4,3]"
         assert defs.resolve_schedule_def("orders_savepoint_schedule").cron_schedule == "0 3 * * *"
         assert "orders_restart" in {s.name for s in defs.sensors or ()}
         options = component.options()
@@ -91,23 +91,26 @@ def test_secrets_are_named_in_yaml_and_read_in_the_run(
         spark={"conf": {"spark.hadoop.fs.s3a.secret.key": {"env": "STORE_URL"}}},
     )
     with sandbox.load_component_and_build_defs(defs_path=path) as (_, defs):
-        coordinator = (defs.resources or {})["checkpoint_coordinator"]
-        spark = (defs.resources or {})["spark"]
+        coordinator = (defs.resources or {})["orders__checkpoint_coordinator"]
+        spark = (defs.resources or {})["orders__spark"]
         assert coordinator.store_url == "STORE_URL"
         assert isinstance(coordinator.store_url, dg.EnvVar)
         assert coordinator.storage_options == {"profile": "lake", "secret": dg.EnvVar("STORE_URL")}
         assert isinstance(spark.conf["spark.hadoop.fs.s3a.secret.key"], dg.EnvVar)
 
 
-def test_two_components_of_one_project_share_their_resources(sandbox: DefsFolderSandbox) -> None:
-    first = scaffolded(sandbox, "orders", base_dir="./state")
-    second = scaffolded(sandbox, "returns", base_dir="./state")
-    with (
-        sandbox.load_component_and_build_defs(defs_path=first) as (_, one),
-        sandbox.load_component_and_build_defs(defs_path=second) as (_, other),
-    ):
-        merged = dg.Definitions.merge(one, other)
-        dg.Definitions.validate_loadable(merged)
+def test_two_components_of_one_project_use_what_each_of_them_says(sandbox: DefsFolderSandbox) -> None:
+    for name in ("orders", "returns"):
+        scaffolded(sandbox, name, base_dir=f"./state/{name}")
+    with sandbox.build_all_defs() as defs, dg.instance_for_test() as instance:
+        dg.Definitions.validate_loadable(defs)
+        for name in ("orders", "returns"):
+            result = defs.resolve_job_def(f"{name}_stop").execute_in_process(
+                instance=instance, raise_on_error=False
+            )
+            [failed] = result.filter_events(lambda event: event.is_step_failure)
+            assert "there is nothing to stop" in str(failed.step_failure_data.user_failure_data)
+            assert (sandbox.project_root / "state" / name / "coordinator.db").exists()
 
 
 @pytest.mark.parametrize(

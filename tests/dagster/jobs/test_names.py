@@ -55,7 +55,9 @@ def test_sensors_schedules_and_resources_have_the_names_they_always_had(definiti
         *("shop_restart", "shop_streaming_restart"),
     }
     assert {schedule.name for schedule in definitions.schedules or ()} == {"shop_savepoint_schedule"}
-    assert set(definitions.resources or ()) == {"checkpoint_coordinator", "spark"}
+    for job in JOBS:  # as run configs spell them
+        assert {"checkpoint_coordinator", "spark"} <= definitions.resolve_job_def(job).resource_defs.keys()
+    assert set(definitions.resources or ()) == {"shop__checkpoint_coordinator", "shop__spark"}
 
 
 def test_a_stage_may_be_called_as_a_jobs_op_is() -> None:

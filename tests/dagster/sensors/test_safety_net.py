@@ -17,7 +17,7 @@ from dagster_ckpt.dagster.sensors.safety_net import SafetyNetCursor, Supervisor
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.operations.registration import register_savepoint, reserve_id
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
-from tests.dagster.conftest import COORDINATOR_KEY, Site
+from tests.dagster.conftest import Site
 
 NET = "shop_safety_net"
 
@@ -264,7 +264,6 @@ def test_the_mirror_settles_a_killed_run_as_soon_as_dagster_knows(
         dagster_event=event,
         dagster_instance=site.instance,
         dagster_run=failed,
-        resources={COORDINATOR_KEY: site.resource},
     ) as context:
         sensor(context)
     assert site.record.status is status
