@@ -55,6 +55,9 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.dagster.definitions import build_pipeline_definitions as build_pipeline_definitions
     from dagster_ckpt.dagster.options import PipelineOptions as PipelineOptions
     from dagster_ckpt.dagster.options import SavepointSchedule as SavepointSchedule
+    from dagster_ckpt.dagster.published_tables import (
+        published_tables_io_manager as published_tables_io_manager,
+    )
     from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource as CheckpointCoordinatorResource
     from dagster_ckpt.dagster.resources import SparkSessionResource as SparkSessionResource
     from dagster_ckpt.dagster.schedules import build_savepoint_schedule as build_savepoint_schedule
@@ -76,6 +79,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.operations.diff import diff_snapshots as diff_snapshots
     from dagster_ckpt.operations.diff_state import diff_state as diff_state
     from dagster_ckpt.operations.inspect import open_state as open_state
+    from dagster_ckpt.operations.load_table import load_table as load_table
     from dagster_ckpt.operations.preview import preview_restore as preview_restore
     from dagster_ckpt.operations.statistics import checkpoint_statistics as checkpoint_statistics
     from dagster_ckpt.operations.verify import verify_snapshot as verify_snapshot
@@ -106,6 +110,9 @@ _HOMES: dict[str, str] = {
     "build_savepoint_sensor": "dagster.sensors.savepoint",
     "SavepointWanted": "dagster.sensors.savepoint",
     "after_checkpoints": "dagster.sensors.savepoint",
+    # reading what was published
+    "load_table": "operations.load_table",
+    "published_tables_io_manager": "dagster.published_tables",
     # looking at snapshots
     "Deployment": "operations.deployment",
     "list_snapshots": "operations.catalog",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.spark.sink.port import SinkCut as SinkCut
     from dagster_ckpt.spark.sink.port import SinkDescription as SinkDescription
     from dagster_ckpt.spark.sink.port import SinkPosition as SinkPosition
+    from dagster_ckpt.spark.sink.rows import PublishedRows as PublishedRows
     from dagster_ckpt.spark.sink.staged_rows import StagedRows as StagedRows
     from dagster_ckpt.spark.sink.staged_sink import StagedSink as StagedSink
     from dagster_ckpt.spark.sink.staging import stage_rows as stage_rows
@@ -50,6 +51,7 @@ _HOMES: dict[str, str] = {
     "Published": "spark.sink.port",
     "AlreadyPublished": "spark.sink.port",
     "RolledBack": "spark.sink.port",
+    "PublishedRows": "spark.sink.rows",
     "PreparedBatch": "spark.sink.committables",
     "CheckpointToken": "spark.sink.for_each_checkpoint",
     "StagedSink": "spark.sink.staged_sink",

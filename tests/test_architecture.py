@@ -115,7 +115,7 @@ FLOORS = {
     "dagster_ckpt.dagster": (
         "names",
         "alarm_facts asset options resources table_assets",
-        "events pipeline_resources",
+        "events pipeline_resources published_tables",
         "attempt",
         "checks lease",
         "turn",

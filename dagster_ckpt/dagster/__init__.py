@@ -18,6 +18,7 @@
 | ``schedules`` | scheduled savepoints |
 | ``jobs/`` | one file per job |
 | ``table_assets`` | published tables as assets, and their changes as events |
+| ``published_tables`` | published tables as inputs of assets: an IO manager |
 | ``checks/`` | asset checks: succeeded, age, verified, restorable |
 | ``sensors/`` | safety net, run-status mirror, failure alarm, restart, savepoints on a condition |
 | ``components/`` | a pipeline in YAML |

@@ -21,6 +21,7 @@ from dagster_ckpt.testing.sink_contract import SinkContract
 
 class SqlContract(SinkContract):
     can_fork = False
+    can_load = True
     can_be_raced = False  # a transaction holds the position's row
     keeps: ClassVar[bool] = True
 

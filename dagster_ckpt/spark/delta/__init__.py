@@ -17,6 +17,7 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | ``publish`` | second phase: one commit for a checkpoint |
 | ``upsert`` | rows merged by key |
 | ``roll_back`` | the version of a cut, and the way to it |
+| ``read`` | the rows of one version |
 | ``fork`` | a table that begins with the rows of a cut |
 | ``garbage`` | staged files that nothing needs; the versions that cuts pin |
 """

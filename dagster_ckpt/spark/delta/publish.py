@@ -135,7 +135,7 @@ class Writer:
         refuse_table(table, self.lake.uri, only_appends=self.only_appends, partition_by=partition_by)
         refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
         extra = new_columns(table, columns, self.lake.uri)
-        files, replaces = _shown(batches)
+        files, replaces = shown_files(batches)
         newest = version.mark.checkpoint if version.mark is not None else None
         mark = version.next_mark(
             attempt,
@@ -181,7 +181,7 @@ class Writer:
         self.lake.repeat(step)
 
 
-def _shown(batches: Sequence[PreparedBatch]) -> tuple[list[Any], bool]:
+def shown_files(batches: Sequence[PreparedBatch]) -> tuple[list[Any], bool]:
     """Return the files whose rows are there in the end, and whether they are all there is."""
     last = max((index for index, batch in enumerate(batches) if batch.replaces), default=None)
     return [file for batch in batches[last or 0 :] for file in batch.files], last is not None

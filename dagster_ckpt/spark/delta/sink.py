@@ -23,6 +23,7 @@ from dagster_ckpt.spark.delta.fork import fork
 from dagster_ckpt.spark.delta.garbage import Garbage, pinned_versions
 from dagster_ckpt.spark.delta.lake import Lake, reading
 from dagster_ckpt.spark.delta.publish import Writer
+from dagster_ckpt.spark.delta.read import rows_of
 from dagster_ckpt.spark.delta.roll_back import roll_back, why_not
 from dagster_ckpt.spark.delta.staged import StagedFiles
 from dagster_ckpt.spark.sink.committables import PreparedBatch
@@ -38,6 +39,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkDescription,
     SinkPosition,
 )
+from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import stage_rows
 
 if TYPE_CHECKING:
@@ -155,6 +157,10 @@ class DeltaSink(Sink):
         """Return the versions that cuts go back to: give them to ``vacuum(keep_versions=...)``."""
         version = self._lake.load()
         return [] if version is None else pinned_versions(version, needed)
+
+    def rows(self, cut: SinkCut | None = None) -> PublishedRows:
+        """Read one version."""
+        return rows_of(self._writer, cut)
 
     def describe(self) -> SinkDescription:
         """Return what any reader of the table finds."""

@@ -12,5 +12,6 @@
 | ``positions`` | how a position lies to batches and cuts, and who may write (pure) |
 | ``through`` | the last micro-batch of each publish of such a sink |
 | ``latest`` | the last row of each key |
+| ``rows`` | ``PublishedRows``: one state of a table, as Arrow, pandas, Polars, DuckDB or Spark |
 | ``published`` | note of a stage's directory: what its sink had published when it was last asked |
 """

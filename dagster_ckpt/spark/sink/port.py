@@ -19,6 +19,7 @@ from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.rows import PublishedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -210,6 +211,14 @@ class Sink(ABC):
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove staged rows and versions that neither readers, nor these cuts, nor these batches need."""
         return 0
+
+    def rows(self, cut: SinkCut | None = None) -> PublishedRows:
+        """Return what readers find now, or exactly the rows of a cut; needs no attempt, changes nothing.
+
+        Raises NotFound where nothing was made yet, Corrupt where rows of the cut are gone, InvalidRequest where this
+        sink cannot be read (so).
+        """
+        raise InvalidRequest(f"{self.place} is no table that can be loaded: read it with a client of its own")
 
     @abstractmethod
     def describe(self) -> SinkDescription:

@@ -10,4 +10,5 @@
 | ``positions`` | ``dagster_ckpt_positions`` and ``dagster_ckpt_publishes``: what the outside has seen |
 | ``history`` | the tree of publishes: ways from one to another, and what no way needs (pure) |
 | ``images`` | rows as they were before a publish, and rows that were set aside |
+| ``read`` | rows out, as one statement finds them |
 """

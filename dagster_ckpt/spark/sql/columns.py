@@ -127,6 +127,35 @@ def _affinity(declared: str) -> str:
     return next((name for name, parts in _AFFINITIES if any(part in declared for part in parts)), "numeric")
 
 
+def arrow_type(declared: str, *, is_sqlite: bool) -> Any:
+    """Return Arrow's type for the values of an existing column; its null type: whatever they turn out to be."""
+    import pyarrow as pa
+
+    found = _DECIMAL.fullmatch(declared)
+    if found is not None:
+        return pa.decimal128(int(found[1]), int(found[2])) if int(found[1]) <= 38 else pa.null()
+    kind = declared.split("(", maxsplit=1)[0].strip()
+    real = pa.float64() if is_sqlite else pa.float32()  # SQLite's REAL has eight bytes
+    types = {
+        "BOOLEAN": pa.bool_(),
+        "SMALLINT": pa.int16(),
+        "INTEGER": pa.int64() if is_sqlite else pa.int32(),
+        "BIGINT": pa.int64(),
+        "REAL": real,
+        "DOUBLE PRECISION": pa.float64(),
+        "FLOAT": pa.float64(),
+        "TEXT": pa.string(),
+        "VARCHAR": pa.string(),
+        "BYTEA": pa.binary(),
+        "BLOB": pa.binary(),
+        "DATE": pa.date32(),
+        "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", "UTC"),
+        "TIMESTAMP WITHOUT TIME ZONE": pa.timestamp("us"),
+        "TIMESTAMP": pa.timestamp("us"),
+    }
+    return types.get(kind, pa.null())
+
+
 def _plain(name: str) -> str:
     return "string" if name.startswith(("string", "varchar", "char")) else name
 

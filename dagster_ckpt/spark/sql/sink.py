@@ -15,6 +15,7 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition
+from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import StagedRows, refuse_nulls
 from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
 from dagster_ckpt.spark.sql.database import Database, resolved_url
@@ -22,6 +23,7 @@ from dagster_ckpt.spark.sql.history import Change, Publish, no_longer_needed, wa
 from dagster_ckpt.spark.sql.images import LONGEST_NAME, Images
 from dagster_ckpt.spark.sql.load import append, stage, upsert_staged
 from dagster_ckpt.spark.sql.positions import Positions
+from dagster_ckpt.spark.sql.read import SqlRows
 from dagster_ckpt.spark.sql.table import CHECKPOINT, SqlName, SqlTable
 
 if TYPE_CHECKING:
@@ -114,6 +116,18 @@ class SqlSink(StagedSink):
             done = no_longer_needed(self.positions.tree(connection), _heads(position, needed))
             self.positions.forget(connection, done)
             return removed + Images(SqlTable(connection, self.name, self.context.key)).forget(done)
+
+    def rows(self, cut: SinkCut | None = None) -> PublishedRows:
+        """Read the table as it is."""
+        if cut is not None:
+            raise InvalidRequest(
+                f"{self.place} shows its newest rows only, not those of checkpoint {cut.checkpoint_id}: load it "
+                "without as_of, or restore the checkpoint into a fork"
+            )
+        with self._database.reading() as connection:
+            if not SqlTable(connection, self.name, self.context.key).exists():
+                raise NotFound(f"nothing was published to {self.place} yet")
+        return SqlRows(self._database, self.name, self.place)
 
     def describe(self) -> SinkDescription:
         """Say what the table's columns are."""

@@ -10,6 +10,7 @@
 | ``log`` | description, state and publish log |
 | ``records`` | what a table persists beside its rows |
 | ``roll_back`` | a table brought to the rows of a cut |
+| ``read`` | the rows of one state of a table |
 | ``fork`` | a fork's table, which begins with the rows of a cut |
 | ``retention`` | what a table keeps for restorable checkpoints |
 """

@@ -10,7 +10,6 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +24,7 @@ from dagster_ckpt.spark.files import (
     replace_by_link,
 )
 from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.table.records import (
     BUCKET_COLUMN,
     BucketVersion,
@@ -35,14 +35,13 @@ from dagster_ckpt.spark.table.records import (
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SEAL = b"dagster_ckpt.lineage"
 """Note in a version's footer: the history of the publish that wrote it, so that another's file of its name is told."""
-_ORDER_COLUMN = "__dagster_ckpt_order"
 
 
 def touched_buckets(root: Path, files: Iterable[TableFile]) -> list[int]:
     """Return the buckets that staged files hold rows of. Raises Corrupt when a staged file is gone."""
     found: set[int] = set()
     for file in files:
-        values = pc.unique(_read(root / file.staged, [BUCKET_COLUMN])[BUCKET_COLUMN]).to_pylist()
+        values = pc.unique(read_file(root / file.staged, [BUCKET_COLUMN])[BUCKET_COLUMN]).to_pylist()
         found.update(value for value in values if value is not None)
     return sorted(found)
 
@@ -62,11 +61,11 @@ def write_versions(
     missing = {bucket: path for bucket, path in targets.items() if not path.exists()}
     if not missing:
         return
-    staged = _concatenated([_read(root / file.staged) for file in files])
+    staged = concatenated([read_file(root / file.staged) for file in files])
     for bucket, target in missing.items():
         rows = staged.filter(pc.equal(staged[BUCKET_COLUMN], pa.scalar(bucket))).drop_columns([BUCKET_COLUMN])
         base = bases.get(bucket)
-        merged = merge_rows(rows if base is None else _concatenated([_read(base), rows]), mode.keys)
+        merged = latest_rows(rows if base is None else concatenated([read_file(base), rows]), mode.keys)
         _write_whole(merged.replace_schema_metadata(_notes(staged, lineage)), target)
 
 
@@ -129,20 +128,6 @@ def show_versions(paths: TablePaths, versions: Mapping[int, Path]) -> None:
     flush_to_disk(paths.root)
 
 
-def merge_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the last row of each key, in the order in which these rows came."""
-    numbered = rows.append_column(_ORDER_COLUMN, pa.array(range(rows.num_rows), pa.int64()))
-    try:
-        latest = numbered.group_by(list(keys)).aggregate([(_ORDER_COLUMN, "max")])
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise InvalidRequest(
-            f"the columns {list(keys)} cannot be a table's key: {error}. Use plain columns (numbers, text, "
-            "dates)"
-        ) from error
-    order: Any = latest[f"{_ORDER_COLUMN}_max"].combine_chunks().sort()
-    return rows.take(order)
-
-
 def _notes(staged: pa.Table, lineage: str) -> dict[bytes, bytes]:
     """Return a version's notes: the seal, and Spark's own of the rows' types, from which Spark reads a file back."""
     notes = {_SEAL: lineage.encode()} if lineage else {}
@@ -154,7 +139,8 @@ def _notes(staged: pa.Table, lineage: str) -> dict[bytes, bytes]:
     return notes
 
 
-def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of all tables, with every column that one of them has. Raises InvalidRequest."""
     try:
         together = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -168,11 +154,12 @@ def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
     )
 
 
-def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
+def read_file(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """Return a file's rows. Raises Corrupt where it is gone or damaged."""
     try:
         return pq.read_table(path, columns=columns, partitioning=None, coerce_int96_timestamp_unit="us")
     except FileNotFoundError as error:
-        raise Corrupt(f"{path} is gone: its rows cannot be published; restore another checkpoint") from error
+        raise Corrupt(f"{path} is gone: its rows cannot be read; restore another checkpoint") from error
     except pa.ArrowInvalid as error:
         raise Corrupt(f"{path} is damaged: {error}; restore another checkpoint") from error
 

@@ -27,11 +27,13 @@ from dagster_ckpt.spark.sink.port import (
     SinkDescription,
     SinkPosition,
 )
+from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import flush_staged, stage_rows
 from dagster_ckpt.spark.table.buckets import merge_into_published
 from dagster_ckpt.spark.table.fork import seed_fork
 from dagster_ckpt.spark.table.log import Table, create_table, open_table, refuse_fenced
 from dagster_ckpt.spark.table.publish import adopt, locate_hidden, publish
+from dagster_ckpt.spark.table.read import ParquetRows
 from dagster_ckpt.spark.table.records import Append, Upsert
 from dagster_ckpt.spark.table.retention import collect_garbage
 from dagster_ckpt.spark.table.roll_back import check_roll_back, roll_back
@@ -155,6 +157,10 @@ class ParquetSink(Sink):
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove staged folders and bucket versions; rows that were set aside stay."""
         return collect_garbage(self.table, needed, waiting)
+
+    def rows(self, cut: SinkCut | None = None) -> PublishedRows:
+        """Read what the publish log says of the head, or of the cut."""
+        return ParquetRows(open_table(self.place), cut)
 
     def describe(self) -> SinkDescription:
         """Return columns, rows and bytes as the footers of the visible files tell them."""

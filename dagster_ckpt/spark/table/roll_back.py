@@ -123,7 +123,7 @@ def _target(table: Table, cut: SinkCut | None, attempt: AttemptId) -> _Target:
         return _Target(chain[0] if chain else None, unique_files(file for one in chain for file in one.files))
     record = table.record(cut.checkpoint_id)
     if record is not None:
-        _refuse_another_publish(table, record, cut)
+        refuse_another_publish(table, record, cut)
     else:
         last = cut.batches[-1]
         # The cut's own history: a publish that its attempt began finds the same.
@@ -135,7 +135,7 @@ def _target(table: Table, cut: SinkCut | None, attempt: AttemptId) -> _Target:
     return _Target(record, unique_files([*published, *prepared]))
 
 
-def _refuse_another_publish(table: Table, record: PublishRecord, cut: SinkCut) -> None:
+def refuse_another_publish(table: Table, record: PublishRecord, cut: SinkCut) -> None:
     """Raise Corrupt where the table's publish of the cut's number has other batches: numbers are unique in one history.
 
     A publish before it may have shown some of them.

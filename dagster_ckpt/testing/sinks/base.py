@@ -34,6 +34,11 @@ class ContractBase:
     stages_files: ClassVar[bool] = True
     """Staged rows are files that ``collect_garbage`` removes once nothing needs them."""
 
+    can_load: ClassVar[bool] = False
+    """``rows`` returns what readers find."""
+    can_load_cuts: ClassVar[bool] = False
+    """``rows`` returns the rows of a cut as well."""
+
     # --- what a subclass gives ----------------------------------------------------------------------------------------
 
     def open(self, context: SinkContext) -> Sink:

@@ -10,7 +10,7 @@ import pytest
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.sinks.base import ContractBase
-from dagster_ckpt.testing.sinks.run import SinkRun, crash_points
+from dagster_ckpt.testing.sinks.run import Row, SinkRun, crash_points
 
 
 class ContentContract(ContractBase):
@@ -109,3 +109,42 @@ class ContentContract(ContractBase):
         with pytest.raises(InvalidRequest, match=r"\bv\b"):
             run.publish(2)
         assert self.shown(run) == [(1, 1)]
+
+    @pytest.mark.parametrize("key", [(), ("k",)])
+    def test_loaded_rows_are_those_that_readers_find_or_exactly_a_cuts(
+        self, tmp_path: Path, key: tuple[str, ...]
+    ) -> None:
+        self.skip_unless(self.can_load and (self.can_upsert or not key), "cannot be loaded")
+        run = self.begun(tmp_path, key=key)
+        before = run.cut(1)
+        run.batch([(1, 1), (2, 2)])
+        run.publish(2)
+        early = run.cut(3)
+        run.batch([(2, 3)])
+        late = run.cut(4)  # of a savepoint: nothing is published with it
+        loaded = run.sink.rows()
+        run.publish(5)
+        run.batch([(4, 4)])
+        run.publish(6)
+        assert self.loaded(run) == run.expected()
+        if not self.can_load_cuts:
+            with pytest.raises(InvalidRequest, match=r"newest rows"):
+                run.sink.rows(early.cut)
+            return
+        assert pairs(loaded.to_arrow()) == early.rows, "one state is read, whatever is published meanwhile"
+        for _ in range(2):
+            for cut in (before, early, late):
+                assert pairs(run.sink.rows(cut.cut).to_arrow()) == cut.rows
+            run = run.restored(early) if self.can_roll_back else run
+            assert self.loaded(run) == run.expected()
+
+    def loaded(self, run: SinkRun) -> list[Row]:
+        """Return the rows that the sink itself reads."""
+        return pairs(run.sink.rows().to_arrow())
+
+
+def pairs(rows: pa.Table) -> list[Row]:
+    """Return (k, v) of all rows, sorted."""
+    if not rows.num_rows:
+        return []
+    return sorted(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))

@@ -20,6 +20,8 @@ COMMITS = ("create", "write", "add_columns", "merge", "restore", "replace_rows")
 
 
 class TestDeltaSink(SinkContract):
+    can_load = can_load_cuts = True
+
     def open(self, context: SinkContext) -> Sink:
         return DeltaSink(DeltaTable(context.name), context)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dagster_ckpt import load_table
 from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import TableSnapshot
@@ -142,11 +143,14 @@ def test_going_back_to_an_older_checkpoint_sets_later_rows_aside_and_replays_the
 ) -> None:
     pipeline = shop(feed.folder)
     lab.run(pipeline)
+    early = feed.expected_totals()
     feed.order(("bob", 100), ("ann", 200))
     lab.run(pipeline)
     feed.order(("bob", 1000))
     lab.run(pipeline)
     check_tables(lab, feed)
+    loaded = load_table(pipeline, "totals", coordinator=lab.coordinator, as_of="chk-1").to_arrow()
+    assert {row.pop("country"): tuple(row.values()) for row in loaded.to_pylist()} == early
     result = lab.run(pipeline, restore_from="chk-1")
     assert result.success, failure_text(result)
     check_tables(lab, feed)

@@ -26,6 +26,7 @@ class TestParquetSink(SinkContract):
     can_be_raced = False
     can_replace = False
     checks_types = False
+    can_load = can_load_cuts = True
 
     def open(self, context: SinkContext) -> Sink:
         return ParquetSink(ParquetTable(context.name, BUCKETS), context)

@@ -13,9 +13,10 @@ import pytest
 from dagster_ckpt.core.ids import BatchId, PipelineId
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.spark.sink.committables import TableFile, read_committables
+from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.phases import cut_of_sink
 from dagster_ckpt.spark.sink.port import AlreadyPublished, Published
-from dagster_ckpt.spark.table.buckets import merge_rows, write_versions
+from dagster_ckpt.spark.table.buckets import write_versions
 from dagster_ckpt.spark.table.log import create_table, open_table
 from dagster_ckpt.spark.table.publish import adopt
 from dagster_ckpt.spark.table.records import (
@@ -247,13 +248,13 @@ def test_a_folder_with_foreign_rows_or_on_an_object_store_is_refused(tmp_path: P
 
 def test_merging_keeps_the_last_row_of_each_key_also_of_null_and_of_several_columns() -> None:
     rows = pa.table({"a": [1, 1, None, None, 2], "b": ["x", "x", "y", "y", None], "v": [1, 2, 3, 4, 5]})
-    assert merge_rows(rows, ["a", "b"])["v"].to_pylist() == [2, 4, 5]
-    assert merge_rows(rows, ["a"])["v"].to_pylist() == [2, 4, 5]
+    assert latest_rows(rows, ["a", "b"])["v"].to_pylist() == [2, 4, 5]
+    assert latest_rows(rows, ["a"])["v"].to_pylist() == [2, 4, 5]
 
 
 def test_a_column_that_cannot_be_a_key_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="cannot be a table's key"):
-        merge_rows(pa.table({"a": [[1], [2]]}), ["a"])
+    with pytest.raises(InvalidRequest, match="cannot be a key"):
+        latest_rows(pa.table({"a": [[1], [2]]}), ["a"])
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:

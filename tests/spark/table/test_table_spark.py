@@ -103,6 +103,9 @@ def test_pandas_pyarrow_and_spark_read_the_table_as_a_plain_dataset(
         sink(rows, 1)
         assert spark.read.parquet(str(folder)).exceptAll(rows).count() == 0
         assert spark.read.parquet(str(folder)).count() == 10
+        loaded = sink_of(table).rows()
+        assert loaded.to_spark(spark).exceptAll(rows).count() == 0
+        assert loaded.to_spark(spark).count() == loaded.to_arrow().num_rows == 10
         assert pq.read_table(folder).num_rows == 10
         assert sorted(pd.read_parquet(folder)["name"]) == sorted(f"n{i}" for i in range(10))
         assert pq.ParquetDataset(sorted(glob.glob(f"{folder}/*.parquet"))).read().num_rows == 10

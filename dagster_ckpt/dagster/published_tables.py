@@ -1,0 +1,91 @@
+"""The published tables of pipelines as inputs of Dagster assets: ``input_manager_key="published_tables"``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.table_assets import table_asset_key
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.operations.load_table import load_table
+from dagster_ckpt.spark.sink.rows import PublishedRows
+
+AS_OF = "as_of"
+"""Metadata of an input: the checkpoint or savepoint whose rows it gets."""
+
+
+class PublishedTablesIOManager(dg.IOManager):
+    """Loads tables of pipelines by their asset keys, in the form that the input is annotated with."""
+
+    def __init__(
+        self, *pipelines: CheckpointedPipeline, coordinator: CheckpointCoordinatorResource, spark: Any = None
+    ) -> None:
+        self._coordinator, self._spark = coordinator, spark
+        self._tables: dict[dg.AssetKey, tuple[CheckpointedPipeline, StageUid]] = {
+            table_asset_key(pipeline, uid): (pipeline, uid)
+            for pipeline in pipelines
+            for uid, stage in pipeline.stages.items()
+            if stage.table is not None
+        }
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Return the table's rows as the input's annotation says; without one, what ``load_table`` returns."""
+        if context.asset_key not in self._tables:
+            known = ", ".join(key.to_user_string() for key in self._tables)
+            raise InvalidRequest(
+                f"{context.asset_key.to_user_string()} is no table of the pipelines given: those have {known or 'none'}"
+            )
+        pipeline, uid = self._tables[context.asset_key]
+        as_of = str((context.definition_metadata or {}).get(AS_OF, ""))
+        rows = load_table(pipeline, uid, coordinator=self._coordinator, as_of=as_of)
+        context.add_input_metadata({"place": rows.place, "version": rows.version})
+        return self._in_form(rows, context.dagster_type.typing_type)
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Refuse: a pipeline's tables are written by its sinks."""
+        raise InvalidRequest(
+            "published tables are written by their pipeline's sinks; give this output another io_manager_key"
+        )
+
+    def _in_form(self, rows: PublishedRows, wanted: Any) -> Any:
+        named = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__name__', wanted)}"
+        if wanted in (Any, PublishedRows) or getattr(wanted, "__name__", "") in ("Any", "object"):
+            return rows
+        match named.split(".", maxsplit=1)[0].lstrip("_"):
+            case "pandas":
+                return rows.to_pandas()
+            case "polars":
+                frame = rows.to_polars()
+                return frame.lazy() if named.endswith("LazyFrame") else frame
+            case "pyarrow":
+                return rows.to_arrow()
+            case "duckdb":
+                return rows.to_duckdb()
+            case "pyspark":
+                return rows.to_spark(self._spark.session)
+            case _:
+                raise InvalidRequest(
+                    f"a published table cannot be given as {named}: annotate the input with a DataFrame of pandas, "
+                    "Polars or Spark, with pyarrow.Table, with a relation of DuckDB, or not at all"
+                )
+
+
+def published_tables_io_manager(*pipelines: CheckpointedPipeline) -> dg.IOManagerDefinition:
+    """Return the IO manager for a code location's resources: it loads inputs that are tables of these pipelines."""
+
+    def open_manager(context: dg.InitResourceContext) -> PublishedTablesIOManager:
+        found: Any = context.resources
+        return PublishedTablesIOManager(
+            *pipelines, coordinator=getattr(found, COORDINATOR_KEY), spark=getattr(found, SPARK_KEY)
+        )
+
+    return dg.IOManagerDefinition(
+        resource_fn=open_manager,
+        required_resource_keys={COORDINATOR_KEY, SPARK_KEY},
+        description="Loads the published tables of checkpointed pipelines; writes nothing.",
+    )

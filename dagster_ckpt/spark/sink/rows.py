@@ -1,0 +1,60 @@
+"""Published rows as readers want them: one state of a table, in the form they work with.
+
+A sink says how its rows become Arrow; every other form is made of that, unless the sink has a better way.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class PublishedRows(ABC):
+    """The rows of one state of a sink's table; nothing is read before a form of them is asked for."""
+
+    def __init__(self, place: str, version: str = "") -> None:
+        self.place = place
+        self.version = version
+        """The table's own name of the state that is read: a checkpoint, a table version; empty: the newest."""
+
+    @abstractmethod
+    def to_arrow(self) -> pa.Table:
+        """Return all rows. Raises Corrupt where rows of this state are gone, Unavailable."""
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame."""
+        _needed("pandas", "dagster-ckpt[spark]")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return a Polars DataFrame."""
+        return _needed("polars", "polars").from_arrow(self.to_arrow())
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """Return a relation of DuckDB, of a connection or of the default one."""
+        duckdb = _needed("duckdb", "duckdb")
+        return duckdb.from_arrow(self.to_arrow(), connection=connection or duckdb.default_connection())
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """Return a Spark DataFrame; unless the sink says otherwise, the driver reads the rows and hands them out."""
+        return spark.createDataFrame(self.to_arrow())
+
+    def __repr__(self) -> str:
+        at = f" at {self.version}" if self.version else ""
+        return f"<rows of {self.place}{at}>"
+
+
+def _needed(module: str, package: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InvalidRequest(
+            f"rows as {module} need the package {module}: pip install '{package}'"
+        ) from error

@@ -1,0 +1,218 @@
+"""Published tables, loaded: now, and as of a snapshot that the coordinator knows."""
+
+from __future__ import annotations
+
+import builtins
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, load_table, spark_sink, spark_source
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.model import FileKind
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.sinks import ForEachCheckpoint, KafkaTopic, ParquetTable, SqlTable
+from dagster_ckpt.spark.snapshot.state_files import planned
+from dagster_ckpt.spark.table.log import create_table
+from dagster_ckpt.spark.table.records import Append, Upsert
+from dagster_ckpt.testing.sinks.contents import pairs
+from tests.operations.world import SALES, World
+from tests.spark.table.tables import Attempt, Cut, permit, publish_through, restored, roll_back_to
+
+MODES = [pytest.param(Append(), id="append"), pytest.param(Upsert(keys=("k",), buckets=3), id="upsert")]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A coordinator resource, as far as tables need one."""
+
+    world: World
+
+    @property
+    def resolved_work_dir(self) -> Path:
+        return self.world.folder / "work"
+
+    def resolved_table_dir(self, pipeline: CheckpointedPipeline) -> Path:
+        return self.world.folder / "tables"
+
+    def deployment(self, pipeline: CheckpointedPipeline | None = None) -> Deployment:
+        return self.world.deployment
+
+
+def sales(key: tuple[str, ...] = (), to: Any = None, more: bool = False) -> CheckpointedPipeline:
+    @spark_source
+    def orders(spark: Any) -> Any:
+        return spark
+
+    @spark_sink(key=key, to=to)
+    def totals(orders: Any) -> Any:
+        return orders
+
+    @spark_sink
+    def copies(orders: Any) -> Any:
+        return orders
+
+    @checkpointed_pipeline
+    def sales() -> None:
+        found = orders()
+        totals(found)
+        if more:
+            copies(found)
+
+    return sales  # type: ignore[return-value]
+
+
+@dataclass
+class Played:
+    """A pipeline's sink and its snapshots, without Spark."""
+
+    world: World
+    attempt: Attempt
+
+    def snapshot(self, number: int, *, savepoint: bool = False) -> Cut:
+        cut = self.attempt.cut(number)
+        extra = [planned(self.attempt.stage_dir, name, FileKind.COMMITTABLE) for name in cut.committables]
+        take = self.world.savepoint if savepoint else self.world.checkpoint
+        take(number, batches=1, table=cut.snapshot, extra=extra)
+        if not savepoint:
+            through = None if cut.batch is None else BatchId(cut.batch)
+            by = permit(number, pipeline=SALES)
+            publish_through(self.attempt.table, self.attempt.stage_dir, through, by)
+        return cut
+
+
+def played(world: World, mode: Append | Upsert) -> Played:
+    table = create_table(str(world.folder / "tables" / "totals"), pipeline=sales().name, mode=mode)
+    return Played(world, Attempt(table, world.query().root))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_table_is_loaded_as_it_is_and_as_of_each_checkpoint_and_savepoint(
+    world: World, mode: Append | Upsert
+) -> None:
+    pipeline = sales(mode.keys if isinstance(mode, Upsert) else ())
+    run = played(world, mode)
+    cuts = {}
+    for number in range(1, 5):
+        run.attempt.batch([(k, number) for k in range(number)])
+        cuts[number] = run.snapshot(number, savepoint=number == 3)
+    now = load_table(pipeline, coordinator=Known(world))
+    assert pairs(now.to_arrow()) == cuts[4].rows
+    assert now.version == "4"
+    for number, key in ((1, "chk-1"), (2, "chk-2"), (3, "savepoint-3"), (4, "latest")):
+        loaded = load_table(pipeline, "totals", coordinator=Known(world), as_of=key)
+        assert pairs(loaded.to_arrow()) == cuts[number].rows, key
+    restored(run.attempt.table, cuts[1], world.folder / "again", epoch=2)
+    roll_back_to(run.attempt.table, cuts[1], world.folder / "again", epoch=2)
+    assert pairs(load_table(pipeline, coordinator=Known(world)).to_arrow()) == cuts[1].rows
+    later = load_table(pipeline, coordinator=Known(world), as_of="chk-2")
+    assert pairs(later.to_arrow()) == cuts[2].rows, "rows that were set aside are still those of chk-2"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_form_has_the_rows_of_one_state(world: World, mode: Append | Upsert) -> None:
+    run = played(world, mode)
+    run.attempt.batch([(1, 1), (2, 2)])
+    run.snapshot(1)
+    loaded = load_table(world.folder / "tables" / "totals")
+    run.attempt.batch([(1, 9), (3, 3)])
+    run.snapshot(2)
+    assert sorted(loaded.to_polars().rows()) == [(1, 1), (2, 2)]
+    assert sorted(loaded.to_pandas().itertuples(index=False, name=None)) == [(1, 1), (2, 2)]
+    assert sorted(loaded.to_duckdb().fetchall()) == [(1, 1), (2, 2)]
+    assert repr(loaded) == f"<rows of {world.folder / 'tables' / 'totals'} at 1>"
+
+
+def test_a_publish_that_stopped_between_two_files_shows_nothing_of_it(world: World) -> None:
+    run = played(world, Append())
+    run.attempt.batch([(1, 1)])
+    run.snapshot(1)
+    run.attempt.batch([(2, 2)], [(3, 3)])
+    table = run.attempt.table
+    staged = sorted(table.paths.staged(1).glob("batch-*/*.parquet"))[-1]
+    staged.rename(table.paths.published("part-000001-0000000001-00000-0123456789ab.parquet"))
+    assert pairs(load_table(table.paths.root).to_arrow()) == [(1, 1)]
+
+
+def test_rows_that_are_gone_are_named(world: World) -> None:
+    run = played(world, Append())
+    run.attempt.batch([(1, 1)])
+    run.snapshot(1)
+    loaded = load_table(world.folder / "tables" / "totals")
+    for path in (world.folder / "tables" / "totals").glob("part-*"):
+        path.unlink()
+    with pytest.raises(Corrupt, match=r"part-000001"):
+        loaded.to_arrow()
+
+
+def test_what_cannot_be_loaded_is_refused_in_one_sentence(world: World, tmp_path: Path) -> None:
+    known = Known(world)
+    with pytest.raises(NotFound, match="more than one sink: name one of totals, copies"):
+        load_table(sales(more=True), coordinator=known)
+    with pytest.raises(NotFound, match="no sink 'total'"):
+        load_table(sales(), "total", coordinator=known)
+    with pytest.raises(NotFound, match="start the pipeline"):
+        load_table(sales(), coordinator=known)
+    with pytest.raises(InvalidRequest, match="coordinator="):
+        load_table(sales())
+    with pytest.raises(InvalidRequest, match="whole path"):
+        load_table(ParquetTable("totals"))
+    with pytest.raises(InvalidRequest, match="only of a pipeline's table"):
+        load_table("/t", as_of="chk-1")
+    with pytest.raises(InvalidRequest, match="no table that can be loaded"):
+        load_table(KafkaTopic("broker:9092", "orders"))
+    with pytest.raises(InvalidRequest, match="no table that can be loaded"):
+        load_table(sales(to=ForEachCheckpoint(print)), coordinator=known)
+    with pytest.raises(InvalidRequest, match="name the table"):
+        load_table(SqlTable(f"sqlite:///{tmp_path}/a.db"))
+
+
+def test_a_snapshot_whose_rows_are_in_another_table_names_that_one(world: World) -> None:
+    run = played(world, Append())
+    run.attempt.batch([(1, 1)])
+    run.snapshot(1)
+    run.attempt.batch([(2, 2)])
+    run.snapshot(2)
+    with pytest.raises(InvalidRequest, match=r"the rows of checkpoint 2 of sales .* are in .*/totals"):
+        load_table(sales(to=ParquetTable("elsewhere")), coordinator=Known(world), as_of="chk-2")
+
+
+def test_any_table_of_a_database_is_loaded_with_its_columns_types(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        connection.executescript(
+            "CREATE TABLE t (k BIGINT, yes BOOLEAN, day DATE, at TIMESTAMP, x REAL, _dagster_ckpt_checkpoint BIGINT);"
+            "INSERT INTO t VALUES (1, 1, '2026-11-22', '2026-11-22 01:02:03.000045', 1, 7);"
+        )
+    rows = load_table(SqlTable(f"sqlite:///{tmp_path}/shop.db", "t")).to_arrow()
+    types = {field.name: str(field.type) for field in rows.schema}
+    assert types == {"k": "int64", "yes": "bool", "day": "date32[day]", "at": "timestamp[us]", "x": "double"}
+    assert [str(value) for value in rows.to_pylist()[0].values()] == [
+        "1",
+        "True",
+        "2026-11-22",
+        "2026-11-22 01:02:03.000045",
+        "1.0",
+    ]
+
+
+def test_a_missing_package_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = played(world, Append())
+    run.attempt.batch([(1, 1)])
+    run.snapshot(1)
+    loaded = load_table(world.folder / "tables" / "totals")
+    real = builtins.__import__
+
+    def without(name: str, *arguments: Any, **named: Any) -> Any:
+        if name.split(".", maxsplit=1)[0] in ("polars", "duckdb", "pandas"):
+            raise ImportError(name)
+        return real(name, *arguments, **named)
+
+    monkeypatch.setattr("dagster_ckpt.spark.sink.rows.import_module", without)
+    for form, package in (("polars", "polars"), ("duckdb", "duckdb"), ("pandas", r"dagster-ckpt\[spark\]")):
+        with pytest.raises(InvalidRequest, match=f"pip install '{package}'"):
+            getattr(loaded, f"to_{form}")()
