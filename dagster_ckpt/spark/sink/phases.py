@@ -65,7 +65,7 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
             head=position.head if position is not None else None,
             prepared=numbers,
             sink=sink.kind,
-            cannot_roll_back=sink.cannot_roll_back(None),
+            cannot_roll_back=sink.never_rolls_back,
         ),
         tuple(planned(stage_dir, name, FileKind.COMMITTABLE) for name in names),
     )

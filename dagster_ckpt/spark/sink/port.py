@@ -191,6 +191,14 @@ class Sink(ABC):
         position = self.position()
         return position is not None and (position.checkpoint_id or 0) >= checkpoint_id
 
+    @property
+    def never_rolls_back(self) -> str:
+        """Why rows never leave this sink, as it is made and set, in one sentence; empty: they may.
+
+        Every checkpoint notes it, so nothing outside is asked.
+        """
+        return ""
+
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Return why ``roll_back`` would fail, in one sentence; empty: it would not. Changes nothing.
 

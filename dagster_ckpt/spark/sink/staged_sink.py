@@ -176,6 +176,16 @@ class StagedSink(Sink):
                 case _:
                     assert_never(later)
 
+    @property
+    def never_rolls_back(self) -> str:
+        """Say so for a subclass that does not override ``go_to``."""
+        if type(self).go_to is not StagedSink.go_to:
+            return ""
+        return (
+            f"{self.place} cannot take rows back: restore the newest checkpoint, keep the rows (roll_back_tables: "
+            "false), or name a new place"
+        )
+
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Say why the rows that were published after the cut cannot be taken back, if there are any."""
         before = self.position()

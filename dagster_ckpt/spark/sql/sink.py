@@ -82,6 +82,16 @@ class SqlSink(StagedSink):
         with self.exclusively() as outside:
             return outside.commit(rows, position)
 
+    @property
+    def never_rolls_back(self) -> str:
+        """Say so where no before-images are kept."""
+        if self.keeps_before_images:
+            return ""
+        return (
+            f"{self.place} keeps no before-images: restore the newest checkpoint, keep the rows (roll_back_tables: "
+            "false), or name another table; SqlTable(..., keep_before_images=True) keeps them from then on"
+        )
+
     def why_no_way(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
         """Say so where a before-image on the way was not kept."""
         with self._database.reading() as connection:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.channel.schema import arrow_schema, parsed_schema
 from dagster_ckpt.spark.files import (
     TEMPORARY_PREFIX,
     flush_to_disk,
@@ -31,6 +31,7 @@ from dagster_ckpt.spark.table.records import (
     TablePaths,
     Upsert,
 )
+from dagster_ckpt.spark.table.schema import columns
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SEAL = b"dagster_ckpt.lineage"
@@ -54,9 +55,11 @@ def write_versions(
     bases: Mapping[int, Path],
     targets: Mapping[int, Path],
     lineage: str = "",
+    row_schema: str = "",
 ) -> None:
     """Write each target bucket that is not there yet: its base with the staged rows merged in, whole and
-    durably. ``lineage``: the history of the publish.
+    durably. ``lineage``: the history of the publish. A bucket without a base gets the columns of ``row_schema`` that
+    these rows no longer have.
     """
     missing = {bucket: path for bucket, path in targets.items() if not path.exists()}
     if not missing:
@@ -65,8 +68,9 @@ def write_versions(
     for bucket, target in missing.items():
         rows = staged.filter(pc.equal(staged[BUCKET_COLUMN], pa.scalar(bucket))).drop_columns([BUCKET_COLUMN])
         base = bases.get(bucket)
-        merged = latest_rows(rows if base is None else concatenated([read_file(base), rows]), mode.keys)
-        _write_whole(merged.replace_schema_metadata(_notes(staged, lineage)), target)
+        before = _without_rows(row_schema, rows) if base is None else read_file(base)
+        merged = latest_rows(concatenated([before, rows]), mode.keys)
+        _write_whole(merged.replace_schema_metadata(_notes(staged, lineage, row_schema)), target)
 
 
 def merge_into_published(
@@ -128,14 +132,27 @@ def show_versions(paths: TablePaths, versions: Mapping[int, Path]) -> None:
     flush_to_disk(paths.root)
 
 
-def _notes(staged: pa.Table, lineage: str) -> dict[bytes, bytes]:
-    """Return a version's notes: the seal, and Spark's own of the rows' types, from which Spark reads a file back."""
+def _without_rows(row_schema: str, rows: pa.Table) -> pa.Table:
+    """Return no rows, with the columns that other files of the table have and these rows do not."""
+    known = columns(row_schema)
+    missing = [column for name, column in known.items() if name not in rows.column_names]
+    if not missing:
+        return rows.slice(0, 0)
+    return arrow_schema(
+        parsed_schema(json.dumps({"type": "struct", "fields": list(known.values())}))
+    ).empty_table()
+
+
+def _notes(staged: pa.Table, lineage: str, row_schema: str) -> dict[bytes, bytes]:
+    """Return a version's notes: the seal, and Spark's own of the rows' types, from which Spark reads a file back.
+
+    Spark reads the columns that its note names, and no others: also those that these rows no longer have.
+    """
     notes = {_SEAL: lineage.encode()} if lineage else {}
     spark = (staged.schema.metadata or {}).get(_SPARK_SCHEMA)
     if spark is not None:
-        schema = parse_json(spark)
-        schema["fields"] = [column for column in schema["fields"] if column["name"] != BUCKET_COLUMN]
-        notes[_SPARK_SCHEMA] = json.dumps(schema).encode()
+        fields = list((columns(row_schema) or columns(spark.decode())).values())
+        notes[_SPARK_SCHEMA] = json.dumps({"type": "struct", "fields": fields}).encode()
     return notes
 
 
@@ -154,10 +171,10 @@ def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
     )
 
 
-def read_file(path: Path, columns: list[str] | None = None) -> pa.Table:
+def read_file(path: Path, names: list[str] | None = None) -> pa.Table:
     """Return a file's rows. Raises Corrupt where it is gone or damaged."""
     try:
-        return pq.read_table(path, columns=columns, partitioning=None, coerce_int96_timestamp_unit="us")
+        return pq.read_table(path, columns=names, partitioning=None, coerce_int96_timestamp_unit="us")
     except FileNotFoundError as error:
         raise Corrupt(f"{path} is gone: its rows cannot be read; restore another checkpoint") from error
     except pa.ArrowInvalid as error:

@@ -123,7 +123,7 @@ def new_record(
         case Upsert():
             before = {} if replaces else _versions_of(table, parent)
             touched = set(touched_buckets(table.paths.root, files))
-            if before and not has_same_columns(before_schema, row_schema):
+            if before and not has_same_columns(before_schema, merged(before_schema, row_schema)):
                 touched |= before.keys()  # every file of the table has the same columns
             mine = BucketVersion(checkpoint_id, attempt.lineage)
             versions = {**before, **dict.fromkeys(sorted(touched), mine)}
@@ -215,6 +215,7 @@ def make_versions(table: Table, record: PublishRecord) -> None:
         bases=located_versions(table.paths, {b: before[b] for b in missing if b in before}),
         targets=targets,
         lineage=record.lineage,
+        row_schema=record.row_schema,
     )
 
 

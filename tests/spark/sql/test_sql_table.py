@@ -181,6 +181,13 @@ def test_a_table_has_one_pipeline_and_only_its_newest_attempt_writes(url: str, t
         sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
 
 
+def test_whether_rows_may_leave_is_known_without_asking_the_database(tmp_path: Path) -> None:
+    nowhere = "postgresql://nobody@127.0.0.1:1/nowhere"
+    context = context_in(tmp_path, FIRST)
+    assert "keep_before_images=True" in SqlSink(SqlTable(nowhere), context).never_rolls_back
+    assert SqlSink(SqlTable(nowhere, keep_before_images=True), context).never_rolls_back == ""
+
+
 def test_before_images_go_once_no_cut_needs_them(url: str, tmp_path: Path, run_sql: Run) -> None:
     context = context_in(tmp_path, FIRST, key=("k",))
     sink = SqlSink(SqlTable(url, keep_before_images=True), context)

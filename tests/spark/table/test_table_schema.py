@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.sink.committables import encoded
-from dagster_ckpt.spark.table.log import create_table
+from dagster_ckpt.spark.table.log import create_table, open_table
 from dagster_ckpt.spark.table.records import Append, Upsert
 from dagster_ckpt.spark.table.schema import has_same_columns, is_wider, merged, refuse_changed, refuse_unfit
+from tests.spark.table import test_table_contract as contract
 from tests.spark.table.tables import (
     PIPELINE,
     Attempt,
@@ -136,3 +139,18 @@ def test_another_historys_publish_of_the_same_number_is_no_publish_of_ours(tmp_p
     with pytest.raises(Corrupt, match="with other files"):
         publish_through(attempt.table, again.stage_dir, again.next_batch - 1, permit(2))  # type: ignore[arg-type]
     assert cuts
+
+
+def test_a_column_that_stays_away_rewrites_no_bucket_and_stays_in_all_of_them(tmp_path: Path) -> None:
+    run = contract.TestParquetSink().begun(tmp_path, key=("k",))
+    run.batch([(0, 0, "x")], types={"w": pa.string()})
+    run.publish(1)
+    for number in (1, 2):  # each the first row of its bucket, and none of them has w
+        run.batch([(number, number)])
+        run.publish(number + 1)
+    table = open_table(run.sink.place)
+    versions = sorted(path.parent.name.lstrip("0") for path in table.paths.meta.glob("versions/*/*.parquet"))
+    assert versions == ["1", "2", "3"], "one file for each publish"
+    for path in table.paths.root.glob("*.parquet"):
+        assert pq.read_schema(path).names == ["k", "v", "w"]
+    assert pq.read_table(table.paths.root).column("w").to_pylist() == ["x", None, None]
