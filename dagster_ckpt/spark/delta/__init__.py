@@ -12,8 +12,7 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | ``marks`` | what our commits say, and the table's history read through them |
 | ``columns`` | rows against the table's columns; what delta-rs must not write to |
 | ``adds`` | staged files as actions of a commit, with their statistics |
-| ``staged`` | staged files: local, or uploaded to the table's object store |
-| ``remote`` | the table's object store |
+| ``remote`` | where staged files are: the table's folder, or its object store |
 | ``publish`` | second phase: one commit for a checkpoint |
 | ``upsert`` | rows merged by key |
 | ``roll_back`` | the version of a cut, and the way to it |

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from dagster_ckpt.spark.delta.staged import StagedFiles
 from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction

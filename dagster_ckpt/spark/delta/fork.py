@@ -7,7 +7,7 @@ from dagster_ckpt.spark.delta.columns import delta_columns, schema_of, table_col
 from dagster_ckpt.spark.delta.lake import Lake, Outside, Raced, Version
 from dagster_ckpt.spark.delta.marks import Commit, commits
 from dagster_ckpt.spark.delta.publish import Writer
-from dagster_ckpt.spark.delta.staged import StagedFiles
+from dagster_ckpt.spark.delta.remote import staged_files
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
 
 SEED = 0
@@ -82,7 +82,7 @@ def _copy_rows(
 
 
 def _add_prepared(writer: Writer, version: Version, attempt: AttemptId, cut: SinkCut, source: Lake) -> None:
-    theirs = StagedFiles(source, writer.staged.work_dir)
+    theirs = staged_files(source, writer.staged.work_dir)
     files = [file for batch in cut.batches for file in batch.files]
     for file in files:
         writer.staged.copy_from(theirs, file)

@@ -16,9 +16,9 @@ from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.delta.lake import Version
 from dagster_ckpt.spark.delta.marks import Commit, version_of
 from dagster_ckpt.spark.delta.publish import Writer
-from dagster_ckpt.spark.delta.staged import StagedFolder, folder_of
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId
+from dagster_ckpt.spark.sink.table_files import StagedFolder, folder_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

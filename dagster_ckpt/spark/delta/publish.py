@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from dagster_ckpt.core.ids import CoordinatorEpoch
-from dagster_ckpt.core.model import Record
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.delta.adds import add_actions
 from dagster_ckpt.spark.delta.columns import (
@@ -22,24 +20,11 @@ from dagster_ckpt.spark.delta.columns import (
     table_columns,
 )
 from dagster_ckpt.spark.delta.lake import Lake, Outside, Raced, Version, refuse_fenced
-from dagster_ckpt.spark.delta.staged import StagedFiles, folder_of
 from dagster_ckpt.spark.delta.upsert import upsert
-from dagster_ckpt.spark.files import classified, replace_whole
-from dagster_ckpt.spark.sink.committables import PreparedBatch, encoded, read_record
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.owner import Owner, note_owner, read_owner
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
-
-
-class Owner(Record):
-    """``owner.json`` of the sink's folder: the newest attempt, for as long as there is no table to tell it."""
-
-    format_version: Literal[1] = 1
-    lineage: str
-    epoch: int
-
-    @property
-    def attempt(self) -> AttemptId:
-        """It as an identity."""
-        return AttemptId(self.lineage, CoordinatorEpoch(self.epoch))
+from dagster_ckpt.spark.sink.table_files import StagedFiles, folder_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +46,7 @@ class Writer:
 
     def owner(self) -> Owner | None:
         """Return the attempt that took over before there was a table."""
-        return read_record(Owner, self.owner_path)
+        return read_owner(self.owner_path)
 
     def newest(self, attempt: AttemptId) -> Version | None:
         """Return the newest version. Raises Fenced when a newer attempt owns the table."""
@@ -87,11 +72,7 @@ class Writer:
         """Return the newest version, with a note of this attempt for as long as there is none."""
         version = self.newest(attempt)
         if version is None or version.mark is None:
-            note = Owner(lineage=attempt.lineage, epoch=int(attempt.epoch))
-            if note != self.owner():
-                self.owner_path.parent.mkdir(parents=True, exist_ok=True)
-                with classified(f"writing {self.owner_path}"):
-                    replace_whole(self.owner_path, encoded(note))
+            note_owner(self.owner_path, attempt)
             return self.lake.load()
         return version
 

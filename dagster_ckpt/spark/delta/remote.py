@@ -1,13 +1,26 @@
-"""The object store of a table as pyarrow sees it: for staged files; commits are delta-rs's own."""
+"""Where a table's staged files are: its folder, or its object store as pyarrow sees it; commits are delta-rs's own."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable
+from dagster_ckpt.spark.delta.lake import Lake
+from dagster_ckpt.spark.sink.table_files import StagedFiles
+
+
+def staged_files(lake: Lake, work_dir: Path) -> StagedFiles:
+    """Return a table's staged files."""
+    return StagedFiles(
+        place=lake.uri,
+        table_dir=lake.root,
+        work_dir=work_dir,
+        open_store=lambda: open_store(lake.uri, lake.storage_options),
+    )
 
 
 def open_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:

@@ -24,8 +24,8 @@ from dagster_ckpt.spark.delta.garbage import Garbage, pinned_versions
 from dagster_ckpt.spark.delta.lake import Lake, reading
 from dagster_ckpt.spark.delta.publish import Writer
 from dagster_ckpt.spark.delta.read import rows_of
+from dagster_ckpt.spark.delta.remote import staged_files
 from dagster_ckpt.spark.delta.roll_back import roll_back, why_not
-from dagster_ckpt.spark.delta.staged import StagedFiles
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import (
     AlreadyPublished,
@@ -60,7 +60,7 @@ class DeltaSink(Sink):
             partition_by=target.partition_by,
             storage_options=target.storage_options,
         )
-        self._staged = StagedFiles(self._lake, context.work_dir)
+        self._staged = staged_files(self._lake, context.work_dir)
         self._writer = Writer(
             lake=self._lake,
             staged=self._staged,
@@ -80,11 +80,7 @@ class DeltaSink(Sink):
         if version is not None and version.mark is not None:
             return version.mark.position()
         owner = self._writer.owner()
-        if owner is None:
-            return None
-        return SinkPosition(
-            lineage=owner.lineage, epoch=owner.epoch, checkpoint_id=None, head=None, through_batch=None
-        )
+        return None if owner is None else owner.position
 
     # --- rows -------------------------------------------------------------------------------------------------
 

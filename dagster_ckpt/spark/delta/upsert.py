@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dagster_ckpt.spark.delta.lake import Outside
-from dagster_ckpt.spark.delta.staged import StagedFiles
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.latest import latest_rows
+from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable

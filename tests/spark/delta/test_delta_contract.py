@@ -8,11 +8,11 @@ from pathlib import Path
 from deltalake import DeltaTable as Reader
 
 from dagster_ckpt.authoring.targets import DeltaTable
-from dagster_ckpt.spark.delta import publish, staged
 from dagster_ckpt.spark.delta.lake import Outside
 from dagster_ckpt.spark.delta.sink import DeltaSink
-from dagster_ckpt.spark.delta.staged import STAGED
+from dagster_ckpt.spark.sink import owner, table_files
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
+from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkContract, Staging
 from dagster_ckpt.testing.sinks.run import Row, Step
 
@@ -32,7 +32,7 @@ class TestDeltaSink(SinkContract):
         return list(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
 
     def steps(self) -> Sequence[Step]:
-        return [*((Outside, name) for name in COMMITS), (publish, "replace_whole"), (staged, "upload")]
+        return [*((Outside, name) for name in COMMITS), (owner, "replace_whole"), (table_files, "upload")]
 
     def staging(self, sink: Sink, context: SinkContext) -> Staging:
         root = Path(sink.place)

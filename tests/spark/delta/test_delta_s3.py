@@ -12,8 +12,8 @@ from deltalake.exceptions import TableNotFoundError
 from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.delta.sink import DeltaSink
-from dagster_ckpt.spark.delta.staged import STAGED
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
+from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import Staging
 from dagster_ckpt.testing.sinks.run import Row
 from tests.adapters.servers import S3Server, s3_server_process

@@ -25,8 +25,8 @@ from dagster_ckpt.spark.delta.columns import delta_columns
 from dagster_ckpt.spark.delta.garbage import Garbage, retention_hours
 from dagster_ckpt.spark.delta.lake import Outside
 from dagster_ckpt.spark.delta.sink import DeltaSink
-from dagster_ckpt.spark.delta.staged import STAGED
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext
+from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in
 

@@ -1,10 +1,13 @@
-"""Staged files of a Delta table: below its folder, or written locally and uploaded before they are acknowledged."""
+"""Staged files that become part of a table where they lie: below its folder, or uploaded before they are acknowledged.
+
+Of tables with a log of their own (Delta, Iceberg): a commit names the files.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +18,13 @@ import pyarrow.parquet as pq
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
-from dagster_ckpt.spark.delta.lake import Lake
-from dagster_ckpt.spark.delta.remote import open_store
 from dagster_ckpt.spark.files import batch_of
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.staging import flush_staged
 
 STAGED = "_dagster_ckpt/staged"
-"""Below the table's folder: VACUUM and readers of plain Parquet pass over names that begin with an underscore."""
+"""Below the table's folder: clean-ups (VACUUM, remove_orphan_files) and readers of plain Parquet pass over names that
+begin with an underscore."""
 _PIECE = 8 * 1024 * 1024
 
 
@@ -40,13 +42,18 @@ class StagedFolder:
 class StagedFiles:
     """Where a table's rows are staged. Names are relative to the table, wherever the files are by now."""
 
-    lake: Lake
+    place: str
+    """The table, for people."""
+    table_dir: Path | None
+    """The table's folder; None: it lies in an object store."""
     work_dir: Path
+    open_store: Callable[[], tuple[Any, str]]
+    """Returns the object store as a file system of pyarrow, and the table's folder in it."""
 
     @property
     def root(self) -> Path:
         """Folder that Spark writes below: the table's, or where it lies in an object store the sink's own."""
-        return self.lake.root if self.lake.root is not None else self.work_dir
+        return self.table_dir if self.table_dir is not None else self.work_dir
 
     def folder(self, epoch: CoordinatorEpoch) -> Path:
         """Return where an attempt stages."""
@@ -54,7 +61,7 @@ class StagedFiles:
 
     def flush(self, files: Sequence[TableFile]) -> None:
         """Make these files survive this machine: to disk, or into the table's object store. Raises Corrupt."""
-        if self.lake.root is None:
+        if self.table_dir is None:
             self.upload(files)
             return
         try:
@@ -67,7 +74,7 @@ class StagedFiles:
     def upload(self, files: Iterable[TableFile]) -> None:
         """Upload what is not in the table's object store yet; nothing for a table on a disk."""
         done = set()
-        for file in files if self.lake.root is None else ():
+        for file in files if self.table_dir is None else ():
             local = self.root / file.staged
             if local.exists():
                 upload(self, local, file.staged)
@@ -87,7 +94,7 @@ class StagedFiles:
     @cached_property
     def store(self) -> tuple[Any, str]:
         """The table's object store, and the table's folder in it."""
-        return open_store(self.lake.uri, self.lake.storage_options)
+        return self.open_store()
 
     def remote(self, name: str) -> tuple[Any, str]:
         """Return the store, and a name's place in it."""
@@ -99,7 +106,7 @@ class StagedFiles:
         """Open a staged file, wherever it is. Raises Corrupt when it is gone."""
         local = self.root / file.staged
         try:
-            if self.lake.root is not None or local.exists():
+            if self.table_dir is not None or local.exists():
                 with local.open("rb") as handle:
                     yield handle
             else:
@@ -108,14 +115,14 @@ class StagedFiles:
                     yield handle
         except FileNotFoundError as error:
             raise Corrupt(
-                f"{self.lake.uri}/{file.staged} is gone: its rows cannot be published; restore another checkpoint"
+                f"{self.place}/{file.staged} is gone: its rows cannot be published; restore another checkpoint"
             ) from error
         except pa.ArrowInvalid as error:
             raise Corrupt(
-                f"{self.lake.uri}/{file.staged} is damaged: {error}; restore an earlier one"
+                f"{self.place}/{file.staged} is damaged: {error}; restore an earlier one"
             ) from error
         except OSError as error:
-            raise Unavailable(f"{self.lake.uri}/{file.staged} could not be read: {error}") from error
+            raise Unavailable(f"{self.place}/{file.staged} could not be read: {error}") from error
 
     def footer(self, file: TableFile) -> pq.FileMetaData:
         """Return a file's footer."""
@@ -130,7 +137,7 @@ class StagedFiles:
     def folders(self) -> list[StagedFolder]:
         """Return what is staged in the table, published or not."""
         found = [path.as_posix() for path in (self.root / STAGED).glob("*/batch-*")]
-        if self.lake.root is None:
+        if self.table_dir is None:
             import pyarrow.fs as pafs
 
             store, path = self.remote(STAGED)
@@ -143,7 +150,7 @@ class StagedFiles:
     def remove(self, folder: StagedFolder) -> None:
         """Remove a folder with all that is in it."""
         shutil.rmtree(self.root / folder.path, ignore_errors=True)
-        if self.lake.root is None:
+        if self.table_dir is None:
             with contextlib.suppress(FileNotFoundError):
                 store, path = self.remote(folder.path)
                 store.delete_dir(path)
@@ -156,9 +163,7 @@ def upload(staged: StagedFiles, local: Path, name: str) -> None:
         with local.open("rb") as source, store.open_output_stream(path) as target:
             shutil.copyfileobj(source, target, _PIECE)
     except OSError as error:
-        raise OutcomeUnknown(
-            f"staging {name} in {staged.lake.uri} failed: {error}. It is repeated"
-        ) from error
+        raise OutcomeUnknown(f"staging {name} in {staged.place} failed: {error}. It is repeated") from error
 
 
 def folder_of(file: str) -> str:

@@ -1,0 +1,50 @@
+"""The newest attempt of a sink whose table was not made yet: a table tells it itself once it is there.
+
+A newer attempt writes this note and then looks for the table; an older one makes the table, then reads the note, then
+publishes: so one of them sees the other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.core.model import Record
+from dagster_ckpt.spark.files import classified, replace_whole
+from dagster_ckpt.spark.sink.committables import encoded, read_record
+from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
+
+
+class Owner(Record):
+    """``owner.json`` of the sink's folder."""
+
+    format_version: Literal[1] = 1
+    lineage: str
+    epoch: int
+
+    @property
+    def attempt(self) -> AttemptId:
+        """It as an identity."""
+        return AttemptId(self.lineage, CoordinatorEpoch(self.epoch))
+
+    @property
+    def position(self) -> SinkPosition:
+        """It as a position: nothing was published."""
+        return SinkPosition(
+            lineage=self.lineage, epoch=self.epoch, checkpoint_id=None, head=None, through_batch=None
+        )
+
+
+def read_owner(path: Path) -> Owner | None:
+    """Return the note; None: no attempt took over."""
+    return read_record(Owner, path)
+
+
+def note_owner(path: Path, attempt: AttemptId) -> None:
+    """Write the note, unless it says so."""
+    note = Owner(lineage=attempt.lineage, epoch=int(attempt.epoch))
+    if note != read_owner(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with classified(f"writing {path}"):
+            replace_whole(path, encoded(note))
