@@ -12,6 +12,7 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``adapters/`` | the ports on SQL databases and fsspec storages |
 | ``spark/`` | everything that touches Spark's files or PySpark |
 | ``operations/`` | what people do to snapshots, as functions |
+| ``page/`` | the checkpoint page of a pipeline: its facts, as HTML and for the terminal |
 | ``dagster/`` | everything that imports Dagster: resources, jobs, asset, checks, sensors, components |
 | ``cli/`` | the program ``dagster-ckpt`` |
 | ``sinks`` | public names of sinks: targets, and the port for one of your own |

@@ -57,12 +57,13 @@ ROOMS = {
     ),
     "testing": room("core errors ports digests runtime spark testing", "pyarrow pytest"),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
+    "page": room("core errors runtime operations page"),
     "dagster": room(
         "core errors version ports digests runtime adapters authoring spark operations dagster",
         "dagster pydantic pyspark yaml",
     ),
     "cli": room(
-        "core errors adapters operations authoring spark dagster cli",
+        "core errors adapters operations page authoring spark dagster cli",
         "click rich pydantic yaml sqlalchemy pyspark dagster dagster_graphql",
     ),
 }
@@ -76,6 +77,7 @@ FLOORS = {
         "adapters runtime",
         "spark",
         "operations sinks testing",
+        "page",
         "dagster",
         "cli",
     ),

@@ -12,9 +12,11 @@ from dagster_ckpt.cli.commands.dispose import dispose
 from dagster_ckpt.cli.commands.doctor import doctor
 from dagster_ckpt.cli.commands.export import export
 from dagster_ckpt.cli.commands.fork import fork
+from dagster_ckpt.cli.commands.history import history, top
 from dagster_ckpt.cli.commands.import_ import import_
 from dagster_ckpt.cli.commands.inspect import inspect
 from dagster_ckpt.cli.commands.list import list_
+from dagster_ckpt.cli.commands.page import page
 from dagster_ckpt.cli.commands.preview import preview
 from dagster_ckpt.cli.commands.restore import restore
 from dagster_ckpt.cli.commands.savepoint import savepoint
@@ -38,7 +40,7 @@ def main() -> None:
 
 
 for _command in (
-    list_, show, verify, inspect, diff, preview,
+    list_, history, top, page, show, verify, inspect, diff, preview,
     checkpoint, savepoint, restore, fork,
     dispose, export, import_, adopt, clean, doctor,
 ):  # fmt: skip

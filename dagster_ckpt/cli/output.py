@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -52,6 +52,11 @@ class Output:
         """Write a line for people."""
         if not self.as_json:
             self._console.print(text, markup=False, soft_wrap=True)
+
+    def show(self, what: RenderableType) -> None:
+        """Write something drawn for people."""
+        if not self.as_json:
+            self._console.print(what)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write a table for people; columns whose name ends in ``>`` are numbers."""

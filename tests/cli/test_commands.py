@@ -222,3 +222,32 @@ def test_dagsters_own_storage_is_the_last_place_to_look(
     monkeypatch.setenv("DAGSTER_HOME", str(home))
     failed = run.bare("list", code=3)
     assert str(home / "storage" / "dagster_ckpt" / "coordinator.db") in failed.stderr
+
+
+def test_history_fits_80_columns_and_says_what_failed(
+    world: World, run: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    world.checkpoint(1)
+    world.savepoint(2)
+    world.over(3, CheckpointStatus.FAILED)
+    for command in (("history",), ("top", "--times", "1")):
+        text = run(*command).stdout
+        assert max(map(len, text.splitlines())) <= 80
+        assert "3 failed: disk full" in text
+    assert run.json("history", "--limit", "1")["statistics"]["history"][0]["checkpoint_id"] == 3
+    assert run.json("top")["pipeline"] == "sales"
+
+
+def test_the_page_is_a_file_and_its_links_need_a_location(world: World, run: Program, tmp_path: Path) -> None:
+    world.checkpoint(1)
+    page = tmp_path / "page.html"
+    assert str(page) in run("page", "-o", str(page)).stdout
+    assert "dagster-ckpt restore chk-000001" in page.read_text()
+    run("page", "-o", str(page), "--dagster", "localhost:3000", "--location", "shop")
+    text = page.read_text()
+    assert 'href="http://localhost:3000/locations/shop/jobs/sales/playground/setup?config=' in text
+    assert "/jobs/sales_preview/" in text
+    assert "--location" in run("page", "--dagster", "localhost:3000", code=2).stderr
+    assert "not both" in run("page", "--serve", "-o", "x", code=2).stderr
+    assert "cannot be written" in run("page", "-o", str(tmp_path / "no" / "such"), code=2).stderr

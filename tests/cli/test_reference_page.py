@@ -11,7 +11,21 @@ from tests.cli.reference_page import PAGE, page
 from tests.root import ROOT
 
 COMMANDS = [
-    *("list", "show", "verify", "inspect", "diff", "preview", "checkpoint", "savepoint", "restore", "fork"),
+    *(
+        "list",
+        "history",
+        "top",
+        "page",
+        "show",
+        "verify",
+        "inspect",
+        "diff",
+        "preview",
+        "checkpoint",
+        "savepoint",
+        "restore",
+        "fork",
+    ),
     *("dispose", "export", "import", "adopt", "clean", "doctor"),
 ]
 

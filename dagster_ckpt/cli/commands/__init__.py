@@ -3,6 +3,8 @@
 | file | what it owns |
 |---|---|
 | ``list`` | what can be restored from, and what ever was |
+| ``history`` | the last checkpoints in a terminal, once or live (``top``) |
+| ``page`` | the checkpoint page, as a file or served |
 | ``show`` | what one snapshot holds |
 | ``verify`` | every file read back and compared |
 | ``inspect`` | a stage's state at a snapshot |

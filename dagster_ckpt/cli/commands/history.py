@@ -1,0 +1,126 @@
+"""history, top: the facts of the checkpoint page in a terminal, once or live."""
+
+from __future__ import annotations
+
+import time
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, MinMaxAvg
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.page.facts import CheckpointPage, page_facts
+from dagster_ckpt.page.units import ago, count, duration, size
+
+
+@command("history")
+@pipeline_option
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+def history(work: Work, *, pipeline: str, limit: int) -> ExitCode:
+    """Show a pipeline's last checkpoints, failed ones too: how long they took, how large they are, what went wrong."""
+    found = _facts(work, work.pipeline(pipeline), limit)
+    work.output.result(found)
+    work.output.show(_shown(found))
+    return ExitCode.FINE
+
+
+@command("top")
+@pipeline_option
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=12, show_default=True, help="At most so many checkpoints."
+)
+@click.option("--every", type=click.FloatRange(min=0.2), default=1.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--times", type=click.IntRange(min=1), default=None, help="End after so many looks; default: Ctrl-C."
+)
+def top(work: Work, *, pipeline: str, limit: int, every: float, times: int | None) -> ExitCode:
+    """Watch a pipeline's checkpoints live: what is in progress, and who is waited for. Ctrl-C ends it."""
+    chosen = work.pipeline(pipeline)
+    if work.output.as_json:
+        work.output.result(_facts(work, chosen, limit))
+        return ExitCode.FINE
+    console = Console(highlight=False)
+    looks = 0
+    try:
+        with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+            while True:
+                live.update(_shown(_facts(work, chosen, limit)), refresh=True)
+                looks += 1
+                if times is not None and looks >= times:
+                    return ExitCode.FINE
+                time.sleep(every)
+    except KeyboardInterrupt:
+        return ExitCode.FINE
+
+
+def _facts(work: Work, pipeline: PipelineId, limit: int) -> CheckpointPage:
+    return page_facts(work.deployment, pipeline, now=time.time(), shown=limit)
+
+
+def _shown(page: CheckpointPage) -> Group:
+    """Return what fits 80 columns."""
+    return Group(*_about(page), Text(), _table(page), *_failures(page))
+
+
+def _about(page: CheckpointPage) -> list[Text]:
+    counts = page.statistics.counts
+    lines = [
+        f"{page.pipeline}: {page.status}, attempt {page.epoch}, {'alive' if page.is_alive else 'no process is alive'}",
+        f"{count(counts.total)} triggered, {count(counts.completed)} completed, {count(counts.failed)} failed, "
+        f"{count(len(page.pending))} in progress, {count(counts.restored)} restored"
+        + (f" (last from {page.restored_key})" if page.restored_key else ""),
+    ]
+    took, full = page.statistics.summary.duration, page.statistics.summary.bytes_full
+    if took is not None:
+        lines.append(
+            f"duration {_spread(took)}" + (f"; full size up to {size(full.maximum)}" if full else "")
+        )
+    for one in page.pending:
+        waits = f"waits for {', '.join(one.missing)}" if one.missing else "is being completed"
+        lines.append(
+            f"{one.key}: {len(one.acknowledged)} of {len(one.acknowledged) + len(one.missing)} acknowledged, {waits} "
+            f"(since {duration(one.since)})"
+        )
+    if page.job_failure:
+        lines.append(f"failed: {page.job_failure}")
+    return [Text(line) for line in lines]
+
+
+def _spread(numbers: MinMaxAvg) -> str:
+    quantiles = numbers.quantiles
+    return (
+        f"median {duration(quantiles[0.5])}, p95 {duration(quantiles[0.95])}, p99 {duration(quantiles[0.99])}"
+    )
+
+
+def _table(page: CheckpointPage) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, right in (
+        ("id", True), ("kind", False), ("status", False), ("when", False), ("took", True), ("size", True),
+        ("new", True),
+    ):  # fmt: skip
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for row in page.statistics.history:
+        table.add_row(*_cells(page, row))
+    return table
+
+
+def _cells(page: CheckpointPage, row: CheckpointStatistics) -> tuple[str, ...]:
+    return (
+        str(row.checkpoint_id),
+        row.kind.noun,
+        row.status.value.replace("_", " "),
+        ago(max(0.0, page.now - row.triggered_at)),
+        duration(row.duration),
+        size(row.bytes_full),
+        size(row.bytes_new),
+    )
+
+
+def _failures(page: CheckpointPage) -> list[Text]:
+    told = ((row.checkpoint_id, row.failure_message or row.failure_reason) for row in page.statistics.history)
+    return [Text(f"{number} failed: {why}") for number, why in told if why]

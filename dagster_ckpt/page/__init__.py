@@ -1,0 +1,12 @@
+"""Checkpoint page of a pipeline: what Flink's checkpoint tab shows, from the store and the storage alone.
+
+| file | what |
+|---|---|
+| ``facts`` | what is shown, read at one moment |
+| ``units`` | durations, sizes and ages as people say them |
+| ``style`` | look of the page, light and dark |
+| ``chart`` | durations of the last checkpoints as bars |
+| ``sections`` | its parts, as HTML |
+| ``html`` | the page: one file without anything from elsewhere |
+| ``server`` | a read-only server for it, on this machine |
+"""

@@ -1,0 +1,188 @@
+"""What the checkpoint page shows, read at one moment from the store and from the newest snapshot.
+
+Nothing here asks a running process: a page can be made of a pipeline whose machine is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, StatisticsSnapshot, snapshot_of
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
+from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
+from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, list_snapshots
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.runtime.record_store import RecordStore
+
+__all__ = ["CheckpointPage", "Links", "PendingCheckpoint", "StagePosition", "page_facts"]
+
+WINDOW = 1000
+"""Checkpoints that the summary is computed over."""
+SHOWN = 60
+"""Checkpoints in the chart and the history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Where a reader of the page can go on to."""
+
+    run: Callable[[str], str] | None = None
+    """Page of a Dagster run, by its id."""
+    restore: Callable[[str], str] | None = None
+    """Launchpad that restores a snapshot, by its key."""
+    preview: Callable[[str], str] | None = None
+    """Launchpad that previews that restore, by its key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCheckpoint:
+    """A checkpoint in progress."""
+
+    key: str
+    since: float
+    """Seconds since its trigger."""
+    expires_in: float
+    acknowledged: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePosition:
+    """Position of one stage at the newest snapshot."""
+
+    uid: str
+    inputs: tuple[str, ...]
+    batch_id: int | None
+    offsets: tuple[tuple[str, str], ...]
+    """(source, offset): objects within JSON text are written out."""
+    watermark_ms: int | None
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPage:
+    """Everything on the page of one pipeline."""
+
+    pipeline: PipelineId
+    now: float
+    """Seconds since the Unix epoch at which it was read."""
+    status: str
+    epoch: int
+    run_id: str
+    is_alive: bool
+    """Its process has renewed its lease."""
+    statistics: StatisticsSnapshot
+    restored_key: str
+    pending: tuple[PendingCheckpoint, ...]
+    restorable: tuple[SnapshotSummary, ...]
+    newest: str
+    """Key of the snapshot that the positions are of; empty: none can be read."""
+    positions: tuple[StagePosition, ...]
+    unreadable: str = ""
+    """Why the newest snapshot cannot be read."""
+    job_failure: str = ""
+
+    @property
+    def newest_statistics(self) -> CheckpointStatistics | None:
+        """Numbers of the snapshot that the positions are of."""
+        number = self.newest.rpartition("-")[2]
+        return self.statistics.checkpoint(int(number)) if number.isdigit() else None
+
+
+def page_facts(
+    deployment: Deployment, pipeline: PipelineId, *, now: float, shown: int = SHOWN
+) -> CheckpointPage:
+    """Return what the page shows of a pipeline. Raises NotFound, Corrupt, Unavailable."""
+    record = load_record(deployment.store, pipeline)
+    rows = RecordStore(deployment.store).statistics(pipeline, limit=max(WINDOW, shown))
+    statistics = snapshot_of(
+        rows.values(),
+        counts=record.counts,
+        history_size=shown,
+        restored_id=record.restored_id,
+        restored_at=record.restored_at,
+    )
+    restorable = list_snapshots(deployment, pipeline)
+    newest, metadata, unreadable = _newest(deployment, pipeline, restorable)
+    return CheckpointPage(
+        pipeline=pipeline,
+        now=now,
+        status=record.status.value,
+        epoch=record.epoch,
+        run_id=record.owner,
+        is_alive=record.lease_until is not None and record.lease_until > now,
+        statistics=statistics,
+        restored_key=_restored(record, restorable),
+        pending=tuple(_pending(pending, now) for pending in record.pending),
+        restorable=restorable,
+        newest=newest,
+        positions=() if metadata is None else tuple(_position(stage, metadata) for stage in metadata.stages),
+        unreadable=unreadable,
+        job_failure=record.job_failure,
+    )
+
+
+def _newest(
+    deployment: Deployment, pipeline: PipelineId, restorable: tuple[SnapshotSummary, ...]
+) -> tuple[str, CheckpointMetadata | None, str]:
+    if not restorable:
+        return "", None, ""
+    key = restorable[0].key
+    try:
+        return key, find_snapshot(deployment, key, pipeline).stored.metadata, ""
+    except (NotFound, Corrupt, Unavailable) as error:
+        return key, None, str(error)
+
+
+def _restored(record: CoordinatorRecord, restorable: tuple[SnapshotSummary, ...]) -> str:
+    if record.restored_id is None:
+        return ""
+    known = {int(one.checkpoint_id): one.key for one in restorable}
+    return known.get(record.restored_id, f"number {record.restored_id}")
+
+
+def _pending(pending: PendingRecord, now: float) -> PendingCheckpoint:
+    done = tuple(s.uid for s in pending.stages if s.snapshot is not None or s.finished)
+    return PendingCheckpoint(
+        key=f"{pending.properties.kind.noun} {pending.checkpoint_id}",
+        since=max(0.0, now - pending.triggered_at),
+        expires_in=pending.deadline_at - now,
+        acknowledged=done,
+        missing=(
+            *(s.uid for s in pending.stages if s.uid not in done),
+            *(f"hook {uid}" for uid in pending.hooks_owed),
+        ),
+    )
+
+
+def _position(stage: StageSnapshot, metadata: CheckpointMetadata) -> StagePosition:
+    return StagePosition(
+        uid=stage.uid,
+        inputs=tuple(upstream for upstream, downstream in metadata.edges if downstream == stage.uid),
+        batch_id=stage.batch_id,
+        offsets=tuple((source, _readable(offset)) for source, offset in sorted(stage.offsets.items())),
+        watermark_ms=stage.watermark_ms,
+        table="" if stage.table is None else stage.table.uri,
+    )
+
+
+def _readable(offset: str) -> str:
+    """Return an offset as people read it: of a JSON object its names and values, else the text."""
+    try:
+        value = parse_json(offset)
+    except ValueError:
+        return offset
+    return _written_out(value)
+
+
+def _written_out(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_written_out(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(_written_out(part) for part in value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

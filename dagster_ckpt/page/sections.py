@@ -1,0 +1,262 @@
+"""Parts of the checkpoint page, as HTML. Everything that came from outside is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+from dagster_ckpt.core.checkpoint.statistics import (
+    CheckpointStatistics,
+    CheckpointStatus,
+    MinMaxAvg,
+    StageStatistics,
+)
+from dagster_ckpt.core.model import SnapshotMetrics
+from dagster_ckpt.operations.catalog import SnapshotSummary
+from dagster_ckpt.page.facts import CheckpointPage, Links, PendingCheckpoint, StagePosition
+from dagster_ckpt.page.units import ago, count, duration, milliseconds, moment, size
+
+__all__ = ["cards", "history", "in_progress", "restorable", "stages", "summary"]
+
+_STATUS_COLOR = {CheckpointStatus.FAILED: "bad", CheckpointStatus.IN_PROGRESS: "run"}
+_BAR_PARTS = (
+    ("delay", "start_delay_ms"), ("wait", "alignment_ms"), ("sync", "sync_ms"), ("async", "async_ms"),
+)  # fmt: skip
+
+
+def cards(page: CheckpointPage) -> str:
+    """Return the counts."""
+    counts, summary_ = page.statistics.counts, page.statistics.summary
+    restored = f"restored, last from {escape(page.restored_key)}" if page.restored_key else "restored"
+    told = [
+        _card(count(counts.total), "triggered"),
+        _card(count(counts.completed), "completed", "ok"),
+        _card(count(len(page.pending)), "in progress", "run" if page.pending else ""),
+        _card(count(counts.failed), "failed", "bad" if counts.failed else ""),
+        _card(count(counts.restored), restored),
+    ]
+    if summary_.duration is not None:
+        spread = summary_.duration.quantiles
+        told.append(
+            _card(
+                duration(spread[0.5]), f"median · p95 {duration(spread[0.95])} · p99 {duration(spread[0.99])}"
+            )
+        )
+    if summary_.bytes_full is not None and summary_.bytes_new is not None:
+        new = size(summary_.bytes_new.quantiles[0.5])
+        newest = page.newest_statistics
+        full = summary_.bytes_full.quantiles[0.5] if newest is None else newest.bytes_full
+        told.append(_card(size(full), f"full · {new} new (median)"))
+    return f'<div class="row">{"".join(told)}</div>'
+
+
+def _card(number: str, what: str, color: str = "") -> str:
+    return f'<div class="card"><div class="n {color}">{number}</div><div class="k">{what}</div></div>'
+
+
+def in_progress(pending: Sequence[PendingCheckpoint]) -> str:
+    """Return what the checkpoints in progress wait for; none: nothing."""
+    return "".join(
+        f'<div class="card"><b class="run">{escape(one.key)}</b> since {duration(one.since)}: '
+        f"{len(one.acknowledged)} of {len(one.acknowledged) + len(one.missing)} acknowledged"
+        + (f", waits for <b>{escape(', '.join(one.missing))}</b>" if one.missing else ", is being completed")
+        + f'<div class="k">{_expiry(one.expires_in)}</div></div>'
+        for one in pending
+    )
+
+
+def _expiry(left: float) -> str:
+    return f"expires in {duration(left)}" if left > 0 else f"expired {duration(-left)} ago"
+
+
+def restorable(page: CheckpointPage, links: Links) -> str:
+    """Return the table of what can be restored from, newest first."""
+    if not page.restorable:
+        return '<div class="card k">Nothing yet: the first completed checkpoint appears here.</div>'
+    head = _head("snapshot*", "taken*", "kind*", "took", "full", "new", "attempt", "*")
+    return _table(head, (_restorable_row(page, one, links) for one in page.restorable))
+
+
+def _restorable_row(page: CheckpointPage, one: SnapshotSummary, links: Links) -> str:
+    note = " · ".join(filter(None, (one.name, one.note)))
+    named = f"<b>{escape(one.key)}</b>" + (f'<div class="k">{escape(note)}</div>' if note else "")
+    taken = "-" if one.completed_at is None else ago(max(0.0, page.now - one.completed_at))
+    at = f'<span title="{moment(one.completed_at)}">{taken}</span>'
+    kind = "savepoint" if "savepoint" in one.kind else "checkpoint"
+    tag = f'<span class="tag {"save" if kind == "savepoint" else "ok"}">{kind}</span>'
+    goes = []
+    if links.preview is not None:
+        goes.append(f'<a href="{escape(links.preview(one.key))}">preview</a>')
+    if links.restore is not None:
+        goes.append(f'<a href="{escape(links.restore(one.key))}">restore →</a>')
+    where = (
+        " · ".join(goes) or f"<code>dagster-ckpt restore {escape(one.key)} -p {escape(page.pipeline)}</code>"
+    )
+    return _row(
+        f"*{named}", f"*{at}", f"*{tag}", duration(one.duration), size(one.bytes_full), size(one.bytes_new),
+        str(one.epoch), f"*{where}",
+    )  # fmt: skip
+
+
+def stages(page: CheckpointPage) -> str:
+    """Return the newest snapshot stage by stage, with its subtasks."""
+    if page.unreadable:
+        return (
+            f'<div class="card alarm">{escape(page.newest)} cannot be read: {escape(page.unreadable)}</div>'
+        )
+    numbers = page.newest_statistics
+    known = {stage.uid: stage for stage in numbers.stages} if numbers is not None else {}
+    head = _head("stage*", "barrier's way*", "delay", "waited", "sync", "stored", "full", "new", "in flight",
+                 "batch", "position*", "watermark*", "table*")  # fmt: skip
+    return _table(head, (_stage_row(one, known.get(one.uid), numbers) for one in page.positions))
+
+
+def _stage_row(
+    position: StagePosition, numbers: StageStatistics | None, checkpoint: CheckpointStatistics | None
+) -> str:
+    metrics = SnapshotMetrics() if numbers is None else numbers.metrics
+    fed_by = f'<div class="k">from {escape(", ".join(position.inputs))}</div>' if position.inputs else ""
+    offsets = "<br>".join(
+        escape(text if len(position.offsets) == 1 else f"{source}: {text}")
+        for source, text in position.offsets
+    )
+    marked = moment(position.watermark_ms / 1000) if position.watermark_ms else "-"
+    table = position.table.rstrip("/").rpartition("/")[2]
+    return _row(
+        f"*<b>{escape(position.uid)}</b>{fed_by}{_subtasks(numbers)}",
+        f"*{_bar(metrics, numbers, checkpoint)}",
+        *_times(metrics),
+        size(metrics.bytes_full),
+        size(metrics.bytes_new),
+        size(metrics.persisted_in_flight) if metrics.persisted_in_flight else "-",
+        "-" if position.batch_id is None else count(position.batch_id),
+        f"w{offsets or '-'}",
+        f"*{marked}",
+        f'*<span title="{escape(position.table)}">{escape(table) or "-"}</span>',
+    )
+
+
+def _times(metrics: SnapshotMetrics) -> list[str]:
+    return [
+        milliseconds(metrics.start_delay_ms),
+        milliseconds(metrics.alignment_ms),
+        milliseconds(metrics.sync_ms),
+        milliseconds(metrics.async_ms),
+    ]
+
+
+def _subtasks(numbers: StageStatistics | None) -> str:
+    if numbers is None or len(numbers.details) < 2:
+        return ""
+    rows = "".join(
+        f"<div>{one.index}: stored {size(one.metrics.bytes_new)} of {size(one.metrics.bytes_full)} in "
+        f"{milliseconds(one.metrics.sync_ms + one.metrics.async_ms)}{' (late)' if one.late else ''}</div>"
+        for one in numbers.details
+    )
+    return f'<details class="k"><summary>{len(numbers.details)} subtasks</summary>{rows}</details>'
+
+
+def _bar(
+    metrics: SnapshotMetrics, numbers: StageStatistics | None, checkpoint: CheckpointStatistics | None
+) -> str:
+    """Return the stage's part of the checkpoint as a timeline: from its trigger to its end."""
+    if numbers is None or checkpoint is None or numbers.latest_ack_at is None or not checkpoint.duration:
+        return ""
+    parts = [(color, getattr(metrics, name)) for color, name in _BAR_PARTS]
+    before = (numbers.latest_ack_at - checkpoint.triggered_at) * 1000 - sum(value for _, value in parts)
+    scale = 100 / max(checkpoint.duration * 1000, sum(value for _, value in parts), 0.001)
+    drawn = "".join(
+        f'<i class="{color}" style="width:{value * scale:.2f}%"></i>'
+        for color, value in (("", before), *parts)
+        if value > 0
+    )
+    return f'<div class="bar" title="{_told(parts)}">{drawn}</div>'
+
+
+def _told(parts: Sequence[tuple[str, float]]) -> str:
+    names = ("first barrier", "waited", "synchronous", "stored")
+    return " · ".join(
+        f"{name} {milliseconds(value)}" for name, (_, value) in zip(names, parts, strict=True) if value
+    )
+
+
+def summary(page: CheckpointPage) -> str:
+    """Return minimum, average and quantiles over the completed checkpoints known."""
+    numbers = page.statistics.summary
+    rows = [
+        _summary_row("duration", numbers.duration, duration),
+        _summary_row("full size", numbers.bytes_full, size),
+        _summary_row("new bytes", numbers.bytes_new, size),
+        _summary_row("in flight, stored", numbers.persisted_in_flight, size),
+        _summary_row("in flight, processed", numbers.processed_in_flight, size),
+    ]
+    found = [row for row in rows if row]
+    if not found:
+        return '<div class="card k">No checkpoint has completed yet.</div>'
+    return _table(
+        _head("completed checkpoints*", "min", "average", "median", "p95", "p99", "max", "of"), found
+    )
+
+
+def _summary_row(name: str, numbers: MinMaxAvg | None, told: Callable[[float], str]) -> str:
+    if numbers is None:
+        return ""
+    spread = numbers.quantiles
+    values = (numbers.minimum, numbers.average, spread[0.5], spread[0.95], spread[0.99], numbers.maximum)
+    return _row(f"*{name}", *(told(value) for value in values), count(numbers.count))
+
+
+def history(page: CheckpointPage, links: Links) -> str:
+    """Return the newest checkpoints, failed and discarded ones too."""
+    head = _head("id*", "status*", "kind*", "triggered*", "took", "acknowledged", "full", "new", "in flight",
+                 "what happened*")  # fmt: skip
+    return _table(head, (_history_row(page, row, links) for row in page.statistics.history))
+
+
+def _history_row(page: CheckpointPage, row: CheckpointStatistics, links: Links) -> str:
+    color = _STATUS_COLOR.get(row.status, "ok")
+    status = f'<span class="tag {color}">{row.status.value.replace("_", " ")}</span>'
+    kind = row.kind.value.replace("_", " ") + (" · unaligned" if row.unaligned else "")
+    told = escape(row.failure_message or row.failure_reason)
+    run = row.run_id[:8]
+    if row.run_id and links.run is not None:
+        run = f'<a href="{escape(links.run(row.run_id))}">{escape(run)}</a>'
+    elif run:
+        run = escape(run)
+    what = told or (f"run {run}" if run else "")
+    at = f'<span title="{moment(row.triggered_at)}">{ago(max(0.0, page.now - row.triggered_at))}</span>'
+    flying = size(row.persisted_in_flight) if row.persisted_in_flight else "-"
+    return _row(
+        f"*{row.checkpoint_id}", f"*{status}", f"*{kind}", f"*{at}", duration(row.duration),
+        f"{row.acknowledged} of {row.subtasks}", size(row.bytes_full), size(row.bytes_new), flying, f"w{what}",
+    )  # fmt: skip
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def _head(*names: str) -> str:
+    """Return a head; names that end in ``*`` stand above text."""
+    cells = "".join(
+        f"<th{' class=l' if name.endswith('*') else ''}>{name.removesuffix('*')}</th>" for name in names
+    )
+    return f"<tr>{cells}</tr>"
+
+
+def _row(*cells: str) -> str:
+    """Return a row; cells that begin with ``*`` hold text, with ``w`` and more text that may be broken."""
+    return f"<tr>{''.join(map(_cell, cells))}</tr>"
+
+
+def _cell(text: str) -> str:
+    match text[:1]:
+        case "*":
+            return f"<td class=l>{text[1:]}</td>"
+        case "w":
+            return f'<td class="l w">{text[1:]}</td>'
+        case _:
+            return f"<td>{text}</td>"
+
+
+def _table(head: str, rows: Iterable[str]) -> str:
+    return f'<div class="card wide"><table>{head}{"".join(rows)}</table></div>'

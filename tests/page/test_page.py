@@ -1,0 +1,142 @@
+"""The checkpoint page: what it says of a pipeline, in words and units of people, and nothing that could be code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from dagster_ckpt.core.checkpoint.record import CountsRecord, PendingRecord, PendingStageRecord, TriggerRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.properties import RunStatus, properties_for
+from dagster_ckpt.errors import NotFound, Unavailable
+from dagster_ckpt.page import units
+from dagster_ckpt.page.facts import CheckpointPage, Links, page_facts
+from dagster_ckpt.page.html import index_html, page_html
+from dagster_ckpt.page.server import PageServer
+from tests.operations.world import SALES, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Two checkpoints, a savepoint, one that failed, and one in progress that waits for a stage."""
+    world = World(tmp_path / "queries")
+    world.checkpoint(1)
+    world.checkpoint(2)
+    world.savepoint(3)
+    world.over(4, CheckpointStatus.FAILED)
+    pending = PendingRecord(
+        checkpoint_id=5,
+        properties=properties_for(CheckpointKind.CHECKPOINT, CheckpointConfig()),
+        trigger=TriggerRecord(periodic=True),
+        triggered_at=100.0,
+        deadline_at=700.0,
+        stages=(PendingStageRecord(uid="totals"), PendingStageRecord(uid="late")),
+    )
+    world.change(pending=(pending,), counts=CountsRecord(total=5, completed=3, failed=1), lease_until=200.0)
+    return world
+
+
+def facts(world: World) -> CheckpointPage:
+    return page_facts(world.deployment, SALES, now=104.0)
+
+
+def test_it_tells_counts_what_is_waited_for_and_what_can_be_restored(world: World) -> None:
+    page = facts(world)
+    assert page.is_alive
+    assert [one.key for one in page.restorable] == ["savepoint-000003", "chk-000002", "chk-000001"]
+    (pending,) = page.pending
+    assert (pending.since, pending.missing) == (4.0, ("totals", "late"))
+    assert page.newest == "savepoint-000003"
+    assert [(p.uid, p.offsets) for p in page.positions] == [("totals", (("0", "pos 4"),))]
+    html = page_html(page)
+    for said in (
+        "checkpoint 5", "0 of 2 acknowledged", "waits for <b>totals, late</b>", "expires in 9 min 56 s", "disk full",
+        "dagster-ckpt restore chk-000002 -p sales", "savepoint-000003, stage by stage",
+    ):  # fmt: skip
+        assert said in html, said
+
+
+def test_with_dagster_runs_and_restores_are_links(world: World) -> None:
+    links = Links(
+        run=lambda run: f"/runs/{run}", restore=lambda key: f"/go?{key}&x", preview=lambda key: "/look"
+    )
+    html = page_html(facts(world), links=links)
+    assert '<a href="/go?chk-000001&amp;x">restore →</a>' in html
+    assert '<a href="/look">preview</a>' in html
+    assert "dagster-ckpt restore" not in html
+
+
+def test_a_snapshot_that_cannot_be_read_is_said_and_the_rest_is_shown(world: World) -> None:
+    for key in [stored.key for stored in world.savepoints.list("") if stored.key.endswith("_metadata")]:
+        world.savepoints.delete([key])
+    page = facts(world)
+    assert page.unreadable
+    assert page.positions == ()
+    assert "savepoint-000003 cannot be read" in page_html(page)
+
+
+def test_a_pipeline_without_checkpoints_has_a_page(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.change(status=RunStatus.SUSPENDED)
+    html = page_html(facts(world))
+    assert "No checkpoint has ended yet" in html
+    assert "the first completed checkpoint appears here" in html
+
+
+def test_text_from_outside_is_never_code(world: World) -> None:
+    record = world.record()
+    evil = "<script>alert('1')</script>"
+    saved = record.savepoints[0]
+    label = saved.trigger.model_copy(update={"name": evil, "note": f'"{evil}'})
+    world.change(savepoints=(saved.model_copy(update={"trigger": label}),), job_failure=evil)
+    html = page_html(facts(world))
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(&#x27;1&#x27;)&lt;/script&gt;" in html
+    assert "<script" not in index_html([evil])
+
+
+def test_it_is_served_read_anew_and_says_what_there_is_not(world: World) -> None:
+    def render(name: str) -> str:
+        if name == "gone":
+            raise NotFound("there is no pipeline 'gone'")
+        return page_html(facts(world), refresh=5) if name else index_html(["sales"])
+
+    with PageServer("127.0.0.1", 0, render) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with urlopen(server.url) as answer:
+            assert '<a href="/sales">' in answer.read().decode()
+        with urlopen(f"{server.url}/sales") as answer:
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            assert 'http-equiv="refresh" content="5"' in answer.read().decode()
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{server.url}/gone")
+        port = server.server_address[1]
+        with pytest.raises(Unavailable, match="another --port"):
+            PageServer("127.0.0.1", int(port), render)
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, "-"), (0.0, "0 ms"), (0.0384, "38 ms"), (0.9996, "1.0 s"), (9.96, "10 s"), (59.4, "59 s"),
+        (59.6, "1 min"), (250.0, "4 min 10 s"), (3600.0, "1 h"), (532_800.0, "6 d 4 h"),
+    ],
+)  # fmt: skip
+def test_durations_have_two_units_at_most(seconds: float | None, said: str) -> None:
+    assert units.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(None, "-"), (0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (7_440_000, "7.4 MB"), (121_000, "121 kB"),
+     (999_600, "1.0 MB")],
+)  # fmt: skip
+def test_sizes_have_three_digits(count: int | None, said: str) -> None:
+    assert units.size(count) == said
