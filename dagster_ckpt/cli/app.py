@@ -16,6 +16,7 @@ from dagster_ckpt.cli.commands.history import history, top
 from dagster_ckpt.cli.commands.import_ import import_
 from dagster_ckpt.cli.commands.inspect import inspect
 from dagster_ckpt.cli.commands.list import list_
+from dagster_ckpt.cli.commands.maintain import maintain
 from dagster_ckpt.cli.commands.page import page
 from dagster_ckpt.cli.commands.preview import preview
 from dagster_ckpt.cli.commands.restore import restore
@@ -42,6 +43,6 @@ def main() -> None:
 for _command in (
     list_, history, top, page, show, verify, inspect, diff, preview,
     checkpoint, savepoint, restore, fork,
-    dispose, export, import_, adopt, clean, doctor,
+    dispose, export, import_, adopt, clean, maintain, doctor,
 ):  # fmt: skip
     main.add_command(_command)

@@ -15,6 +15,7 @@ from dagster_ckpt.dagster.checks.verified import build_verified_check
 from dagster_ckpt.dagster.jobs.checkpoint import build_checkpoint_job
 from dagster_ckpt.dagster.jobs.dispose import build_dispose_job
 from dagster_ckpt.dagster.jobs.epoch import build_epoch_job
+from dagster_ckpt.dagster.jobs.maintain import build_maintain_job
 from dagster_ckpt.dagster.jobs.preview import build_preview_job
 from dagster_ckpt.dagster.jobs.restore import build_restore_job
 from dagster_ckpt.dagster.jobs.savepoint import build_savepoint_job
@@ -114,6 +115,7 @@ def _jobs(
             build_stop_job(pipeline, resources=resources),
             build_preview_job(pipeline, resources=resources),
             build_dispose_job(pipeline, resources=resources),
+            build_maintain_job(pipeline, resources=resources),
         ),
     )
 

@@ -27,6 +27,7 @@ SAVEPOINT_OP = "savepoint"
 CHECKPOINT_OP = "checkpoint"
 PREVIEW_OP = "preview"
 DISPOSE_OP = "dispose"
+MAINTAIN_OP = "maintain"
 
 
 def op_name(pipeline: PipelineId, op: str) -> str:
@@ -75,6 +76,11 @@ def preview_job_name(pipeline: PipelineId) -> str:
 def dispose_job_name(pipeline: PipelineId) -> str:
     """Return the name of the job that disposes of a savepoint."""
     return f"{pipeline}_dispose"
+
+
+def maintain_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that maintains a pipeline's tables."""
+    return f"{pipeline}_maintain"
 
 
 # --- tags -------------------------------------------------------------------------------------------------------

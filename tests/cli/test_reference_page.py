@@ -11,22 +11,9 @@ from tests.cli.reference_page import PAGE, page
 from tests.root import ROOT
 
 COMMANDS = [
-    *(
-        "list",
-        "history",
-        "top",
-        "page",
-        "show",
-        "verify",
-        "inspect",
-        "diff",
-        "preview",
-        "checkpoint",
-        "savepoint",
-        "restore",
-        "fork",
-    ),
-    *("dispose", "export", "import", "adopt", "clean", "doctor"),
+    *("list", "history", "top", "page", "show", "verify", "inspect", "diff", "preview"),
+    *("checkpoint", "savepoint", "restore", "fork"),
+    *("dispose", "export", "import", "adopt", "clean", "maintain", "doctor"),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +13,8 @@ import pytest
 import sqlalchemy
 
 from dagster_ckpt.authoring.targets import SqlTable
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.spark.sql.positions import Positions
 from dagster_ckpt.spark.sql.sink import SqlSink
@@ -20,7 +23,6 @@ from dagster_ckpt.testing.sink_contract import SinkContract
 
 
 class SqlContract(SinkContract):
-    can_fork = False
     can_load = True
     can_be_raced = False  # a transaction holds the position's row
     keeps: ClassVar[bool] = True
@@ -29,11 +31,37 @@ class SqlContract(SinkContract):
         return [(SqlTransactionTable, "execute"), (Positions, "write"), (sqlalchemy.Connection, "commit")]
 
 
+class WithoutBeforeImages(SqlContract):
+    keeps = False
+    can_roll_back = False
+    can_fork = False  # but from what the table shows
+
+    def test_a_sink_that_cannot_fork_says_what_to_do(self, tmp_path: Path) -> None:
+        run = self.begun(tmp_path)
+        run.batch([(1, 1)])
+        run.publish(1)
+        early = run.cut(2)
+        run.batch([(2, 2)])
+        late = run.cut(3)
+        with pytest.raises(InvalidRequest, match=r"never published .* sinks="):
+            self.fork_of(run, tmp_path).sink.fork(late.cut)
+        run.publish(3)
+        with pytest.raises(InvalidRequest, match=r"keep_before_images=True.* sinks="):
+            self.fork_of(run, tmp_path).sink.fork(early.cut)
+        fork = self.fork_of(run, tmp_path)
+        fork.sink.fork(late.cut)
+        assert self.shown(fork) == late.rows
+        with pytest.raises(InvalidRequest, match="of its own database only"):
+            fork.sink.fork(replace(late.cut, snapshot=TableSnapshot(uri="sqlite:////other.db#orders")))
+
+
 class TestSqliteWithBeforeImages(SqlContract):
     def open(self, context: SinkContext) -> Sink:
-        context.table_dir.mkdir(parents=True, exist_ok=True)
-        url = f"sqlite:///{context.table_dir}/shop.db"
-        return SqlSink(SqlTable(url, keep_before_images=self.keeps), context)
+        is_fork = context.pipeline == "fork"  # another table of the same database
+        folder = context.table_dir.parent / "shop" if is_fork else context.table_dir
+        folder.mkdir(parents=True, exist_ok=True)
+        target = SqlTable(f"sqlite:///{folder}/shop.db", "forked" if is_fork else "", self.keeps)
+        return SqlSink(target, context)
 
     def rows(self, place: str) -> list[tuple[int, int]]:
         path, _, table = place.removeprefix("sqlite:///").partition("#")
@@ -43,9 +71,8 @@ class TestSqliteWithBeforeImages(SqlContract):
             return connection.execute(f"SELECT k, v FROM {table}").fetchall()
 
 
-class TestSqlite(TestSqliteWithBeforeImages):
-    keeps = False
-    can_roll_back = False
+class TestSqlite(WithoutBeforeImages, TestSqliteWithBeforeImages):
+    pass
 
 
 class TestPostgresWithBeforeImages(SqlContract):
@@ -74,6 +101,5 @@ class TestPostgresWithBeforeImages(SqlContract):
         return [(row.k, row.v) for row in found]
 
 
-class TestPostgres(TestPostgresWithBeforeImages):
-    keeps = False
-    can_roll_back = False
+class TestPostgres(WithoutBeforeImages, TestPostgresWithBeforeImages):
+    pass

@@ -19,5 +19,6 @@
 | ``import_`` | a snapshot from elsewhere becomes a savepoint of this deployment |
 | ``adopt`` | Spark's own checkpoint directories become a savepoint |
 | ``clean`` | what checkpoints that are over have left behind |
+| ``maintain`` | small files of tables merged, old ones removed |
 | ``doctor`` | the store and the storage compared |
 """

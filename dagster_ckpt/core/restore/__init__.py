@@ -10,4 +10,5 @@
 | ``from_snapshot`` | a snapshot's metadata checked against the graph |
 | ``matching`` | which saved state goes to which stage |
 | ``finished_state`` | whether finished stages fit the graph |
+| ``horizon`` | for how long a snapshot can still be restored |
 """

@@ -13,4 +13,5 @@
 | ``restore`` | a run that starts from a chosen snapshot |
 | ``preview`` | what a restore would do |
 | ``dispose`` | deletes a savepoint |
+| ``maintain`` | merges small files of tables, removes old ones |
 """

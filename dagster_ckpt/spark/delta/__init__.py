@@ -19,4 +19,5 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | ``read`` | the rows of one version |
 | ``fork`` | a table that begins with the rows of a cut |
 | ``garbage`` | staged files that nothing needs; the versions that cuts pin |
+| ``upkeep`` | small files merged, old ones removed; what cuts are pinned to |
 """

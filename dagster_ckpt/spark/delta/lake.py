@@ -93,6 +93,17 @@ class Outside:
         table.restore(version, commit_properties=properties)
 
     @staticmethod
+    def compact(table: DeltaTable) -> dict[str, Any]:
+        """Merge small files; a commit that leaves the rows as they are."""
+        done: dict[str, Any] = table.optimize.compact()
+        return done
+
+    @staticmethod
+    def vacuum(table: DeltaTable, keep_versions: Sequence[int]) -> list[str]:
+        """Remove files that left the table, when its own retention is over; never those of these versions."""
+        return table.vacuum(dry_run=False, keep_versions=list(keep_versions))
+
+    @staticmethod
     def replace_rows(table: DeltaTable, rows: Any, properties: CommitProperties) -> None:
         """Write these rows instead of all there are."""
         client().write_deltalake(

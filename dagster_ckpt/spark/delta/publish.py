@@ -111,7 +111,7 @@ class Writer:
         **changes: Any,
     ) -> Published:
         """Commit these batches on top of a version, which shows ``head`` then. Raises Raced: to be repeated."""
-        table, columns = version.table, _columns(batches)
+        table, columns, read = version.table, _columns(batches), version.number
         partition_by = None if self.key else self.lake.partition_by
         refuse_table(table, self.lake.uri, only_appends=self.only_appends, partition_by=partition_by)
         refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
@@ -136,12 +136,11 @@ class Writer:
             mode = "overwrite" if replaces else "append"
             schema = schema_of([*table_columns(table), *extra])
             version.commit(mark, lambda t, p: Outside.write(t, actions, p, mode=mode, schema=schema))
-        shown = self.lake.load()
         return Published(
             rows=sum(file.rows for file in files),
             bytes=sum(file.bytes for file in files),
             files=len(files),
-            version=str(shown.number) if shown is not None else "",
+            version=str(read + 1),
         )
 
     def _add_columns(self, version: Version, attempt: AttemptId, extra: Sequence[Column]) -> None:

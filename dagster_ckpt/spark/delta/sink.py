@@ -11,6 +11,7 @@ from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.restore.horizon import Pin
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.spark.delta.columns import (
     delta_columns,
@@ -26,6 +27,7 @@ from dagster_ckpt.spark.delta.publish import Writer
 from dagster_ckpt.spark.delta.read import rows_of
 from dagster_ckpt.spark.delta.remote import staged_files
 from dagster_ckpt.spark.delta.roll_back import roll_back, why_not
+from dagster_ckpt.spark.delta.upkeep import maintained, pins, planned
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import (
     AlreadyPublished,
@@ -38,6 +40,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkCut,
     SinkDescription,
     SinkPosition,
+    Upkeep,
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import stage_rows
@@ -153,6 +156,18 @@ class DeltaSink(Sink):
         """Return the versions that cuts go back to: give them to ``vacuum(keep_versions=...)``."""
         version = self._lake.load()
         return [] if version is None else pinned_versions(version, needed)
+
+    def pins(self, cut: SinkCut) -> Sequence[Pin]:
+        """Return the version that the cut goes back to."""
+        return pins(self._writer, cut)
+
+    def upkeep(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Return which files OPTIMIZE and VACUUM would touch."""
+        return planned(self._lake, needed)
+
+    def maintain(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """OPTIMIZE, and VACUUM that keeps the versions of these cuts."""
+        return maintained(self._lake, needed)
 
     def rows(self, cut: SinkCut | None = None) -> PublishedRows:
         """Read one version."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.restore.horizon import Pin
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.rows import PublishedRows
@@ -128,6 +129,19 @@ class SinkDescription:
     details: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """One piece of a table's maintenance."""
+
+    what: str
+    """What it is, for people: ``small files merged``."""
+    files: int = 0
+    """Files, or rows, that go; 0 where there is nothing to be done."""
+    bytes: int = 0
+    note: str = ""
+    """Why less is done than could be; empty: everything is."""
+
+
 class Sink(ABC):
     """One sink of one pipeline, opened for one attempt. Methods raise Unavailable and OutcomeUnknown for the outside's
     failures, and are then repeated; Corrupt, naming what is gone, where nothing can help.
@@ -227,6 +241,28 @@ class Sink(ABC):
         sink cannot be read (so).
         """
         raise InvalidRequest(f"{self.place} is no table that can be loaded: read it with a client of its own")
+
+    def pins(self, cut: SinkCut) -> Sequence[Pin]:
+        """Return what a restore of this cut needs of the outside, and for how long that is there.
+
+        Needs no attempt, changes nothing. Default: whether the sink can be rolled back to it.
+        """
+        why = self.cannot_roll_back(cut)
+        return (Pin(what=self.place, is_there=not why, advice=why),)
+
+    def upkeep(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Return what ``maintain`` would do, beside attempts that may be at work: changes nothing.
+
+        ``needed``: the cuts of all retained checkpoints and savepoints; what they need stays.
+        """
+        return ()
+
+    def maintain(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Make the table smaller and faster, without changing its rows or what these cuts need; return what was done.
+
+        Needs no attempt. A publish at the same time succeeds, before it or after it.
+        """
+        return ()
 
     @abstractmethod
     def describe(self) -> SinkDescription:

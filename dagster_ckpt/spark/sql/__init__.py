@@ -10,5 +10,6 @@
 | ``positions`` | ``dagster_ckpt_positions`` and ``dagster_ckpt_publishes``: what the outside has seen |
 | ``history`` | the tree of publishes: ways from one to another, and what no way needs (pure) |
 | ``images`` | rows as they were before a publish, and rows that were set aside |
+| ``fork`` | a table that begins with the rows of a cut of another one of the database |
 | ``read`` | rows out, as one statement finds them |
 """

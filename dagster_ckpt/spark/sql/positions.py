@@ -29,6 +29,8 @@ from dagster_ckpt.spark.sql.history import Change, Publish
 from dagster_ckpt.spark.sql.table import SqlName
 
 _WORD = "dagster_ckpt_positions"
+_FORK = 0
+"""Number in ``dagster_ckpt_publishes`` of a fork's beginning, which nothing undoes."""
 
 
 class Positions:
@@ -79,6 +81,13 @@ class Positions:
         row = connection.execute(self._mine().with_for_update()).one_or_none()
         return self._understood(row, refuse_another=True)
 
+    def lock_any(self, connection: Connection) -> SinkPosition | None:
+        """Return the table's position, whichever pipeline writes it, and let nobody change it meanwhile."""
+        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
+            return None
+        row = connection.execute(self._mine().with_for_update()).one_or_none()
+        return None if row is None else _position(row)
+
     def write(self, connection: Connection, position: SinkPosition) -> None:
         """Make this the position."""
         values = {
@@ -101,7 +110,10 @@ class Positions:
         if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
             return {}
         found = connection.execute(
-            select(self._publishes).where(self._publishes.c.table_name == self._name.name)
+            select(self._publishes).where(
+                self._publishes.c.table_name == self._name.name,
+                self._publishes.c.checkpoint_id != _FORK,
+            )
         )
         return {
             row.checkpoint_id: Publish(
@@ -137,6 +149,20 @@ class Positions:
             )
         )
 
+    # --- a fork's beginning ---------------------------------------------------------------------------------
+
+    def origin(self, connection: Connection) -> str:
+        """Return what a fork began with; empty: it is none, or has not begun."""
+        mine = self._publishes.c.table_name == self._name.name
+        found = select(self._publishes.c.change).where(mine, self._publishes.c.checkpoint_id == _FORK)
+        return str(connection.execute(found).scalar() or "")
+
+    def note_origin(self, connection: Connection, origin: str) -> None:
+        """Write it down, in the transaction that brings its rows."""
+        self.forget(connection, {_FORK})
+        values = {"table_name": self._name.name, "checkpoint_id": _FORK, "change": origin}
+        connection.execute(insert(self._publishes).values(**values))
+
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _mine(self) -> Any:
@@ -161,10 +187,14 @@ class Positions:
                     "of its own"
                 )
             return None
-        return SinkPosition(
-            lineage=row.lineage,
-            epoch=row.epoch,
-            checkpoint_id=row.checkpoint_id,
-            head=row.head,
-            through_batch=row.through_batch,
-        )
+        return _position(row)
+
+
+def _position(row: Any) -> SinkPosition:
+    return SinkPosition(
+        lineage=row.lineage,
+        epoch=row.epoch,
+        checkpoint_id=row.checkpoint_id,
+        head=row.head,
+        through_batch=row.through_batch,
+    )

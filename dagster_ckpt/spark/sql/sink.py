@@ -14,11 +14,12 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition
+from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import StagedRows, refuse_nulls
 from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
 from dagster_ckpt.spark.sql.database import Database, resolved_url
+from dagster_ckpt.spark.sql.fork import Origin, fork
 from dagster_ckpt.spark.sql.history import Change, Publish, no_longer_needed, way
 from dagster_ckpt.spark.sql.images import LONGEST_NAME, Images
 from dagster_ckpt.spark.sql.load import append, stage, upsert_staged
@@ -28,6 +29,8 @@ from dagster_ckpt.spark.sql.table import CHECKPOINT, SqlName, SqlTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_FORGOTTEN = "publishes whose before-images are removed"
 
 
 class SqlSink(StagedSink):
@@ -114,18 +117,56 @@ class SqlSink(StagedSink):
             "SqlTable(..., keep_before_images=True) keeps them from then on"
         )
 
+    def fork(self, cut: SinkCut) -> str:
+        """Begin with the rows of a cut of another table of the same database."""
+        database, _, name = cut.snapshot.uri.rpartition("#")
+        if database != self._database.place:
+            raise InvalidRequest(
+                f"{self.place} can begin with rows of its own database only, and those of the snapshot are in "
+                f"{cut.snapshot.uri}: fork(..., sinks={{{self.context.uid!r}: SqlTable(url of that database, another "
+                "table)})"
+            )
+        theirs = SqlName.parsed(name)
+        origin = Origin(name=theirs, positions=Positions(theirs, self.context, cut.snapshot.uri), cut=cut)
+        with self._database.transaction() as connection:
+            table = SqlTable(connection, self.name, self.context.key)
+            return fork(table, self.positions, self.context.attempt(), origin, place=self.place)
+
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove staged files, and the before-images that lie on no way between these cuts and the table."""
-        removed = super().collect_garbage(needed, waiting)
+        return super().collect_garbage(needed, waiting) + self._forget(needed)
+
+    def upkeep(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Return the publishes that no way needs."""
+        return (
+            (Upkeep(what=_FORGOTTEN, files=len(self._unneeded(needed))),) if self.keeps_before_images else ()
+        )
+
+    def maintain(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Forget them, with what they changed."""
+        found = self.upkeep(needed)
+        if any(upkeep.files for upkeep in found):
+            self._forget(needed)
+        return found
+
+    def _unneeded(self, needed: Sequence[TableSnapshot]) -> set[int]:
+        """Return them; none where no cut says how far back a checkpoint in progress may go."""
+        if not any(snapshot.head is not None for snapshot in needed):
+            return set()
+        with self._database.reading() as connection:
+            position, tree = self.positions.read(connection), self.positions.tree(connection)
+        return set() if position is None else no_longer_needed(tree, _heads(position, needed))
+
+    def _forget(self, needed: Sequence[TableSnapshot]) -> int:
         with self._database.reading() as connection:
             position, tree = self.positions.read(connection), self.positions.tree(connection)
         if position is None or not no_longer_needed(tree, _heads(position, needed)):
-            return removed
+            return 0
         with self._database.transaction() as connection:
             position = self.positions.lock(connection) or position
             done = no_longer_needed(self.positions.tree(connection), _heads(position, needed))
             self.positions.forget(connection, done)
-            return removed + Images(SqlTable(connection, self.name, self.context.key)).forget(done)
+            return Images(SqlTable(connection, self.name, self.context.key)).forget(done)
 
     def rows(self, cut: SinkCut | None = None) -> PublishedRows:
         """Read the table as it is."""

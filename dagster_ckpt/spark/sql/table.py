@@ -134,17 +134,21 @@ class SqlTable:
         """Create the table, or add the columns it does not have."""
         missing = self.refuse_unfit(schema, place)
         if not self.exists():
-            columns = [
-                f"{self.quoted(name)} {of}{' NOT NULL' if name in self.key else ''}"
-                for name, of in missing.items()
-            ]
-            if self.key:
-                columns.append(f"PRIMARY KEY ({self.list_of(self.key)})")
-            self.execute(f"CREATE TABLE {self.table()} ({', '.join(columns)})")
+            self.create(missing)
         else:
             self.add_columns(self.name, missing)
         if with_checkpoints and CHECKPOINT not in [column.name for column in self.columns()]:
             self.add_columns(self.name, {CHECKPOINT: "BIGINT"})
+
+    def create(self, columns: dict[str, str]) -> None:
+        """Make the table, with its key."""
+        parts = [
+            f"{self.quoted(name)} {of}{' NOT NULL' if name in self.key else ''}"
+            for name, of in columns.items()
+        ]
+        if self.key:
+            parts.append(f"PRIMARY KEY ({self.list_of(self.key)})")
+        self.execute(f"CREATE TABLE {self.table()} ({', '.join(parts)})")
 
     def add_columns(self, name: SqlName, columns: dict[str, str]) -> None:
         """Add columns to the table, or to one of its side tables."""

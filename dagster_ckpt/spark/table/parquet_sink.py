@@ -26,6 +26,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkCut,
     SinkDescription,
     SinkPosition,
+    Upkeep,
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import flush_staged, stage_rows
@@ -35,13 +36,20 @@ from dagster_ckpt.spark.table.log import Table, create_table, open_table, refuse
 from dagster_ckpt.spark.table.publish import adopt, locate_hidden, publish
 from dagster_ckpt.spark.table.read import ParquetRows
 from dagster_ckpt.spark.table.records import Append, Upsert
-from dagster_ckpt.spark.table.retention import collect_garbage
+from dagster_ckpt.spark.table.retention import collect_garbage, remove_superseded, superseded
 from dagster_ckpt.spark.table.roll_back import check_roll_back, roll_back
 from dagster_ckpt.spark.table.schema import columns, merged, refuse_changed, refuse_unfit
 from dagster_ckpt.spark.table.sink import with_bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_OLD = "old versions of buckets removed"
+_NOT_MERGED = Upkeep(
+    what="small files merged",
+    note="not done for appended rows: readers of the folder would meanwhile find rows twice, or not at all; "
+    "DeltaTable merges them",
+)
 
 
 class ParquetSink(Sink):
@@ -157,6 +165,30 @@ class ParquetSink(Sink):
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove staged folders and bucket versions; rows that were set aside stay."""
         return collect_garbage(self.table, needed, waiting)
+
+    def upkeep(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Return the bucket versions that go."""
+        table = self._maintained()
+        if table is None or isinstance(table.mode, Append):
+            return () if table is None else (_NOT_MERGED,)
+        found = superseded(table, needed)
+        return (Upkeep(what=_OLD, files=len(found), bytes=sum(path.stat().st_size for path in found)),)
+
+    def maintain(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Remove bucket versions that nothing needs; files of append tables stay as they are."""
+        table = self._maintained()
+        if table is None or isinstance(table.mode, Append):
+            return () if table is None else (_NOT_MERGED,)
+        gone = remove_superseded(table, needed)
+        return (Upkeep(what=_OLD, files=len(gone), bytes=sum(size for _, size in gone)),)
+
+    def _maintained(self) -> Table | None:
+        """Return the table, where there is one that checkpoints tell apart."""
+        try:
+            table = open_table(self.place)
+        except NotFound:
+            return None
+        return None if table.state().written_through else table
 
     def rows(self, cut: SinkCut | None = None) -> PublishedRows:
         """Read what the publish log says of the head, or of the cut."""

@@ -38,6 +38,27 @@ def collect_garbage(table: Table, needed: Sequence[TableSnapshot], waiting: Sequ
         )
 
 
+def superseded(table: Table, needed: Sequence[TableSnapshot]) -> list[Path]:
+    """Return the bucket versions that neither the table nor a cut in ``needed`` shows, nor one in progress can.
+
+    Without any cut nothing can be called old: a checkpoint in progress goes back at most to where the newest stood.
+    """
+    heads = {snapshot.head for snapshot in needed if snapshot.head is not None}
+    if not heads:
+        return []
+    lineage = table.lineage(table.state().head)
+    kept = _kept(table, lineage, heads=heads)
+    return [path for path in _versions_superseded(table, lineage, kept) if path.exists()]
+
+
+def remove_superseded(table: Table, needed: Sequence[TableSnapshot]) -> list[tuple[Path, int]]:
+    """Remove them, while nobody publishes; return what went, with sizes."""
+    with table.locked(), classified(f"removing old versions of table {table.uri}"):
+        gone = [(path, path.stat().st_size) for path in superseded(table, needed)]
+        remove_files(path for path, _ in gone)
+        return gone
+
+
 def _kept(table: Table, lineage: Sequence[PublishRecord], *, heads: Collection[int]) -> list[PublishRecord]:
     """Return the publishes of the lineage, newest first, down to the oldest that some needed head contains
     last.

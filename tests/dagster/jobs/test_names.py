@@ -37,6 +37,7 @@ JOBS = {
     "shop_checkpoint": {"checkpoint"},
     "shop_preview": {"preview"},
     "shop_dispose": {"dispose"},
+    "shop_maintain": {"maintain"},
 }
 
 

@@ -1,0 +1,59 @@
+"""Maintenance of a pipeline's tables: planned, carried out, and what retained snapshots pin."""
+
+from __future__ import annotations
+
+import pytest
+
+from dagster_ckpt.errors import Corrupt, NotFound
+from dagster_ckpt.operations.maintain import maintain_tables, plan_maintenance
+from dagster_ckpt.spark.table.records import Append, Upsert
+from tests.operations.test_load_table import Known, played, sales
+from tests.operations.world import World
+from tests.spark.table.tables import restored, roll_back_to, rows_of
+
+KEYED = Upsert(keys=("k",), buckets=2)
+
+
+def test_old_versions_go_and_every_retained_cut_can_be_restored(world: World) -> None:
+    run = played(world, KEYED)
+    cuts = {}
+    for number in range(1, 6):
+        run.attempt.batch([(1, number), (2, number)])
+        cuts[number] = run.snapshot(number, savepoint=False)
+    record = world.record()
+    kept = tuple(entry for entry in record.completed if entry.checkpoint_id in (3, 5))
+    world.change(completed=kept)
+    versions = run.attempt.table.paths.meta / "versions"
+    before = sorted(versions.glob("*/*"))
+    [planned] = plan_maintenance(sales(("k",)), Known(world))
+    assert sorted(versions.glob("*/*")) == before, "a plan changes nothing"
+    [done] = maintain_tables(sales(("k",)), Known(world))
+    assert planned == done
+    assert (done.sink, done.problem, done.done[0].files) == ("totals", "", 2)
+    assert {int(path.parent.name) for path in versions.glob("*/*")} == {2, 3, 4, 5}
+    stage = world.folder / "again"
+    restored(run.attempt.table, cuts[3], stage, epoch=2)
+    roll_back_to(run.attempt.table, cuts[3], stage, epoch=2)
+    assert rows_of(run.attempt.table.paths.root) == cuts[3].rows
+
+
+def test_files_of_appended_rows_stay_and_it_says_why(world: World) -> None:
+    run = played(world, Append())
+    run.attempt.batch([(1, 1)])
+    run.snapshot(1)
+    [done] = maintain_tables(sales(), Known(world))
+    assert "twice" in done.done[0].note
+    assert rows_of(run.attempt.table.paths.root) == [(1, 1)]
+
+
+def test_nothing_is_removed_while_a_retained_snapshot_cannot_be_read(world: World) -> None:
+    run = played(world, KEYED)
+    for number in (1, 2, 3):
+        run.attempt.batch([(1, number)])
+        run.snapshot(number)
+    stored = world.record().completed[0].location
+    world.damage(world.storage, f"{stored.folder}/_metadata")
+    with pytest.raises(Corrupt):
+        maintain_tables(sales(("k",)), Known(world))
+    with pytest.raises(NotFound, match="knows no pipeline"):
+        maintain_tables(sales(("k",)), Known(World(world.folder / "another")))
