@@ -117,8 +117,8 @@ FLOORS = {
     "dagster_ckpt.dagster": (
         "names",
         "alarm_facts asset options resources table_assets",
-        "events pipeline_resources published_tables",
-        "attempt",
+        "events pipeline_resources",
+        "attempt published_tables",
         "checks lease",
         "turn",
         "jobs",

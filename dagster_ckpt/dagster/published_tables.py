@@ -9,7 +9,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.pipeline_resources import PipelineResources, own_keys
 from dagster_ckpt.dagster.table_assets import table_asset_key
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.load_table import load_table
@@ -22,10 +22,8 @@ AS_OF = "as_of"
 class PublishedTablesIOManager(dg.IOManager):
     """Loads tables of pipelines by their asset keys, in the form that the input is annotated with."""
 
-    def __init__(
-        self, *pipelines: CheckpointedPipeline, coordinator: CheckpointCoordinatorResource, spark: Any = None
-    ) -> None:
-        self._coordinator, self._spark = coordinator, spark
+    def __init__(self, *pipelines: CheckpointedPipeline, resources: Any) -> None:
+        self._resources = resources
         self._tables: dict[dg.AssetKey, tuple[CheckpointedPipeline, StageUid]] = {
             table_asset_key(pipeline, uid): (pipeline, uid)
             for pipeline in pipelines
@@ -42,9 +40,11 @@ class PublishedTablesIOManager(dg.IOManager):
             )
         pipeline, uid = self._tables[context.asset_key]
         as_of = str((context.definition_metadata or {}).get(AS_OF, ""))
-        rows = load_table(pipeline, uid, coordinator=self._coordinator, as_of=as_of)
+        own = PipelineResources(self._resources, pipeline.name)
+        coordinator = getattr(own, COORDINATOR_KEY)
+        rows = load_table(pipeline, uid, coordinator=coordinator, as_of=as_of)
         context.add_input_metadata({"place": rows.place, "version": rows.version})
-        return self._in_form(rows, context.dagster_type.typing_type)
+        return _in_form(rows, context.dagster_type.typing_type, own)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Refuse: a pipeline's tables are written by its sinks."""
@@ -52,40 +52,39 @@ class PublishedTablesIOManager(dg.IOManager):
             "published tables are written by their pipeline's sinks; give this output another io_manager_key"
         )
 
-    def _in_form(self, rows: PublishedRows, wanted: Any) -> Any:
-        named = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__name__', wanted)}"
-        if wanted in (Any, PublishedRows) or getattr(wanted, "__name__", "") in ("Any", "object"):
-            return rows
-        match named.split(".", maxsplit=1)[0].lstrip("_"):
-            case "pandas":
-                return rows.to_pandas()
-            case "polars":
-                frame = rows.to_polars()
-                return frame.lazy() if named.endswith("LazyFrame") else frame
-            case "pyarrow":
-                return rows.to_arrow()
-            case "duckdb":
-                return rows.to_duckdb()
-            case "pyspark":
-                return rows.to_spark(self._spark.session)
-            case _:
-                raise InvalidRequest(
-                    f"a published table cannot be given as {named}: annotate the input with a DataFrame of pandas, "
-                    "Polars or Spark, with pyarrow.Table, with a relation of DuckDB, or not at all"
-                )
+
+def _in_form(rows: PublishedRows, wanted: Any, resources: PipelineResources) -> Any:
+    named = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__name__', wanted)}"
+    if wanted in (Any, PublishedRows) or getattr(wanted, "__name__", "") in ("Any", "object"):
+        return rows
+    match named.split(".", maxsplit=1)[0].lstrip("_"):
+        case "pandas":
+            return rows.to_pandas()
+        case "polars":
+            frame = rows.to_polars()
+            return frame.lazy() if named.endswith("LazyFrame") else frame
+        case "pyarrow":
+            return rows.to_arrow()
+        case "duckdb":
+            return rows.to_duckdb()
+        case "pyspark":
+            return rows.to_spark(getattr(resources, SPARK_KEY).session)
+        case _:
+            raise InvalidRequest(
+                f"a published table cannot be given as {named}: annotate the input with a DataFrame of pandas, "
+                "Polars or Spark, with pyarrow.Table, with a relation of DuckDB, or not at all"
+            )
 
 
 def published_tables_io_manager(*pipelines: CheckpointedPipeline) -> dg.IOManagerDefinition:
     """Return the IO manager for a code location's resources: it loads inputs that are tables of these pipelines."""
 
     def open_manager(context: dg.InitResourceContext) -> PublishedTablesIOManager:
-        found: Any = context.resources
-        return PublishedTablesIOManager(
-            *pipelines, coordinator=getattr(found, COORDINATOR_KEY), spark=getattr(found, SPARK_KEY)
-        )
+        return PublishedTablesIOManager(*pipelines, resources=context.resources)
 
+    needed = [own_keys(pipeline.name, (COORDINATOR_KEY, SPARK_KEY)) for pipeline in pipelines]
     return dg.IOManagerDefinition(
         resource_fn=open_manager,
-        required_resource_keys={COORDINATOR_KEY, SPARK_KEY},
+        required_resource_keys={key for keys in needed for key in keys},
         description="Loads the published tables of checkpointed pipelines; writes nothing.",
     )

@@ -46,8 +46,8 @@ def definitions(tmp_path: Path) -> dg.Definitions:
     attempt.publish(attempt.cut(1))
 
     @dg.asset(deps=[LINES])
-    def in_the_body(checkpoint_coordinator: CheckpointCoordinatorResource) -> int:
-        lines = load_table(pipeline, "lines", coordinator=checkpoint_coordinator).to_polars()
+    def in_the_body(shop__checkpoint_coordinator: CheckpointCoordinatorResource) -> int:
+        lines = load_table(pipeline, "lines", coordinator=shop__checkpoint_coordinator).to_polars()
         return int(lines["v"].sum())
 
     @dg.asset(
