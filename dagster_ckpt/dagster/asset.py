@@ -31,6 +31,7 @@ SUCCEEDED_CHECK = "checkpoint_succeeded"
 VERIFIED_CHECK = "checkpoint_verified"
 RESTORABLE_CHECK = "checkpoint_restorable"
 AGE_CHECK = "checkpoint_age"
+HORIZON_CHECK = "checkpoint_horizon"
 UNPUBLISHED = "not_published"
 """Metadata of a completed checkpoint whose tables do not show its rows yet."""
 

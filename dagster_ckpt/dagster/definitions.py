@@ -9,6 +9,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.asset import build_checkpoints_asset
 from dagster_ckpt.dagster.checks.age import build_age_check
+from dagster_ckpt.dagster.checks.horizon import build_horizon_check
 from dagster_ckpt.dagster.checks.restorable import build_restorable_check
 from dagster_ckpt.dagster.checks.succeeded import build_succeeded_check
 from dagster_ckpt.dagster.checks.verified import build_verified_check
@@ -142,6 +143,7 @@ def _checks(pipeline: CheckpointedPipeline, options: PipelineOptions) -> Iterato
     yield build_age_check(pipeline.name, max_age=options.max_checkpoint_age)
     yield build_verified_check(pipeline.name)
     yield build_restorable_check(pipeline)
+    yield build_horizon_check(pipeline)
 
 
 def _sensors(

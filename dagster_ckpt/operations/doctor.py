@@ -14,6 +14,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.catalog import list_storage
@@ -21,6 +22,7 @@ from dagster_ckpt.operations.clean import plan_cleaning
 from dagster_ckpt.operations.contents import missing_files
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.facts import entries_of
+from dagster_ckpt.operations.horizon import NEAR_DAYS
 from dagster_ckpt.operations.outside import FoundOutside, find_outside
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.runtime.restore_facts import known_history
@@ -81,11 +83,14 @@ class Diagnosis:
     snapshots: int
     """Restorable snapshots that were checked."""
     findings: tuple[Finding, ...]
+    horizons: tuple[Horizon, ...] = ()
+    """For how long each snapshot can be restored, where the pipeline's code was given."""
 
     @property
     def is_healthy(self) -> bool:
         """True where nobody needs to act."""
-        return not any(finding.kind.is_trouble for finding in self.findings)
+        is_near = any(horizon.is_near(NEAR_DAYS) for horizon in self.horizons)
+        return not is_near and not any(finding.kind.is_trouble for finding in self.findings)
 
 
 def diagnose(deployment: Deployment, pipeline: PipelineId | None = None, *, now: float) -> Diagnosis:

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable, SinkTarget, SqlTable
-from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
-from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.contents import prepared_batches_of, require_stage
@@ -17,8 +17,9 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.spark.directories import staged_rows
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["Coordinator", "load_table", "open_sink"]
+__all__ = ["Coordinator", "cut_of", "load_table", "open_sink"]
 
 
 class Coordinator(Protocol):
@@ -162,6 +163,11 @@ def _cut(found: FoundSnapshot, pipeline: PipelineId, uid: StageUid, sink: Sink) 
             "tells its rows apart; load the newest ones, without as_of"
         )
     _refuse_another_table(source.describe(), uid, sink, snapshot)
+    return cut_of(source, stage, snapshot)
+
+
+def cut_of(source: StoredSnapshot, stage: StageSnapshot, snapshot: TableSnapshot) -> SinkCut:
+    """Return a sink's part of a snapshot. Raises Corrupt, Unavailable."""
     metadata = source.metadata
     return SinkCut(
         snapshot=snapshot,
@@ -182,4 +188,5 @@ def _refuse_another_table(what: str, uid: StageUid, sink: Sink, snapshot: TableS
 
 
 def _no_attempt() -> AttemptId:
-    raise InvalidRequest("a table is loaded without an attempt: nothing of it can be changed")
+    """Return an attempt that every other one fences: what is only read is asked by none."""
+    return AttemptId("", CoordinatorEpoch(0))

@@ -20,7 +20,13 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, spark_of
 
-CHECKS = ("checkpoint_succeeded", "checkpoint_age", "checkpoint_verified", "checkpoint_restorable")
+CHECKS = (
+    "checkpoint_succeeded",
+    "checkpoint_age",
+    "checkpoint_verified",
+    "checkpoint_restorable",
+    "checkpoint_horizon",
+)
 
 
 def pipeline(name: str, **source: Any) -> CheckpointedPipeline:

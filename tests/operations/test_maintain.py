@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dagster_ckpt.dagster.checks.horizon import horizon_result
 from dagster_ckpt.errors import Corrupt, NotFound
+from dagster_ckpt.operations.horizon import restorability
 from dagster_ckpt.operations.maintain import maintain_tables, plan_maintenance
 from dagster_ckpt.spark.table.records import Append, Upsert
 from tests.operations.test_load_table import Known, played, sales
@@ -57,3 +59,28 @@ def test_nothing_is_removed_while_a_retained_snapshot_cannot_be_read(world: Worl
         maintain_tables(sales(("k",)), Known(world))
     with pytest.raises(NotFound, match="knows no pipeline"):
         maintain_tables(sales(("k",)), Known(World(world.folder / "another")))
+
+
+def test_what_a_snapshot_goes_back_to_is_asked_for_where_it_is(world: World) -> None:
+    run = played(world, KEYED)
+    for number in (1, 2, 3):
+        run.attempt.batch([(1, number)])
+        run.snapshot(number)
+    pipeline = sales(("k",))
+    found = restorability(pipeline, Known(world), now=0.0)
+    assert [(one.key, one.is_restorable, one.days) for one in found] == [
+        (f"chk-00000{number}", True, None) for number in (3, 2, 1)
+    ]
+    assert horizon_result(found).passed
+    meta = run.attempt.table.paths.meta
+    for path in [*meta.glob("versions/*2/*"), *meta.glob("staged/**/*.parquet")]:
+        path.unlink()
+    first = restorability(pipeline, Known(world), now=0.0)[1]
+    assert first.key == "chk-000002"
+    assert "is gone" in first.sentence()
+    result = horizon_result(restorability(pipeline, Known(world), now=0.0))
+    assert not result.passed
+    assert "chk-000002 can no longer be restored" in (result.description or "")
+    world.damage(world.storage, f"{world.record().completed[-1].location.folder}/_metadata")
+    newest = restorability(pipeline, Known(world), now=0.0)[0]
+    assert not newest.is_restorable

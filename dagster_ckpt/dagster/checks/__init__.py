@@ -6,6 +6,7 @@
 | ``age`` | the newest one is young enough |
 | ``verified`` | every file of it is there with the bytes that were written |
 | ``restorable`` | Spark starts every stage from it, in a scratch directory and into a null sink |
+| ``horizon`` | what snapshots go back to is there, and stays for days |
 | ``dry_run`` | how that is tried |
 | ``chosen_snapshot`` | which checkpoint a check looks at |
 """

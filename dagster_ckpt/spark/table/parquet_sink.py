@@ -13,7 +13,8 @@ from dagster_ckpt.authoring.targets import ParquetTable
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.errors import Corrupt, NotFound
+from dagster_ckpt.core.restore.horizon import Pin
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.files import local_path, move_whole
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import (
@@ -165,6 +166,20 @@ class ParquetSink(Sink):
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove staged folders and bucket versions; rows that were set aside stay."""
         return collect_garbage(self.table, needed, waiting)
+
+    def pins(self, cut: SinkCut) -> Sequence[Pin]:
+        """Return whether the files of the cut are there: nobody but us removes them."""
+        named = f"rows of checkpoint {cut.checkpoint_id} in table {self.place}"
+        try:
+            check_roll_back(open_table(self.place), cut, self._context.attempt())
+        except NotFound as error:
+            is_empty = cut.snapshot.head is None and not cut.batches
+            return (
+                Pin(what=f"table {self.place}", is_there=is_empty, advice="" if is_empty else str(error)),
+            )
+        except (Corrupt, InvalidRequest) as error:
+            return (Pin(what=named, is_there=False, advice=str(error)),)
+        return (Pin(what=named, is_there=True),)
 
     def upkeep(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
         """Return the bucket versions that go."""

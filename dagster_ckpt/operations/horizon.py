@@ -1,0 +1,69 @@
+"""For how long each retained snapshot can still be restored: what it is pinned to, asked where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.checkpoint.record import CompletedRecord
+from dagster_ckpt.core.restore.horizon import Horizon, Pin, horizon_of
+from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound
+from dagster_ckpt.operations.contents import missing_files
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.facts import entries_of
+from dagster_ckpt.operations.load_table import Coordinator, cut_of, open_sink
+from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.spark.sink.port import Sink
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
+
+__all__ = ["NEAR_DAYS", "restorability"]
+
+NEAR_DAYS = 3.0
+"""Days before a snapshot may be lost from which people are told."""
+_FROM_BACKUP = "Bring it back from a backup, or restore another one"
+
+
+def restorability(
+    pipeline: CheckpointedPipeline, coordinator: Coordinator, *, now: float
+) -> tuple[Horizon, ...]:
+    """Return for how long each retained checkpoint and savepoint can be restored, newest first; changes nothing.
+
+    Its files in storage and the rows of its sinks are looked at. What its sources read again is not asked for: how long
+    a topic or a folder keeps it, only those know. Raises NotFound, Corrupt for the record, Unavailable.
+    """
+    deployment = coordinator.deployment(pipeline)
+    entries = entries_of(load_record(deployment.store, pipeline.name))
+    sinks = {
+        str(uid): open_sink(pipeline, uid, coordinator)
+        for uid, stage in pipeline.stages.items()
+        if stage.table is not None
+    }
+    newest_first = sorted(entries, key=lambda entry: entry.checkpoint_id, reverse=True)
+    return tuple(
+        horizon_of(entry.known.key, tuple(_pins(deployment, entry, sinks)), now=now) for entry in newest_first
+    )
+
+
+def _pins(deployment: Deployment, entry: CompletedRecord, sinks: dict[str, Sink]) -> Iterator[Pin]:
+    storage = deployment.open_storage(entry.location.base_uri)
+    try:
+        source = open_snapshot(storage, entry.location.folder, recorded=entry.metadata_checksum)
+        missing = missing_files(source)
+    except (NotFound, Corrupt) as error:
+        yield Pin(what=f"{entry.location.uri} ({error})", is_there=False, advice=_FROM_BACKUP)
+        return
+    for sentence in missing[:1]:
+        name = f"{len(missing)} files of {entry.location.uri}, first {sentence}"
+        yield Pin(what=name, is_there=False, advice=_FROM_BACKUP)
+    yield from _of_tables(source, sinks)
+
+
+def _of_tables(source: StoredSnapshot, sinks: dict[str, Sink]) -> Iterator[Pin]:
+    for stage in source.metadata.stages:
+        sink = sinks.get(stage.uid)
+        if stage.table is None or sink is None:
+            continue  # a sink that was renamed or removed: the restore says what becomes of its table
+        try:
+            yield from sink.pins(cut_of(source, stage, stage.table))
+        except CheckpointError as error:
+            yield Pin(what=f"rows of sink {stage.uid} in {sink.place}", is_there=False, advice=str(error))
