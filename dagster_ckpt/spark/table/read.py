@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TRIES = 3
-"""Files move to and fro while a state of them is located; what is gone is gone at each try."""
+"""Files move while a state of them is located; what is gone is gone at each try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

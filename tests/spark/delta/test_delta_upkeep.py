@@ -106,7 +106,7 @@ def test_without_a_retained_snapshot_nothing_is_vacuumed(tmp_path: Path) -> None
 
 
 def test_a_cut_is_pinned_to_its_version_for_as_long_as_the_table_keeps_it(tmp_path: Path) -> None:
-    untils = []
+    ends = []
     for days in (0, 9):
         run, cuts = played(tmp_path / str(days), f"interval {days} days", key=("k",))
         [now] = run.sink.pins(cuts[3].cut)
@@ -116,8 +116,8 @@ def test_a_cut_is_pinned_to_its_version_for_as_long_as_the_table_keeps_it(tmp_pa
         assert older.until is not None
         assert older.what.endswith(f" of table {run.sink.place}")
         assert "dagster-ckpt maintain" in older.advice
-        untils.append(older.until)
-    assert untils[1] - untils[0] == pytest.approx(9 * DAY, abs=DAY)
+        ends.append(older.until)
+    assert ends[1] - ends[0] == pytest.approx(9 * DAY, abs=DAY)
     Reader(run.sink.place).vacuum(dry_run=False, retention_hours=0, enforce_retention_duration=False)
     [gone] = run.sink.pins(cuts[1].cut)
     assert not gone.is_there
