@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.dagster.components.checkpointed_pipeline import (
         CheckpointedPipelineComponent as CheckpointedPipelineComponent,
     )
+    from dagster_ckpt.dagster.definitions import build_location_definitions as build_location_definitions
     from dagster_ckpt.dagster.definitions import build_pipeline_definitions as build_pipeline_definitions
     from dagster_ckpt.dagster.options import PipelineOptions as PipelineOptions
     from dagster_ckpt.dagster.options import SavepointSchedule as SavepointSchedule
@@ -98,6 +99,7 @@ _HOMES: dict[str, str] = {
     "SourceBatch": "authoring.stages",
     # what a code location needs
     "build_pipeline_definitions": "dagster.definitions",
+    "build_location_definitions": "dagster.definitions",
     "CheckpointCoordinatorResource": "dagster.resources",
     "SparkSessionResource": "dagster.resources",
     "checkpoints_asset_key": "dagster.asset",

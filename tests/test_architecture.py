@@ -122,7 +122,7 @@ FLOORS = {
         "checks lease",
         "turn",
         "jobs",
-        "schedules sensors",
+        "schedules sensors table_runs",
         "definitions",
         "components",
     ),

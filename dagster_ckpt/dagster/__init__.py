@@ -8,7 +8,7 @@
 | ``resources`` | the coordinator and the Spark session as Dagster resources |
 | ``pipeline_resources`` | resources of one pipeline beside those of others |
 | ``options`` | settings of one pipeline: how it shows in Dagster, what watches it |
-| ``definitions`` | the one call that turns pipelines into Dagster definitions |
+| ``definitions`` | the calls that turn pipelines into Dagster definitions |
 | ``asset`` | the checkpoints asset, and a checkpoint as its events |
 | ``events`` | listens to the coordinator and reports to Dagster |
 | ``alarm_facts`` | what alarms and the age checks are decided on |
@@ -19,6 +19,7 @@
 | ``jobs/`` | one file per job |
 | ``table_assets`` | published tables as assets, and their changes as events |
 | ``published_tables`` | published tables as inputs of assets: an IO manager |
+| ``table_runs`` | published tables that are materialized from Dagster |
 | ``checks/`` | asset checks: succeeded, age, verified, restorable |
 | ``sensors/`` | safety net, run-status mirror, failure alarm, restart, savepoints on a condition |
 | ``components/`` | a pipeline in YAML |

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +144,24 @@ class PipelineAttempt:
         except FailRun as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
 
-    def complete(self, context: dg.OpExecutionContext) -> None:
+    def run_all(self, arguments: Mapping[StageUid, StageArguments]) -> None:
+        """Run all stages in one op, which repeats a stage itself where the failure manager decides so."""
+        most, pause = self._resource.snapshot_retries, self._resource.snapshot_retry_delay
+        for stage in self.pipeline.graph.topological:
+            for number in itertools.count():
+                try:
+                    self.epoch().run_stage(
+                        stage.uid, arguments[stage.uid], retries_left=max(0, most - number)
+                    )
+                    break
+                except RetryStage as error:
+                    if number >= most:
+                        raise dg.Failure(description=str(error)) from error
+                    time.sleep(pause * 2**number)
+                except FailRun as error:
+                    raise dg.Failure(description=str(error), allow_retries=False) from error
+
+    def complete(self, *, tell: Callable[[Mapping[str, Any]], object]) -> None:
         """Run what has not run, report the run's checkpoint, and leave the working directory in order."""
         epoch = self.epoch()
         epoch.run_missing()
@@ -153,7 +172,7 @@ class PipelineAttempt:
                 self._collect_table_garbage()
             elif isinstance(outcome, Failed):
                 self.events.warn(f"this run has no checkpoint: {outcome.message or outcome.reason.text}")
-        context.add_output_metadata(history_metadata(recent_checkpoints(self.coordinator)))
+        tell(history_metadata(recent_checkpoints(self.coordinator)))
         self.close(RunStatus.SUSPENDED, clean=True)
         why = not_published(self.tables.unpublished)
         if why:

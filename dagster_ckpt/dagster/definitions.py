@@ -1,8 +1,8 @@
-"""The one call that turns pipelines into Dagster definitions."""
+"""The calls that turn pipelines into Dagster definitions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
 
@@ -23,16 +23,25 @@ from dagster_ckpt.dagster.jobs.savepoint import build_savepoint_job
 from dagster_ckpt.dagster.jobs.stop import build_stop_job
 from dagster_ckpt.dagster.jobs.streaming import build_streaming_job
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_name
-from dagster_ckpt.dagster.options import PipelineOptions, options_of, refuse_unknown
+from dagster_ckpt.dagster.options import PipelineOptions, Tables, options_of, refuse_unknown
 from dagster_ckpt.dagster.pipeline_resources import own_resources
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, SparkSessionResource
 from dagster_ckpt.dagster.schedules import build_savepoint_schedule
-from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm
+from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm, failure_alarm_tick
 from dagster_ckpt.dagster.sensors.restart import build_restart_sensor
-from dagster_ckpt.dagster.sensors.run_status import build_run_status_sensors
-from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor
+from dagster_ckpt.dagster.sensors.run_status import (
+    Mirrored,
+    build_run_status_sensors,
+    shared_run_status_sensors,
+)
+from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor, safety_net_tick
+from dagster_ckpt.dagster.sensors.shared import build_shared_sensor
+from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
 from dagster_ckpt.dagster.table_assets import build_table_assets
+from dagster_ckpt.dagster.table_runs import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +67,23 @@ class PipelineJobs:
         return (*self.running, self.restore, *self.snapshots)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deployed:
+    """A pipeline with all it is operated with."""
+
+    pipeline: CheckpointedPipeline
+    options: PipelineOptions
+    coordinator: CheckpointCoordinatorResource
+    spark: SparkSessionResource
+    jobs: PipelineJobs
+
+
+Coordinators = CheckpointCoordinatorResource | Mapping[str, CheckpointCoordinatorResource] | None
+Sessions = SparkSessionResource | Mapping[str, SparkSessionResource] | None
+
+
 def build_pipeline_definitions(
-    *pipelines: CheckpointedPipeline,
+    *pipelines: CheckpointedPipeline | Iterable[CheckpointedPipeline],
     coordinator: CheckpointCoordinatorResource | None = None,
     spark: SparkSessionResource | None = None,
     options: PipelineOptions | Mapping[str, PipelineOptions] | None = None,
@@ -68,10 +92,10 @@ def build_pipeline_definitions(
 
     Jobs to run, restore, take checkpoints and savepoints, dispose of savepoints; the checkpoints assets and their
     checks; the sensors that look after dead runs, tell people of failures and restart; the savepoint schedules; the
-    resources.
+    resources. With many pipelines ``build_location_definitions`` brings fewer sensors.
 
     Args:
-        pipelines: made by ``@checkpointed_pipeline``; names must differ.
+        pipelines: made by ``@checkpointed_pipeline``, one by one or in a list; names must differ.
         coordinator: where checkpoints live; default: below Dagster's own storage directory.
         spark: the session of a run; default: local.
         options: how pipelines show and are looked after; of all of them, or by name.
@@ -79,24 +103,106 @@ def build_pipeline_definitions(
     Raises:
         InvalidRequest: two pipelines of one name, options for none, or settings no checkpoint can be taken with.
     """
+    deployed = _deployed(_flat(pipelines), coordinator, spark, options)
+    sensors = [sensor for each in deployed for sensor in (*_own_sensors(each), *_restarts(each))]
+    return _definitions(deployed, sensors)
+
+
+def build_location_definitions(
+    pipelines: Iterable[CheckpointedPipeline],
+    *,
+    coordinator: Coordinators = None,
+    spark: Sessions = None,
+    options: PipelineOptions | Mapping[str, PipelineOptions] | None = None,
+    sensor_prefix: str = "checkpoints",
+) -> dg.Definitions:
+    """Return the same for all pipelines of a code location, with sensors they share.
+
+    One safety net, one failure alarm and one pair of run-status sensors, whatever the number of pipelines. Restarts and
+    savepoint schedules stay a pipeline's own: each is switched on by itself.
+
+    Args:
+        pipelines: made by ``@checkpointed_pipeline``; names must differ.
+        coordinator: where checkpoints live: of all of them, or by name.
+        spark: the session of a run: of all of them, or by name.
+        options: how pipelines show and are looked after: of all of them, or by name.
+        sensor_prefix: begins the names of the shared sensors.
+
+    Raises:
+        InvalidRequest: two pipelines of one name, options or resources for none, or settings no checkpoint can be taken
+            with.
+    """
+    deployed = _deployed(_flat([pipelines]), coordinator, spark, options)
+    restarts = [sensor for each in deployed for sensor in _restarts(each)]
+    return _definitions(deployed, [*_shared_sensors(deployed, sensor_prefix), *restarts])
+
+
+def _flat(
+    given: Iterable[CheckpointedPipeline | Iterable[CheckpointedPipeline]],
+) -> list[CheckpointedPipeline]:
+    found: list[CheckpointedPipeline] = []
+    for each in given:
+        several = [each] if isinstance(each, CheckpointedPipeline) or not isinstance(each, Iterable) else each
+        for pipeline in several:
+            if not isinstance(pipeline, CheckpointedPipeline):
+                raise InvalidRequest(
+                    f"{pipeline!r} is no pipeline: give what @checkpointed_pipeline has made, or a list of these"
+                )
+            found.append(pipeline)
+    return found
+
+
+def _deployed(
+    pipelines: Sequence[CheckpointedPipeline],
+    coordinator: Coordinators,
+    spark: Sessions,
+    options: PipelineOptions | Mapping[str, PipelineOptions] | None,
+) -> list[_Deployed]:
     names = [pipeline.name for pipeline in pipelines]
     if len(set(names)) != len(names):
-        raise InvalidRequest(f"pipelines need different names, got {names}")
+        raise InvalidRequest(f"pipelines need different names, got {[str(name) for name in names]}")
     refuse_unknown(options, names)
-    resource = coordinator or CheckpointCoordinatorResource()
+    coordinators = _by_name(coordinator, names, CheckpointCoordinatorResource, of="coordinator")
+    sessions = _by_name(spark, names, SparkSessionResource, of="spark")
+    deployed = []
     for pipeline in pipelines:
-        resource.check_settings(pipeline)
-    bound = {COORDINATOR_KEY: resource, SPARK_KEY: spark or SparkSessionResource()}
-    jobs = {p.name: _jobs(p, options_of(options, p.name), bound) for p in pipelines}
+        own, session = coordinators[pipeline.name], sessions[pipeline.name]
+        own.check_settings(pipeline)
+        chosen = options_of(options, pipeline.name)
+        deployed.append(
+            _Deployed(
+                pipeline=pipeline,
+                options=chosen,
+                coordinator=own,
+                spark=session,
+                jobs=_jobs(pipeline, chosen, {COORDINATOR_KEY: own, SPARK_KEY: session}),
+            )
+        )
+    return deployed
+
+
+def _by_name(given: Any, names: Sequence[str], default: Callable[[], R], *, of: str) -> dict[str, R]:
+    """Return each pipeline's resource; those that are given none share the default."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(names, default() if given is None else given)
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise InvalidRequest(f"{of} is given for {unknown}, but the pipelines are {sorted(names)}")
+    return {**dict.fromkeys(names, default()), **given}
+
+
+def _definitions(deployed: Sequence[_Deployed], sensors: Sequence[dg.SensorDefinition]) -> dg.Definitions:
+    resources: dict[str, Any] = {}
+    for each in deployed:
+        bound = {COORDINATOR_KEY: each.coordinator, SPARK_KEY: each.spark}
+        resources.update(own_resources(each.pipeline.name, bound))
     return dg.Definitions(
-        jobs=[job for of_one in jobs.values() for job in of_one.all],
-        assets=[a for p in pipelines for a in _assets(p, options_of(options, p.name))],
-        asset_checks=[c for p in pipelines for c in _checks(p, options_of(options, p.name))],
-        sensors=[
-            s for p in pipelines for s in _sensors(p, options_of(options, p.name), jobs[p.name], resource)
-        ],
-        schedules=[s for p in pipelines for s in _schedules(p, options_of(options, p.name))],
-        resources={k: v for p in pipelines for k, v in own_resources(p.name, bound).items()},
+        jobs=[job for each in deployed for job in each.jobs.all],
+        assets=[asset for each in deployed for asset in _assets(each.pipeline, each.options)],
+        asset_checks=[check for each in deployed for check in _checks(each.pipeline, each.options)],
+        sensors=list(sensors),
+        schedules=[schedule for each in deployed for schedule in _schedules(each.pipeline, each.options)],
+        resources=resources,
     )
 
 
@@ -121,13 +227,21 @@ def _jobs(
     )
 
 
-def _assets(pipeline: CheckpointedPipeline, options: PipelineOptions) -> Iterator[dg.AssetSpec]:
-    yield from build_table_assets(
+def _assets(
+    pipeline: CheckpointedPipeline, options: PipelineOptions
+) -> Iterator[dg.AssetSpec | dg.AssetsDefinition]:
+    tables = build_table_assets(
         pipeline,
         group_name=options.table_group_name or pipeline.name,
         owners=options.owners,
         tags=options.tags,
+        freshness_policy=options.table_freshness_policy,
+        automation_condition=options.table_automation,
     )
+    if options.tables == Tables.MATERIALIZABLE and tables:
+        yield build_materializable_tables(pipeline, tables, concurrent_runs=options.concurrent_runs)
+    else:
+        yield from tables
     yield build_checkpoints_asset(
         pipeline.name,
         job_name=epoch_job_name(pipeline.name),
@@ -146,27 +260,57 @@ def _checks(pipeline: CheckpointedPipeline, options: PipelineOptions) -> Iterato
     yield build_horizon_check(pipeline)
 
 
-def _sensors(
-    pipeline: CheckpointedPipeline,
-    options: PipelineOptions,
-    jobs: PipelineJobs,
-    coordinator: CheckpointCoordinatorResource,
-) -> Iterator[dg.SensorDefinition]:
+def _own_sensors(each: _Deployed) -> Iterator[dg.SensorDefinition]:
+    pipeline, coordinator, options = each.pipeline, each.coordinator, each.options
     yield build_safety_net_sensor(pipeline, coordinator=coordinator)
-    yield from build_run_status_sensors(pipeline, jobs=jobs.owning, coordinator=coordinator)
+    yield from build_run_status_sensors(pipeline, jobs=each.jobs.owning, coordinator=coordinator)
     yield build_failure_alarm(
         pipeline, coordinator=coordinator, policy=options.alarm_policy, notify=options.notify
     )
-    if options.restart is not None:
-        for job in jobs.running:
-            instead_of = [jobs.restore.name] if job.name == epoch_job_name(pipeline.name) else []
-            yield build_restart_sensor(
-                pipeline,
-                coordinator=coordinator,
-                policy=options.restart,
-                job_name=job.name,
-                instead_of=instead_of,
+
+
+def _shared_sensors(deployed: Sequence[_Deployed], prefix: str) -> Iterator[dg.SensorDefinition]:
+    if not deployed:
+        return
+    bound = {id(each.coordinator): BoundCoordinator(each.coordinator) for each in deployed}
+    standing = {each.pipeline.name: bound[id(each.coordinator)] for each in deployed}
+    yield build_shared_sensor(
+        f"{prefix}_safety_net",
+        {p: safety_net_tick(each.pipeline, standing[p]) for each in deployed for p in [each.pipeline.name]},
+        does="Ends attempts of runs that died, expires overdue checkpoints, keeps partitions in step with the records.",
+    )
+    yield from shared_run_status_sensors(
+        prefix,
+        [
+            Mirrored(pipeline=each.pipeline, jobs=each.jobs.owning, standing=standing[each.pipeline.name])
+            for each in deployed
+        ],
+    )
+    yield build_shared_sensor(
+        f"{prefix}_failure_alarm",
+        {
+            p: failure_alarm_tick(
+                each.pipeline, standing[p], policy=each.options.alarm_policy, notify=each.options.notify
             )
+            for each in deployed
+            for p in [each.pipeline.name]
+        },
+        does="Tells people, once per episode, when checkpoints fail or grow old.",
+    )
+
+
+def _restarts(each: _Deployed) -> Iterator[dg.SensorDefinition]:
+    if each.options.restart is None:
+        return
+    for job in each.jobs.running:
+        is_epoch = job.name == epoch_job_name(each.pipeline.name)
+        yield build_restart_sensor(
+            each.pipeline,
+            coordinator=each.coordinator,
+            policy=each.options.restart,
+            job_name=job.name,
+            instead_of=[each.jobs.restore.name] if is_epoch else [],
+        )
 
 
 def _schedules(pipeline: CheckpointedPipeline, options: PipelineOptions) -> Iterator[dg.ScheduleDefinition]:

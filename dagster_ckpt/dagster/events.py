@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
@@ -65,6 +66,7 @@ class DagsterEvents:
         self._restore_op = restore_op
         self._ui_base_url = ui_base_url
         self._context: dg.OpExecutionContext | None = None
+        self._held: list[TableChanged] | None = None
         self.unpublished: Callable[[], Mapping[str, str]] = dict
         """Returns the tables that do not show the newest checkpoint's rows, and why; asked when one completed."""
 
@@ -85,8 +87,25 @@ class DagsterEvents:
 
     def table_changed(self, change: TableChanged) -> None:
         """Materialize the asset of a table that shows other rows now."""
-        if self._context is not None:
+        if self._held is not None:
+            self._held.append(change)
+        elif self._context is not None:
             self._context.log_event(changed_event(self._of, change))
+
+    @contextmanager
+    def holding_changes(self) -> Iterator[list[TableChanged]]:
+        """Keep changes of tables for the caller, whose results tell of them; after an error they are told at once."""
+        held: list[TableChanged] = []
+        self._held = held
+        try:
+            yield held
+        except BaseException:
+            self._held = None
+            for change in held:
+                self.table_changed(change)
+            raise
+        finally:
+            self._held = None
 
     def __call__(self, event: CoordinatorEvent) -> None:
         """Hear one event of the coordinator."""

@@ -28,6 +28,7 @@ CHECKPOINT_OP = "checkpoint"
 PREVIEW_OP = "preview"
 DISPOSE_OP = "dispose"
 MAINTAIN_OP = "maintain"
+TABLES_OP = "tables"
 
 
 def op_name(pipeline: PipelineId, op: str) -> str:
@@ -86,6 +87,8 @@ def maintain_job_name(pipeline: PipelineId) -> str:
 # --- tags -------------------------------------------------------------------------------------------------------
 
 PIPELINE_TAG = "dagster_ckpt/pipeline"
+JOB_TAG = "dagster_ckpt/job"
+"""Of jobs and their runs, what lists are filtered by: ``epoch``, ``stream``, ``restore``, ``savepoint`` …"""
 RESTORE_TAG = "dagster_ckpt/restore_from"
 RESTARTS_TAG = "dagster_ckpt/restarts"
 RESTART_OF_TAG = "dagster_ckpt/restart_of"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 import dagster as dg
@@ -15,6 +16,13 @@ from dagster_ckpt.core.supervision.alarms import AlarmPolicy
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.core.supervision.restarts import RestartPolicy
 from dagster_ckpt.errors import InvalidRequest
+
+
+class Tables(StrEnum):
+    """Tables as Dagster sees them."""
+
+    EXTERNAL = "external"
+    MATERIALIZABLE = "materializable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +61,13 @@ class PipelineOptions:
     """Asset group of the checkpoints."""
     table_group_name: str = ""
     """Asset group of the published tables; empty: the pipeline's name."""
+    tables: str = "external"
+    """``external``: the pipeline's jobs write its tables. ``materializable``: Materialize, schedules, automation and
+    asset jobs that select them run an epoch, too."""
+    table_freshness: timedelta | None = None
+    """Older than this the rows of a table are stale; a checkpoint that brings it none is no news."""
+    table_automation: dg.AutomationCondition[Any] | None = None
+    """When Dagster materializes the tables by itself; needs ``tables="materializable"``."""
     owners: Sequence[str] = ()
     """E-mail addresses or ``team:name``."""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +86,18 @@ class PipelineOptions:
 
     def __post_init__(self) -> None:
         ConcurrentRuns.of(self.concurrent_runs)
+        if self.tables not in tuple(Tables):
+            raise InvalidRequest(f"tables must be one of {', '.join(Tables)}, got {self.tables!r}")
+        if self.table_automation is not None and self.tables != Tables.MATERIALIZABLE:
+            raise InvalidRequest(
+                "table_automation starts nothing while tables are external: set tables to materializable"
+            )
+
+    @property
+    def table_freshness_policy(self) -> dg.FreshnessPolicy | None:
+        """The tables' freshness."""
+        age = self.table_freshness
+        return None if age is None else dg.FreshnessPolicy.time_window(fail_window=age)
 
     @property
     def alarm_policy(self) -> AlarmPolicy:

@@ -1,4 +1,4 @@
-"""The published tables of a pipeline as external assets: what downstream assets depend on.
+"""The published tables of a pipeline as assets: what downstream assets depend on.
 
 Asset key ``[<pipeline>, <sink>]`` unless the sink names one (``@spark_sink(asset="lake/orders")``); upstream are
 the assets its sources name (``@spark_source(asset="raw/orders")``). A table is materialized after its rows were
@@ -34,8 +34,10 @@ def build_table_assets(
     group_name: str,
     owners: Sequence[str] = (),
     tags: Mapping[str, str] | None = None,
+    freshness_policy: dg.FreshnessPolicy | None = None,
+    automation_condition: dg.AutomationCondition[Any] | None = None,
 ) -> list[dg.AssetSpec]:
-    """Return the external assets of a pipeline's sinks."""
+    """Return the assets of a pipeline's sinks."""
     return [
         dg.AssetSpec(
             table_asset_key(pipeline, uid),
@@ -46,6 +48,8 @@ def build_table_assets(
             kinds={"spark", _kind(stage)},
             owners=list(owners),
             tags={PIPELINE_TAG: pipeline.name, **(tags or {})},
+            freshness_policy=freshness_policy,
+            automation_condition=automation_condition,
             metadata={"sink": uid, **({"key": ", ".join(stage.table.key)} if stage.table.key else {})},
         )
         for uid, stage in pipeline.stages.items()
@@ -55,6 +59,26 @@ def build_table_assets(
 
 def changed_event(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.AssetMaterialization:
     """Return the materialization that tells of a table whose rows have changed."""
+    text, metadata = _told(change)
+    return dg.AssetMaterialization(
+        table_asset_key(pipeline, change.uid),
+        description=text,
+        metadata=metadata,
+        tags={DATA_VERSION_TAG: change.data_version},
+    )
+
+
+def changed_result(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.MaterializeResult[None]:
+    """Return the same as the result of an op whose asset the table is."""
+    text, metadata = _told(change)
+    return dg.MaterializeResult(
+        asset_key=table_asset_key(pipeline, change.uid),
+        metadata={"change": text, **metadata},
+        data_version=dg.DataVersion(change.data_version),
+    )
+
+
+def _told(change: TableChanged) -> tuple[str, dict[str, dg.MetadataValue[Any]]]:
     metadata: dict[str, dg.MetadataValue[Any]] = {
         "checkpoint": dg.MetadataValue.int(change.checkpoint_id),
         "place": dg.MetadataValue.path(change.place),
@@ -68,12 +92,7 @@ def changed_event(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.As
         metadata["bytes_added"] = dg.MetadataValue.int(change.bytes)
     if change.version:
         metadata["version"] = dg.MetadataValue.text(change.version)
-    return dg.AssetMaterialization(
-        table_asset_key(pipeline, change.uid),
-        description=text,
-        metadata=metadata,
-        tags={DATA_VERSION_TAG: change.data_version},
-    )
+    return text, metadata
 
 
 def _sources_of(pipeline: CheckpointedPipeline, uid: StageUid) -> list[dg.AssetKey]:

@@ -82,6 +82,14 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
         description="A run that finds another one alive: queue (the default), skip or take_over.",
         examples=["skip"],
     )
+    tables: str = Field(
+        default="external",
+        description="external, or materializable: Materialize, asset jobs and automation run an epoch.",
+        examples=["materializable"],
+    )
+    table_freshness_seconds: float | None = Field(
+        default=None, description="Older than this the rows of a table are stale."
+    )
     spark: SparkAttributes = Field(default_factory=SparkAttributes)
     savepoints: SavepointAttributes | None = Field(default=None, description="Scheduled savepoints.")
     alarm: AlarmAttributes = Field(default_factory=AlarmAttributes)
@@ -89,7 +97,7 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
 
     def options(self) -> PipelineOptions:
         """Return how the pipeline shows in Dagster and is looked after."""
-        age = self.alarm.max_age_seconds
+        age, fresh = self.alarm.max_age_seconds, self.table_freshness_seconds
         return PipelineOptions(
             max_checkpoint_age=None if age is None else timedelta(seconds=age),
             alarm_after_failures=self.alarm.after_failures,
@@ -97,6 +105,8 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
             restart=None if self.restart is None else self.restart.policy(),
             savepoints=None if self.savepoints is None else self.savepoints.schedule(),
             concurrent_runs=self.concurrent_runs,
+            tables=self.tables,
+            table_freshness=None if fresh is None else timedelta(seconds=fresh),
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.dagster.names import COORDINATOR_KEY, PIPELINE_TAG, RETRY_STRATEGY_TAG, op_name
+from dagster_ckpt.dagster.names import COORDINATOR_KEY, JOB_TAG, PIPELINE_TAG, RETRY_STRATEGY_TAG, op_name
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFound
 
 
@@ -49,7 +49,7 @@ def one_op_job(
         resource_defs=dict(resources),
         executor_def=dg.in_process_executor,
         # a retried run begins with its only step
-        tags={PIPELINE_TAG: pipeline.name, RETRY_STRATEGY_TAG: "ALL_STEPS", **(tags or {})},
+        tags={PIPELINE_TAG: pipeline.name, JOB_TAG: op, RETRY_STRATEGY_TAG: "ALL_STEPS", **(tags or {})},
     )
 
 

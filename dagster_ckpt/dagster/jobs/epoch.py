@@ -20,6 +20,7 @@ from dagster_ckpt.dagster.names import (
     COMPUTE_KIND_TAG,
     CONCURRENCY_TAG,
     COORDINATOR_KEY,
+    JOB_TAG,
     PIPELINE_TAG,
     RESTORE_OP,
     RETRY_STRATEGY_TAG,
@@ -114,10 +115,13 @@ def build_epoch_job(
     )
     return graph.to_job(
         name=epoch_job_name(pipeline.name),
+        description=f"An epoch of `{pipeline.name}`: what has arrived, stage by stage, ending with a checkpoint. "
+        f"{pipeline.description}".strip(),
         resource_defs=dict(resources),
         executor_def=dg.in_process_executor,
         tags={
             PIPELINE_TAG: pipeline.name,
+            JOB_TAG: "epoch",
             CONCURRENCY_TAG: pipeline.name,
             # a retried run continues from the latest checkpoint; its first step has to restore it
             RETRY_STRATEGY_TAG: "ALL_STEPS",
@@ -206,6 +210,6 @@ def _complete_op(pipeline: CheckpointedPipeline, ends: list[Any]) -> dg.OpDefini
     )
     def complete(context: dg.OpExecutionContext) -> None:
         with clear_errors():
-            _joined(context, pipeline).complete(context)
+            _joined(context, pipeline).complete(tell=context.add_output_metadata)
 
     return complete

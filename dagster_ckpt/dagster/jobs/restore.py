@@ -12,7 +12,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.asset import checkpoints_partitions
-from dagster_ckpt.dagster.names import RESTORE_OP, RESTORE_TAG, restore_job_name
+from dagster_ckpt.dagster.names import JOB_TAG, RESTORE_OP, RESTORE_TAG, restore_job_name
 
 
 def build_restore_job(
@@ -36,5 +36,5 @@ def build_restore_job(
         config=config,
         resource_defs=dict(resources),
         executor_def=dg.in_process_executor,
-        tags=dict(epoch_job.tags),
+        tags={**epoch_job.tags, JOB_TAG: RESTORE_OP},
     )

@@ -25,7 +25,7 @@ from dagster_ckpt.dagster.names import (
     STREAM_OP,
     streaming_job_name,
 )
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, spark_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, spark_of
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
@@ -156,8 +156,8 @@ def _stream(
         settings=StreamingSettings(
             trigger_interval=config.trigger_interval, snapshot_retries=resource.snapshot_retries
         ),
-        arguments=_arguments(context, pipeline, config.stages),
-        hook_resources=context.resources,
+        arguments=stage_arguments(context, pipeline, config.stages),
+        hook_resources=resources_of(context, pipeline.name),
         library_version=__version__,
         admit=admit,
         watch=ProgressWatch(tell=events.progress, tell_every=config.progress_interval),
@@ -185,16 +185,17 @@ def streaming_config(
     return config.model_copy(update={"interval": DEFAULT_INTERVAL})
 
 
-def _arguments(
+def stage_arguments(
     context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, stages: Mapping[str, Any]
 ) -> dict[StageUid, StageArguments]:
+    """Return each stage's config and resources. Raises InvalidRequest for config of a stage there is not."""
     unknown = sorted(set(stages) - set(pipeline.stages))
     if unknown:
         raise InvalidRequest(
             f"config of stage {unknown[0]!r}: pipeline {pipeline.name!r} has the stages {', '.join(pipeline.stages)}"
         )
     return {
-        uid: StageArguments(config=stages.get(uid, {}), resources=context.resources)
+        uid: StageArguments(config=stages.get(uid, {}), resources=resources_of(context, pipeline.name))
         for uid in pipeline.stages
     }
 

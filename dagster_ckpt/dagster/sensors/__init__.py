@@ -2,6 +2,7 @@
 
 | file | what it owns |
 |---|---|
+| ``shared`` | one sensor for all pipelines of a code location |
 | ``ticks`` | store, runs, links and cursors, as all of them use them |
 | ``safety_net`` | ends attempts of dead runs, expires what nobody expired, keeps the asset in step with the record |
 | ``run_status`` | the same, seconds after a run has failed or was canceled |

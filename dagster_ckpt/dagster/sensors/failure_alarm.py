@@ -65,7 +65,7 @@ def build_failure_alarm(
     them again of what is still wrong.
     """
 
-    standing = BoundCoordinator(coordinator)
+    tick = failure_alarm_tick(pipeline, BoundCoordinator(coordinator), policy=policy, notify=notify)
 
     @dg.sensor(
         name=f"{pipeline.name}_failure_alarm",
@@ -74,8 +74,23 @@ def build_failure_alarm(
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def failure_alarm(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        return tick(context, context.cursor)
+
+    return failure_alarm
+
+
+def failure_alarm_tick(
+    pipeline: CheckpointedPipeline,
+    standing: BoundCoordinator,
+    *,
+    policy: AlarmPolicy,
+    notify: Callable[[AlarmMessage], Any] | None,
+) -> Callable[[dg.SensorEvaluationContext, str | None], dg.SensorResult | dg.SkipReason]:
+    """Return what the sensor does for one pipeline, from that pipeline's cursor."""
+
+    def tick(context: dg.SensorEvaluationContext, before: str | None) -> dg.SensorResult | dg.SkipReason:
         resource = standing.of(context.instance)
-        cursor = read_cursor(context.cursor, AlarmCursor)
+        cursor = read_cursor(before, AlarmCursor)
         try:
             facts = alarm_facts(resource.store(), pipeline.name, now=time.time())
         except Unavailable as error:
@@ -89,7 +104,7 @@ def build_failure_alarm(
                 notify(_message(pipeline.name, alarm, resource.ui_base_url))
         return _result(pipeline.name, decision.announce, decision.open, facts, resource.ui_base_url)
 
-    return failure_alarm
+    return tick
 
 
 def _message(pipeline: PipelineId, alarm: Alarm, ui_base_url: str) -> AlarmMessage:

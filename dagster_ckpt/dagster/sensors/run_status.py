@@ -3,12 +3,12 @@
 A run that ends in order tells the coordinator itself, and while it is RUNNING its own timer triggers checkpoints (a
 sensor could do neither: Dagster evaluates one every five seconds at best, and it skips all that was before its first
 tick). This is for the others: killed, crashed, canceled before they could clean up.
-
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import dagster as dg
 
@@ -23,6 +23,15 @@ _ENDS = {"failed": dg.DagsterRunStatus.FAILURE, "canceled": dg.DagsterRunStatus.
 _WAS = {"failed": "failed", "canceled": "was canceled"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirrored:
+    """A pipeline, and the jobs whose run owns it."""
+
+    pipeline: CheckpointedPipeline
+    jobs: Sequence[dg.JobDefinition]
+    standing: BoundCoordinator
+
+
 def build_run_status_sensors(
     pipeline: CheckpointedPipeline,
     *,
@@ -30,28 +39,35 @@ def build_run_status_sensors(
     coordinator: CheckpointCoordinatorResource,
 ) -> list[dg.RunStatusSensorDefinition]:
     """Return one sensor per way a run can end without a word; ``jobs`` are those whose run owns the pipeline."""
-    standing = BoundCoordinator(coordinator)
-    return [_sensor(pipeline, name, status, jobs, standing) for name, status in _ENDS.items()]
+    mirrored = Mirrored(pipeline=pipeline, jobs=jobs, standing=BoundCoordinator(coordinator))
+    return shared_run_status_sensors(pipeline.name, [mirrored])
+
+
+def shared_run_status_sensors(
+    prefix: str, mirrored: Sequence[Mirrored]
+) -> list[dg.RunStatusSensorDefinition]:
+    """Return the same sensors for several pipelines."""
+    return [_sensor(prefix, name, status, mirrored) for name, status in _ENDS.items()]
 
 
 def _sensor(
-    pipeline: CheckpointedPipeline,
-    name: str,
-    status: dg.DagsterRunStatus,
-    jobs: Sequence[dg.JobDefinition],
-    standing: BoundCoordinator,
+    prefix: str, name: str, status: dg.DagsterRunStatus, mirrored: Sequence[Mirrored]
 ) -> dg.RunStatusSensorDefinition:
+    owner_of = {job.name: each for each in mirrored for job in each.jobs}
+    named = ", ".join(f"`{each.pipeline.name}`" for each in mirrored)
+
     @dg.run_status_sensor(
-        name=f"{pipeline.name}_run_{name}",
-        description=f"Settles the attempt of a run of `{pipeline.name}` that {_WAS[name]} without saying so itself.",
+        name=f"{prefix}_run_{name}",
+        description=f"Settles the attempt of a run of {named} that {_WAS[name]} without saying so itself.",
         run_status=status,
-        monitored_jobs=list(jobs),
+        monitored_jobs=[job for each in mirrored for job in each.jobs],
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def mirror(context: dg.RunStatusSensorContext) -> dg.SkipReason | None:
+        found = owner_of[context.dagster_run.job_name]
         care = Supervisor(
-            pipeline=pipeline,
-            resource=standing.of(context.instance),
+            pipeline=found.pipeline,
+            resource=found.standing.of(context.instance),
             instance=context.instance,
             location=None,
         )

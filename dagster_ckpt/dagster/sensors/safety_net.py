@@ -224,7 +224,7 @@ def build_safety_net_sensor(
     the partitions, whatever the length of the history.
     """
 
-    standing = BoundCoordinator(coordinator)
+    tick = safety_net_tick(pipeline, BoundCoordinator(coordinator))
 
     @dg.sensor(
         name=f"{pipeline.name}_safety_net",
@@ -236,6 +236,17 @@ def build_safety_net_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def safety_net(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        return tick(context, context.cursor)
+
+    return safety_net
+
+
+def safety_net_tick(
+    pipeline: CheckpointedPipeline, standing: BoundCoordinator
+) -> Callable[[dg.SensorEvaluationContext, str | None], dg.SensorResult | dg.SkipReason]:
+    """Return what the sensor does for one pipeline, from that pipeline's cursor."""
+
+    def tick(context: dg.SensorEvaluationContext, before: str | None) -> dg.SensorResult | dg.SkipReason:
         care = Supervisor(
             pipeline=pipeline,
             resource=standing.of(context.instance),
@@ -243,11 +254,11 @@ def build_safety_net_sensor(
             location=code_location(context),
         )
         try:
-            return _tick(care, read_cursor(context.cursor, SafetyNetCursor))
+            return _tick(care, read_cursor(before, SafetyNetCursor))
         except Unavailable as error:
             return dg.SkipReason(f"nothing was done, the next tick tries again: {error}")
 
-    return safety_net
+    return tick
 
 
 def _tick(care: Supervisor, cursor: SafetyNetCursor) -> dg.SensorResult | dg.SkipReason:

@@ -62,6 +62,8 @@ def test_every_group_of_attributes_reaches_what_it_is_about(sandbox: DefsFolderS
         savepoints={"cron_schedule": "0 3 * * *", "retain": 7, "retain_days": 30},
         alarm={"after_failures": 2, "max_age_seconds": 3600, "notify": "builtins:print"},
         restart={"max_restarts": 5, "delay_seconds": 1},
+        tables="materializable",
+        table_freshness_seconds=7200,
         spark={"master": "local[4,3]", "conf": {"spark.ui.enabled": "false"}},
     )
     with sandbox.load_component_and_build_defs(defs_path=path) as (component, defs):
@@ -74,6 +76,9 @@ def test_every_group_of_attributes_reaches_what_it_is_about(sandbox: DefsFolderS
         assert defs.resolve_schedule_def("orders_savepoint_schedule").cron_schedule == "0 3 * * *"
         assert "orders_restart" in {s.name for s in defs.sensors or ()}
         options = component.options()
+        table = defs.resolve_asset_graph().get(dg.AssetKey(["orders", "totals"]))
+        assert table.is_materializable
+        assert table.freshness_policy is not None
         assert options.notify is print
         assert options.alarm_policy.max_age == 3600.0
         assert options.savepoints is not None
@@ -120,6 +125,7 @@ def test_two_components_of_one_project_use_what_each_of_them_says(sandbox: DefsF
         ({"checkpointing": {"num_retained": 0}}, "num_retained"),
         ({"checkpointing": {"no_such_option": 1}}, "no_such_option"),
         ({"savepoints": {"cron_schedule": "0 3 * * *", "retain": 0}}, "keep_last must be at least 1"),
+        ({"tables": "internal"}, "tables must be one of external, materializable"),
         ({"table_dir": "s3://bucket/tables"}, "table_dir is a URI (s3:) but has to be a local folder"),
         ({"store_url": {"environment": "X"}}, "store_url is text, or one key 'env'"),
         ({"spark": {"conf": {"a.b": {}}}}, "spark.conf.a.b is text, or one key 'env'"),

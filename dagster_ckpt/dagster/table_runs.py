@@ -1,0 +1,86 @@
+"""Published tables that are materialized from Dagster: one op that runs an epoch of their pipeline.
+
+The run is one of Dagster's own asset job, so **Materialize**, schedules, automation conditions and asset jobs of yours
+start it. All tables of a pipeline come from one epoch, so they are materialized together; one that the checkpoint
+brought no rows gets no event, and what depends on it alone is skipped.
+
+Annotations are evaluated: Dagster reads the config class from them.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.dagster.attempt import PipelineAttempt
+from dagster_ckpt.dagster.jobs.build import clear_errors
+from dagster_ckpt.dagster.jobs.epoch import RunConfig
+from dagster_ckpt.dagster.jobs.streaming import stage_arguments
+from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, TABLES_OP, op_name
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
+from dagster_ckpt.dagster.table_assets import changed_event, changed_result
+from dagster_ckpt.dagster.turn import Skipped, Turn
+from dagster_ckpt.spark.stage_report import TableChanged
+
+
+class TablesConfig(RunConfig):
+    """Config of the op that materializes tables: a run's, and config of single stages."""
+
+    stages: dict[str, Any] = {}  # noqa: RUF012 - a pydantic field, copied per instance
+    """Config of single stages by uid, as their ops have it in the epoch job."""
+
+
+def build_materializable_tables(
+    pipeline: CheckpointedPipeline, specs: Sequence[dg.AssetSpec], *, concurrent_runs: str = ""
+) -> dg.AssetsDefinition:
+    """Return a pipeline's tables as assets whose materialization runs an epoch, in one op ``<pipeline>__tables``."""
+    stages = {key for stage in pipeline.stages.values() for key in stage.required_resource_keys}
+
+    @dg.multi_asset(
+        name=op_name(pipeline.name, TABLES_OP),
+        specs=[spec.replace_attributes(skippable=True) for spec in specs],
+        description=f"An epoch of `{pipeline.name}`: what has arrived, ending with a checkpoint.",
+        required_resource_keys=own_keys(
+            pipeline.name, {COORDINATOR_KEY, SPARK_KEY, *stages, *pipeline.hook_resource_keys}
+        ),
+    )
+    def tables(
+        context: dg.AssetExecutionContext, config: TablesConfig
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        op = context.op_execution_context
+        changes = _epoch(op, pipeline, config, concurrent_runs)
+        newest = {change.uid: change for change in changes}
+        for change in changes:
+            if change is not newest[change.uid]:
+                op.log_event(changed_event(pipeline, change))
+        for change in newest.values():
+            yield changed_result(pipeline, change)
+
+    return tables
+
+
+def _epoch(
+    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: TablesConfig, concurrent_runs: str
+) -> Sequence[TableChanged]:
+    """Run an epoch in its turn; return the changes of tables, which are materialized by the results of the op."""
+    with clear_errors():
+        layers = (
+            coordinator_of(context, pipeline.name).concurrent_runs,
+            concurrent_runs,
+            config.concurrent_runs,
+        )
+        turn = Turn.of(context, pipeline, ConcurrentRuns.of(*layers))
+        options, settings = config.options(), config.settings()
+        arguments = stage_arguments(context, pipeline, config.stages)
+        attempt = turn.take(
+            lambda admit: PipelineAttempt.of(context, pipeline, options, settings, admit=admit)
+        )
+        if isinstance(attempt, Skipped):
+            return ()
+        with attempt.events.holding_changes() as changes:
+            attempt.restore()
+            attempt.run_all(arguments)
+            attempt.complete(tell=lambda _: None)
+        return changes

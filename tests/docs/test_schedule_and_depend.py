@@ -1,0 +1,86 @@
+"""The code of docs/how-to/schedule-and-depend.md loads, and does what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import dagster as dg
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
+from tests.root import ROOT
+
+PAGE = (ROOT / "docs" / "how-to" / "schedule-and-depend.md").read_text()
+pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")  # Dagster's own use of them
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """Names of the page's Python, beside a pipeline as the page has it."""
+
+    @spark_source
+    def source(spark: Any) -> Any:
+        return spark
+
+    @spark_sink(key=["customer"])
+    def totals(source: Any) -> Any:
+        return source
+
+    @checkpointed_pipeline(name="orders")
+    def orders() -> None:
+        totals(source())
+
+    pipelines = ModuleType("shop.pipelines")
+    pipelines.orders = orders  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "shop", ModuleType("shop"))
+        patch.setitem(sys.modules, "shop.pipelines", pipelines)
+        names: dict[str, Any] = {"__name__": "shop.definitions"}
+        code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+        exec(compile(code, "schedule-and-depend.md", "exec"), names)
+    return names
+
+
+def test_the_code_location_loads_and_its_own_test_passes(page: dict[str, Any]) -> None:
+    dg.Definitions.validate_loadable(page["defs"])
+    page["test_the_report_follows_a_checkpoint"]()
+
+
+def test_the_sensor_asks_for_a_run_per_newest_file(page: dict[str, Any], tmp_path: Path) -> None:
+    page["ARRIVALS"] = tmp_path
+    with dg.build_sensor_context() as context:
+        assert isinstance(page["new_orders"](context), dg.SkipReason)
+        (tmp_path / "2026-01-01.json").touch()
+        assert page["new_orders"](context).run_key == "2026-01-01.json"
+        assert isinstance(page["new_orders"](context), dg.SkipReason)
+
+
+def test_the_replay_is_a_pipeline_of_its_own_with_the_config_of_the_page(page: dict[str, Any]) -> None:
+    from dagster_ckpt import build_location_definitions
+
+    both = build_location_definitions([page["orders"], page["replay"]])
+    assert dg.AssetKey(["orders_replay", "totals"]) in both.resolve_all_asset_keys()
+    [config] = (found for found in re.findall(r"```yaml\n(ops:.*?)```", PAGE, re.DOTALL))
+    assert dg.validate_run_config(both.resolve_job_def("orders_replay"), yaml.safe_load(config))
+
+
+def test_what_dbt_reads_is_what_readers_of_the_table_see(tmp_path: Path) -> None:
+    [source] = re.findall(r"```yaml\n(# models/sources.yml.*?)```", PAGE, re.DOTALL)
+    [table] = yaml.safe_load(source)["sources"][0]["tables"]
+    meta = table["config"]["meta"]
+    assert meta["dagster"]["asset_key"] == ["orders", "totals"]
+    folder = tmp_path / "totals"
+    (folder / "_dagster_ckpt").mkdir(parents=True)
+    for name in ("part-1.parquet", ".unfinished.parquet", "_dagster_ckpt/staged.parquet"):
+        pq.write_table(pa.table({"spent": [1]}), os.fspath(folder / name))
+    location = meta["external_location"].replace("/data/tables", str(tmp_path))
+    assert duckdb.sql(f"select sum(spent) from {location}").fetchall() == [(1,)]
