@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from deltalake.exceptions import DeltaError
 from rich.console import Console
 
 from assets import truth
@@ -136,14 +137,16 @@ def _differences(tables: Path) -> int:
     try:
         delays = truth.compare_airport_delays(tables / "airport_delays", truth.closed_days(truth.WHOLE_YEAR))
         totals = truth.compare_tail_totals(tables / "tail_totals", truth.WHOLE_YEAR)
-    except OSError:
+    except (OSError, DeltaError):
         return 2
     return (not delays.ok) + (not totals.ok)
 
 
 def _files(tables: Path) -> list[str]:
     """The files that readers see: they change while rows are published."""
-    return sorted(path.name for path in tables.glob("*/*.parquet"))
+    return sorted(
+        path.name for kind in ("*.parquet", "_delta_log/*.json") for path in tables.glob(f"*/{kind}")
+    )
 
 
 def _compare(pipeline: str, tables: Path) -> int:
@@ -186,7 +189,16 @@ def _seconds(began: float) -> str:
 
 
 def _clean() -> None:
-    for name in ("dagster_home", "arrivals", "checkpoints", "savepoints", "work", "tables", "fork_tables"):
+    for name in (
+        "dagster_home",
+        "arrivals",
+        "checkpoints",
+        "savepoints",
+        "work",
+        "tables",
+        "fork_tables",
+        "reports",
+    ):
         shutil.rmtree(DEMO_DIR / name, ignore_errors=True)
     for path in DEMO_DIR.glob("coordinator.db*"):
         path.unlink()

@@ -3,8 +3,8 @@
 ::
 
     flights ─┐
-             ├─ enriched ─┬─ airport_delays   (per origin and day)
-    weather ─┘            └─ tail_totals      (running totals per tail number)
+             ├─ enriched ─┬─ airport_delays   (per origin and day; Parquet, or Delta by DAGSTER_CKPT_DEMO_DELAYS=delta)
+    weather ─┘            └─ tail_totals      (running totals per tail number; Delta)
 
 Days are calendar days at the airports (columns year, month, day). Flights without a tail number (2,512 of 336,776)
 count in ``airport_delays``; ``tail_totals`` has no row to count them in and leaves them out.
@@ -18,12 +18,17 @@ from typing import TYPE_CHECKING
 
 from assets.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt.sinks import DeltaTable, ParquetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DEMO_DIR = Path(os.environ.get("DAGSTER_CKPT_DEMO_DIR") or Path(__file__).resolve().parent.parent / ".demo")
 ARRIVALS = DEMO_DIR / "arrivals"
+
+FORMATS = {"parquet": ParquetTable, "delta": DeltaTable}
+DELAYS_IN = FORMATS[os.environ.get("DAGSTER_CKPT_DEMO_DELAYS", "parquet")]
+"""What ``airport_delays`` is written as; chosen before the first run, as a table stays what it is."""
 
 
 @spark_source
@@ -68,7 +73,7 @@ def enriched(flights: DataFrame, weather: DataFrame) -> DataFrame:
     )
 
 
-@spark_sink
+@spark_sink(to=DELAYS_IN("airport_delays"))
 def airport_delays(enriched: DataFrame) -> DataFrame:
     """Per origin and day, once the day is over: flights, mean delays in minutes, mean visibility in miles."""
     from pyspark.sql import functions as f
@@ -86,7 +91,7 @@ def airport_delays(enriched: DataFrame) -> DataFrame:
     )
 
 
-@spark_sink(key=["tailnum"])
+@spark_sink(key=["tailnum"], to=DeltaTable("tail_totals"))
 def tail_totals(enriched: DataFrame) -> DataFrame:
     """Running flights and miles per tail number; flights without a tail number are left out."""
     from pyspark.sql import functions as f
@@ -106,4 +111,12 @@ def flights_pipeline() -> None:
     tail_totals(both)
 
 
-flights_fork = flights_pipeline.fork("flights_fork", table_dir=str(DEMO_DIR / "fork_tables"))
+FORKED = DEMO_DIR / "fork_tables"
+flights_fork = flights_pipeline.fork(
+    "flights_fork",
+    table_dir=str(FORKED),
+    sinks={
+        "airport_delays": DELAYS_IN(str(FORKED / "airport_delays")),
+        "tail_totals": DeltaTable(str(FORKED / "tail_totals")),
+    },
+)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 WHOLE_YEAR = tuple(range(1, 366))
 _CLOSE_ENOUGH = 1e-9
@@ -161,7 +162,9 @@ def compare_tail_totals(table_dir: Path, days: Iterable[int]) -> Comparison:
 
 
 def read_table(table_dir: Path, *, columns: list[str]) -> pd.DataFrame:
-    """Read what any reader of the folder sees: Parquet files whose names begin with neither '_' nor '.'."""
+    """Read what any reader sees: a Delta table, or Parquet files whose names begin with neither '_' nor '.'."""
+    if (table_dir / "_delta_log").is_dir():
+        return DeltaTable(str(table_dir)).to_pandas(columns=columns)
     files = [path for path in sorted(table_dir.glob("*.parquet")) if path.name[0] not in "_."]
     parts = [pq.ParquetFile(path).read(columns=columns).to_pandas() for path in files]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)

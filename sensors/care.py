@@ -19,6 +19,8 @@ def write_alarm(message: AlarmMessage) -> None:
 OPTIONS = {
     "flights": PipelineOptions(
         owners=["team:flights"],
+        tables="materializable",
+        table_freshness=timedelta(days=2),
         max_checkpoint_age=timedelta(days=2),
         alarm_after_failures=2,
         notify=write_alarm,

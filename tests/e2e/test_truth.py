@@ -7,7 +7,9 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from assets import truth
 from assets.flights_data import FlightsFeed, prepare
@@ -72,6 +74,15 @@ def test_an_equal_table_is_found_equal_whatever_its_files_and_column_types(tmp_p
         result = truth.compare_airport_delays(tmp_path / table, JANUARY)
         assert result.ok, str(result)
         assert result.rows_expected == result.rows_found == 93
+
+
+def test_a_delta_table_is_read_at_its_newest_version(tmp_path: Path) -> None:
+    totals = truth.tail_totals(JANUARY).rows
+    table = str(tmp_path / "totals")
+    write_deltalake(table, pa.Table.from_pandas(totals.head(7), preserve_index=False))
+    write_deltalake(table, pa.Table.from_pandas(totals, preserve_index=False), mode="overwrite")
+    result = truth.compare_tail_totals(tmp_path / "totals", JANUARY)
+    assert result.ok, str(result)
 
 
 def test_rows_that_are_missing_extra_repeated_or_wrong_are_named(tmp_path: Path) -> None:
