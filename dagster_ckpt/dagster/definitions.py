@@ -138,11 +138,13 @@ def build_location_definitions(
 
 
 def _flat(
-    given: Iterable[CheckpointedPipeline | Iterable[CheckpointedPipeline]],
+    given: Iterable[Any],
 ) -> list[CheckpointedPipeline]:
     found: list[CheckpointedPipeline] = []
     for each in given:
-        several = [each] if isinstance(each, CheckpointedPipeline) or not isinstance(each, Iterable) else each
+        several: Iterable[object] = [each]
+        if isinstance(each, Iterable) and not isinstance(each, str):
+            several = each
         for pipeline in several:
             if not isinstance(pipeline, CheckpointedPipeline):
                 raise InvalidRequest(

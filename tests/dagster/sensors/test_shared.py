@@ -77,6 +77,8 @@ def test_a_list_of_pipelines_is_as_good_as_one_after_the_other(two: Two) -> None
     assert names(build_pipeline_definitions([pipeline])) == names(build_pipeline_definitions(pipeline))
     with pytest.raises(InvalidRequest, match="'shop' is no pipeline: give what @checkpointed_pipeline"):
         build_pipeline_definitions(["shop"])  # type: ignore[list-item]
+    with pytest.raises(InvalidRequest, match="'shop' is no pipeline"):
+        build_location_definitions("shop")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="is no pipeline"):
         build_pipeline_definitions(lambda: None)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=r"need different names, got \['shop', 'shop'\]"):
