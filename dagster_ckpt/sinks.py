@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors; a test holds the two together
     from dagster_ckpt.authoring.targets import DeltaTable as DeltaTable
     from dagster_ckpt.authoring.targets import ForEachCheckpoint as ForEachCheckpoint
+    from dagster_ckpt.authoring.targets import IcebergTable as IcebergTable
     from dagster_ckpt.authoring.targets import KafkaTopic as KafkaTopic
     from dagster_ckpt.authoring.targets import ParquetTable as ParquetTable
     from dagster_ckpt.authoring.targets import SinkTarget as SinkTarget
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
 _HOMES: dict[str, str] = {
     "ParquetTable": "authoring.targets",
     "DeltaTable": "authoring.targets",
+    "IcebergTable": "authoring.targets",
     "SqlTable": "authoring.targets",
     "ForEachCheckpoint": "authoring.targets",
     "KafkaTopic": "authoring.targets",

@@ -53,7 +53,7 @@ ROOMS = {
     "adapters": room("core errors ports digests adapters", "sqlalchemy alembic fsspec"),
     "spark": room(
         "core errors ports digests runtime authoring spark",
-        "pyspark pyarrow pydantic deltalake sqlalchemy confluent_kafka",
+        "pyspark pyarrow pydantic deltalake pyiceberg sqlalchemy confluent_kafka",
     ),
     "testing": room("core errors ports digests runtime spark testing", "pyarrow pytest"),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
@@ -110,7 +110,7 @@ FLOORS = {
         "snapshot",
         "channel",
         "sink",
-        "delta kafka sql table",
+        "delta iceberg kafka sql table",
         "attempt",
         "epoch streaming",
     ),

@@ -57,6 +57,31 @@ class DeltaTable(SinkTarget):
 
 
 @dataclass(frozen=True, slots=True)
+class IcebergTable(SinkTarget):
+    """An Iceberg table: a checkpoint's rows are one snapshot, and a restore goes back to one.
+
+    Written by pyiceberg, so Spark needs no Iceberg jar: needs the extra ``iceberg``. It may be there already, others
+    may write to it too, and one that is missing is made with the first rows. How: docs/how-to/iceberg-tables.md.
+    """
+
+    opened_by: ClassVar[str] = "dagster_ckpt.spark.iceberg.sink:IcebergSink"
+
+    table: str = ""
+    """``db.orders``; default: the sink's uid. Without a namespace it lies in ``default``."""
+    catalog: Any = field(default=None, repr=False, hash=False)
+    """Properties of the catalog as pyiceberg takes them (``{"type": "rest", "uri": ...}``), each as text, as
+    ``"env:NAME"`` or as Dagster's ``EnvVar``; or the name of a catalog in ``.pyiceberg.yaml``. Default: a catalog in
+    SQLite, with its tables, in the folder ``iceberg`` below the resource's ``table_dir``."""
+    partition_by: tuple[str, ...] = ()
+    """Columns of text, whole numbers, booleans or dates; the same as in a table that is there already."""
+    location: str = ""
+    """Where the files of a table lie that is made here, for catalogs that do not say it; default: below their
+    ``warehouse``."""
+    properties: dict[str, str] = field(default_factory=dict, hash=False)
+    """Of a table that is made here, as Iceberg has them."""
+
+
+@dataclass(frozen=True, slots=True)
 class SqlTable(SinkTarget):
     """A table of PostgreSQL or SQLite: rows and position in one transaction.
 

@@ -49,6 +49,8 @@ class StagedFiles:
     work_dir: Path
     open_store: Callable[[], tuple[Any, str]]
     """Returns the object store as a file system of pyarrow, and the table's folder in it."""
+    area: str = STAGED
+    """Folder of all staged files, relative to the table."""
 
     @property
     def root(self) -> Path:
@@ -57,7 +59,7 @@ class StagedFiles:
 
     def folder(self, epoch: CoordinatorEpoch) -> Path:
         """Return where an attempt stages."""
-        return self.root / STAGED / str(int(epoch))
+        return self.root / self.area / str(int(epoch))
 
     def flush(self, files: Sequence[TableFile]) -> None:
         """Make these files survive this machine: to disk, or into the table's object store. Raises Corrupt."""
@@ -79,7 +81,7 @@ class StagedFiles:
             if local.exists():
                 upload(self, local, file.staged)
                 local.unlink()
-                done.add(folder_of(file.staged))
+                done.add(folder_of(file.staged, self.area))
         for folder in done:
             if not any((self.root / folder).rglob("*.parquet")):
                 shutil.rmtree(self.root / folder, ignore_errors=True)
@@ -136,16 +138,17 @@ class StagedFiles:
 
     def folders(self) -> list[StagedFolder]:
         """Return what is staged in the table, published or not."""
-        found = [path.as_posix() for path in (self.root / STAGED).glob("*/batch-*")]
+        area = self.area
+        found = [path.as_posix() for path in (self.root / area).glob("*/batch-*")]
         if self.table_dir is None:
             import pyarrow.fs as pafs
 
-            store, path = self.remote(STAGED)
+            store, path = self.remote(area)
             infos = store.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
-            names = (info.path[len(path) - len(STAGED) :] for info in infos if info.is_file)
-            found += [folder_of(name) for name in names]
-        named = sorted({path[path.rindex(STAGED) :] for path in found})
-        return [folder for folder in map(_folder, named) if folder is not None]
+            names = (info.path[len(path) - len(area) :] for info in infos if info.is_file)
+            found += [folder_of(name, area) for name in names]
+        named = sorted({path[path.rindex(area) :] for path in found})
+        return [folder for path in named if (folder := _folder(path, area)) is not None]
 
     def remove(self, folder: StagedFolder) -> None:
         """Remove a folder with all that is in it."""
@@ -166,13 +169,13 @@ def upload(staged: StagedFiles, local: Path, name: str) -> None:
         raise OutcomeUnknown(f"staging {name} in {staged.place} failed: {error}. It is repeated") from error
 
 
-def folder_of(file: str) -> str:
+def folder_of(file: str, area: str = STAGED) -> str:
     """Return the staged folder that a file lies in."""
-    return "/".join(file.split("/")[:4])
+    return "/".join(file.split("/")[: area.count("/") + 3])
 
 
-def _folder(path: str) -> StagedFolder | None:
-    epoch, _, name = path.removeprefix(STAGED + "/").partition("/")
+def _folder(path: str, area: str) -> StagedFolder | None:
+    epoch, _, name = path.removeprefix(area + "/").partition("/")
     batch = batch_of(name)
     if batch is None or not epoch.isdigit():
         return None

@@ -1,0 +1,32 @@
+"""Iceberg tables, written by pyiceberg: a checkpoint's rows are one snapshot, and a roll-back moves the branch back.
+
+The rows lie where Spark staged them, below ``_dagster_ckpt/staged`` in the table's location (clean-ups of orphan files
+pass over names that begin with an underscore), and a snapshot names them. The summary of each of our snapshots carries
+a ``Mark``: what the table has seen of the pipeline; a tag holds the newest, so that nobody's expiry removes it. A
+commit asserts the snapshot that the branch and the tag were read at, so a racing or older attempt is refused by the
+catalog (docs/decisions/0020-iceberg.md).
+
+| file | what it owns |
+|---|---|
+| ``sink`` | ``IcebergSink``, the port |
+| ``catalogs`` | the catalog of a target: its settings, its place, opened |
+| ``lake`` | the table: loaded, made, committed to, and its errors in the library's words |
+| ``marks`` | what our snapshots say |
+| ``version`` | the table as it was read: whose rows it shows, what was committed in between |
+| ``columns`` | rows against the table's columns; what must not be written to |
+| ``staged`` | where staged files are: the table's location, or its object store |
+| ``publish`` | second phase: one snapshot for a checkpoint |
+| ``upsert`` | rows by key: the files they touch, written again |
+| ``roll_back`` | the snapshot of a cut, and the way to it |
+| ``fork`` | a table that begins with the rows of a cut |
+| ``garbage`` | snapshots and files that nothing needs; tags for those that cuts need |
+"""
+
+from dagster_ckpt.errors import InvalidRequest
+
+try:
+    import pyiceberg as _  # noqa: F401
+except ImportError as error:
+    raise InvalidRequest(
+        "an Iceberg table needs the extra 'iceberg': pip install 'dagster-ckpt[iceberg]'"
+    ) from error

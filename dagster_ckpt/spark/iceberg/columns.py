@@ -1,0 +1,227 @@
+"""Rows against a table's columns: which are added, which cannot be taken; and tables that must not be written to."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+
+_PLAIN: dict[str, IcebergType] = {
+    "string": StringType(),
+    "long": LongType(),
+    "integer": IntegerType(),
+    "short": IntegerType(),
+    "byte": IntegerType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "binary": BinaryType(),
+    "date": DateType(),
+    "timestamp": TimestamptzType(),
+    "timestamp_ntz": TimestampType(),
+}
+_PARTITIONS = (StringType, LongType, IntegerType, BooleanType, DateType)
+
+
+def iceberg_columns(row_schema: str) -> list[NestedField]:
+    """Return Spark's columns as an Iceberg table has them.
+
+    Raises InvalidRequest naming one that it cannot have, Corrupt for text that is no schema.
+    """
+    ids = itertools.count(1)
+    try:
+        fields = [(column["name"], column["type"]) for column in parse_json(row_schema)["fields"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"the columns of a prepared batch are damaged: {row_schema[:80]!r}; restore an earlier one"
+        ) from error
+    return [_field(name, kind, ids, within="") for name, kind in _named_once(fields, "")]
+
+
+def _named_once(fields: Sequence[tuple[str, Any]], within: str) -> Sequence[tuple[str, Any]]:
+    names = [name.lower() for name, _ in fields]
+    for name, _ in fields:
+        if names.count(name.lower()) > 1:
+            raise InvalidRequest(
+                f"the column {within}{name} is there twice: readers of Iceberg tables ignore case; rename one"
+            )
+        if "." in name or not name:
+            raise InvalidRequest(
+                f"the column name {within}{name!r} cannot be mapped to an Iceberg table's: rename it"
+            )
+    return fields
+
+
+def _field(name: str, kind: Any, ids: Iterator[int], *, within: str) -> NestedField:
+    number = next(ids)
+    return NestedField(
+        field_id=number, name=name, field_type=_type(f"{within}{name}", kind, ids), required=False
+    )
+
+
+def _type(name: str, kind: Any, ids: Iterator[int]) -> IcebergType:
+    if isinstance(kind, str) and kind in _PLAIN:
+        return _PLAIN[kind]
+    if isinstance(kind, str) and (found := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", kind)):
+        return DecimalType(int(found[1]), int(found[2]))
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            named = _named_once([(f["name"], f["type"]) for f in fields], f"{name}.")
+            return StructType(*(_field(n, k, ids, within=f"{name}.") for n, k in named))
+        case {"type": "array", "elementType": element}:
+            return ListType(next(ids), _type(name, element, ids), element_required=False)
+        case {"type": "map", "keyType": key, "valueType": value}:
+            one, two = next(ids), next(ids)
+            return MapType(one, _type(name, key, ids), two, _type(name, value, ids), value_required=False)
+        case _:
+            spelt_kind = kind if isinstance(kind, str) else str(kind.get("type"))
+            raise InvalidRequest(
+                f"the column {name} is {spelt_kind}, which an Iceberg table cannot have: cast it to a plain type"
+            )
+
+
+def spelt(kind: IcebergType) -> str:
+    """Return a type without the ids of its parts."""
+    match kind:
+        case StructType():
+            return f"struct<{', '.join(f'{f.name}: {spelt(f.field_type)}' for f in kind.fields)}>"
+        case ListType():
+            return f"list<{spelt(kind.element_type)}>"
+        case MapType():
+            return f"map<{spelt(kind.key_type)}, {spelt(kind.value_type)}>"
+        case _:
+            return str(kind)
+
+
+def columns_together(parts: Sequence[Sequence[NestedField]]) -> list[NestedField]:
+    """Return the columns of several micro-batches. Raises InvalidRequest naming one that changed its type."""
+    together: dict[str, NestedField] = {}
+    for column in (column for part in parts for column in part):
+        known = together.setdefault(column.name, column)
+        if spelt(known.field_type) != spelt(column.field_type):
+            raise InvalidRequest(
+                f"the column {column.name} was {spelt(known.field_type)} and became {spelt(column.field_type)}: cast it"
+            )
+    return list(together.values())
+
+
+def schema_of(columns: Sequence[NestedField]) -> Schema:
+    """Return them as a schema, with ids that are unique; the catalog gives them its own."""
+    ids = itertools.count(1)
+
+    def numbered(kind: IcebergType) -> IcebergType:
+        match kind:
+            case StructType():
+                return StructType(*(renewed(f) for f in kind.fields))
+            case ListType():
+                return ListType(next(ids), numbered(kind.element_type), element_required=False)
+            case MapType():
+                one, two = next(ids), next(ids)
+                return MapType(
+                    one, numbered(kind.key_type), two, numbered(kind.value_type), value_required=False
+                )
+            case _:
+                return kind
+
+    def renewed(f: NestedField) -> NestedField:
+        return NestedField(
+            field_id=next(ids), name=f.name, field_type=numbered(f.field_type), required=f.required
+        )
+
+    return Schema(*(renewed(column) for column in columns))
+
+
+def new_columns(table: Table, columns: Sequence[NestedField], place: str) -> list[NestedField]:
+    """Return the columns that the table does not have yet. Raises InvalidRequest naming one that changed its type."""
+    there = {column.name.lower(): column for column in table.schema().fields}
+    added = []
+    for column in columns:
+        known = there.get(column.name.lower())
+        if known is None:
+            added.append(column)
+        elif known.name != column.name:
+            raise InvalidRequest(
+                f"the column {column.name} is called {known.name} in table {place}: rename it"
+            )
+        elif spelt(known.field_type) != spelt(column.field_type):
+            raise InvalidRequest(
+                f"the column {column.name} is {spelt(column.field_type)} in the rows and {spelt(known.field_type)} in "
+                f"table {place}, whose types are not changed: cast it, or write to a new table"
+            )
+    return added
+
+
+def refuse_columns(
+    columns: Sequence[NestedField], *, key: Sequence[str], partition_by: Sequence[str]
+) -> None:
+    """Raise InvalidRequest where the rows lack a column of the key, or one to partition by."""
+    types = {column.name: column.field_type for column in columns}
+    for name in (*key, *partition_by):
+        if name not in types:
+            raise InvalidRequest(f"the rows have no column {name}: there are {', '.join(types)}")
+    for name in partition_by:
+        if not isinstance(types[name], _PARTITIONS):
+            raise InvalidRequest(
+                f"the column {name} is {spelt(types[name])} and cannot be partitioned by: use one of text, whole "
+                "numbers, booleans or dates"
+            )
+
+
+def refuse_table(table: Table, place: str, *, partition_by: Sequence[str], is_keyed: bool) -> None:
+    """Raise InvalidRequest where adding staged files would break what the table promises."""
+    metadata, schema = table.metadata, table.schema()
+    fields = metadata.spec().fields
+    needed = [column.name for column in schema.fields if column.required]
+    parts = [schema.find_column_name(part.source_id) or part.name for part in fields]
+    transformed = [
+        str(part.transform) for part in fields if not isinstance(part.transform, IdentityTransform)
+    ]
+    why = ""
+    if metadata.format_version != 2:
+        why = f"its format is version {metadata.format_version}: 2 is what can be written to"
+    elif needed:
+        why = f"its column {needed[0]} must not be null"
+    elif is_keyed and _has_deletes(table):
+        why = "rows of it are deleted by delete files: compact it first (rewrite_data_files)"
+    elif is_keyed:
+        pass
+    elif transformed:
+        why = f"it is partitioned by {', '.join(transformed)} of a column, and only plain columns can be"
+    elif tuple(parts) != tuple(partition_by):
+        why = f"it is partitioned by {parts} and not by {list(partition_by)}"
+    if why:
+        raise InvalidRequest(f"table {place} cannot be written to here, {why}: give the sink another table")
+
+
+def _has_deletes(table: Table) -> bool:
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return False
+    return any(manifest.content is ManifestContent.DELETES for manifest in snapshot.manifests(table.io))

@@ -1,0 +1,199 @@
+"""``IcebergSink``: an Iceberg table behind the port of sinks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from pyiceberg.table import Table
+
+from dagster_ckpt.authoring.targets import IcebergTable
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import NotFound
+from dagster_ckpt.spark.iceberg.catalogs import identifier_of, settings_of
+from dagster_ckpt.spark.iceberg.columns import (
+    iceberg_columns,
+    new_columns,
+    refuse_columns,
+    refuse_table,
+    spelt,
+)
+from dagster_ckpt.spark.iceberg.fork import fork
+from dagster_ckpt.spark.iceberg.garbage import Garbage, ReadManifests
+from dagster_ckpt.spark.iceberg.lake import Lake, reading
+from dagster_ckpt.spark.iceberg.publish import Writer
+from dagster_ckpt.spark.iceberg.roll_back import roll_back, why_not
+from dagster_ckpt.spark.iceberg.staged import staged_files
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.port import (
+    AlreadyPublished,
+    AttemptId,
+    LaterRows,
+    Published,
+    RolledBack,
+    Sink,
+    SinkContext,
+    SinkCut,
+    SinkDescription,
+    SinkPosition,
+)
+from dagster_ckpt.spark.sink.staging import stage_rows
+from dagster_ckpt.spark.sink.table_files import StagedFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_PART = "_dagster_ckpt_part_"
+
+
+class IcebergSink(Sink):
+    """An Iceberg table of any catalog that pyiceberg knows."""
+
+    kind: ClassVar[str] = "iceberg"
+
+    def __init__(self, target: IcebergTable, context: SinkContext) -> None:
+        self._context = context
+        self._lake = Lake(
+            settings=settings_of(target.catalog, context.table_dir),
+            identifier=identifier_of(target.table or context.name),
+            pipeline=context.pipeline,
+            uid=context.uid,
+            partition_by=target.partition_by,
+            given_location=target.location,
+            properties=dict(target.properties),
+        )
+        self._read = ReadManifests()
+        self._writer = Writer(
+            lake=self._lake,
+            open_staged=lambda: self._staged,
+            key=context.key,
+            owner_path=context.work_dir / "owner.json",
+        )
+
+    @cached_property
+    def _staged(self) -> StagedFiles:
+        return staged_files(self._lake, self._context.work_dir)
+
+    @property
+    def place(self) -> str:
+        """The catalog and the table's name in it."""
+        return self._lake.place
+
+    def position(self) -> SinkPosition | None:
+        """Return the newest mark of the table's snapshots."""
+        version = self._lake.load()
+        if version is not None and version.mark is not None:
+            return version.mark.position()
+        owner = self._writer.owner()
+        return None if owner is None else owner.position
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    def check(self, frame: DataFrame) -> None:
+        """Refuse columns that an Iceberg table cannot have, or that this one has otherwise."""
+        columns = iceberg_columns(frame.schema.json())
+        refuse_columns(columns, key=self._context.key, partition_by=self._lake.partition_by)
+        version = self._lake.load()
+        if version is not None:
+            self._refuse_table(version.table)
+            new_columns(version.table, columns, self.place)
+        assert self._lake.location  # raises where it is not known
+
+    def _refuse_table(self, table: Table) -> None:
+        partition_by, is_keyed = self._lake.partition_by, bool(self._context.key)
+        refuse_table(table, self.place, partition_by=partition_by, is_keyed=is_keyed)
+
+    def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
+        """Stage a micro-batch below the table's location, or in the sink's own folder where that is an object store.
+
+        The rows of a partition have files of their own; unlike folders of Hive, the files keep the column.
+        """
+        attempt = self._context.attempt()
+        row_schema = frame.schema.json()
+        parts = [] if self._context.key else list(self._lake.partition_by)
+        for number, name in enumerate(parts):
+            # Spark puts null and "" into one folder: a letter in front tells them apart.
+            column = frame["`" + name.replace("`", "``") + "`"].cast("string")
+            frame = frame.withColumn(f"{_PART}{number}", _prefixed(column))
+        return stage_rows(
+            frame,
+            batch_id,
+            attempt,
+            root=self._staged.root,
+            staged=self._staged.folder(attempt.epoch),
+            replaces=self._context.is_complete,
+            row_schema=row_schema,
+            partition_by=[f"{_PART}{number}" for number in range(len(parts))],
+        )
+
+    def flush(self, batches: Sequence[PreparedBatch]) -> None:
+        """Wait until the staged files are on disk, or in the table's object store."""
+        self._staged.flush([file for batch in batches for file in batch.files])
+
+    def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
+        """Make the batches visible in one snapshot."""
+        self._staged.upload(file for batch in batches for file in batch.files)
+        attempt = AttemptId(permit.lineage, permit.epoch)
+        return self._writer.publish(attempt, batches, permit.checkpoint_id)
+
+    # --- attempts ---------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Commit no rows: from here on older attempts are refused by the catalog."""
+        self._writer.take_over(self._context.attempt())
+
+    def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
+        """Go back to the snapshot of a cut, and add what it had prepared."""
+        if cut is not None:
+            self._staged.upload(file for batch in cut.batches for file in batch.files)
+        return roll_back(self._writer, self._context.attempt(), cut, later)
+
+    def cannot_roll_back(self, cut: SinkCut | None) -> str:
+        """Return what is gone, or whose rows would leave."""
+        return why_not(self._writer, cut)
+
+    def fork(self, cut: SinkCut) -> str:
+        """Begin with the rows of a cut of another Iceberg table."""
+        return fork(self._writer, self._context.attempt(), cut)
+
+    # --- upkeep -----------------------------------------------------------------------------------------------
+
+    def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
+        """Expire snapshots of ours, and remove staged files, that nothing needs."""
+        attempt = self._context.attempt()
+        return Garbage(self._writer, attempt, time.time(), needed, waiting, self._read).collect()
+
+    def describe(self) -> SinkDescription:
+        """Return what any reader of the table finds."""
+        version = self._lake.load()
+        if version is None:
+            raise NotFound(f"there is no table at {self.place} yet: it is made with the first rows")
+        table = version.table
+        with reading(self.place):
+            files = [task.file for task in table.scan().plan_files()]
+        schema = table.schema()
+        parts = (schema.find_column_name(part.source_id) or part.name for part in table.spec().fields)
+        return SinkDescription(
+            place=self.place,
+            columns=tuple((column.name, spelt(column.field_type)) for column in schema.fields),
+            rows=sum(file.record_count for file in files),
+            bytes=sum(file.file_size_in_bytes for file in files),
+            version=str(version.current or ""),
+            details={
+                "format": "iceberg",
+                "location": table.location(),
+                "files": str(len(files)),
+                "snapshots": str(len(version.snapshots)),
+                "partitioned by": ", ".join(parts),
+            },
+        )
+
+
+def _prefixed(column: Column) -> Column:
+    from pyspark.sql import functions
+
+    return functions.concat(functions.lit("v"), column)
