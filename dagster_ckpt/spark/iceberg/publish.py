@@ -159,13 +159,12 @@ class Writer:
             replaces=replaces or is_emptied,
             rewrite=self._merged(attempt, through, files, is_alone=is_emptied) if merges else None,
         )
-        self.lake.commit(version, change)
-        shown = self.lake.load()
+        number = self.lake.commit(version, change)
         return Published(
             rows=sum(file.rows for file in files),
             bytes=sum(file.bytes for file in files),
             files=len(files),
-            version=str(shown.current) if shown is not None else "",
+            version=str(number),
         )
 
     def _merged(

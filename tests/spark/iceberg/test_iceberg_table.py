@@ -357,9 +357,10 @@ def test_a_table_whose_promises_staged_files_would_break_is_refused(
     assert keys(run) == []
 
 
-def test_rows_by_key_move_between_partitions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(2)])
+def test_rows_by_key_move_between_partitions(tmp_path: Path, transform: Any) -> None:
     run = begun(tmp_path, key=("k",))
-    made(run, **parted(2, IdentityTransform()))
+    made(run, **parted(2, transform))
     run.sink.take_over()
     run.batch([(1, 1), (2, 1), (3, 2)])
     run.publish(1)
