@@ -18,6 +18,7 @@ catalog (docs/decisions/0020-iceberg.md).
 | ``publish`` | second phase: one snapshot for a checkpoint |
 | ``upsert`` | rows by key: the files they touch, written again |
 | ``roll_back`` | the snapshot of a cut, and the way to it |
+| ``read`` | the rows of one snapshot |
 | ``fork`` | a table that begins with the rows of a cut |
 | ``garbage`` | snapshots and files that nothing needs; tags for those that cuts need |
 """

@@ -136,7 +136,7 @@ class Writer:
         partition_by = self.lake.partition_by
         refuse_table(version.table, self.lake.place, partition_by=partition_by, is_keyed=bool(self.key))
         refuse_columns(columns, key=self.key, partition_by=partition_by)
-        files, replaces = _shown(batches)
+        files, replaces = shown_files(batches)
         mark = version.next_mark(attempt, **changes)
         mark = mark.model_copy(
             update={
@@ -178,7 +178,7 @@ class Writer:
         )
 
 
-def _shown(batches: Sequence[PreparedBatch]) -> tuple[list[TableFile], bool]:
+def shown_files(batches: Sequence[PreparedBatch]) -> tuple[list[TableFile], bool]:
     """Return the files whose rows are there in the end, and whether they are all there is."""
     last = max((index for index, batch in enumerate(batches) if batch.replaces), default=None)
     return [file for batch in batches[last or 0 :] for file in batch.files], last is not None

@@ -26,6 +26,7 @@ from dagster_ckpt.spark.iceberg.fork import fork
 from dagster_ckpt.spark.iceberg.garbage import Garbage, ReadManifests
 from dagster_ckpt.spark.iceberg.lake import Lake, reading
 from dagster_ckpt.spark.iceberg.publish import Writer
+from dagster_ckpt.spark.iceberg.read import rows_of
 from dagster_ckpt.spark.iceberg.roll_back import roll_back, why_not
 from dagster_ckpt.spark.iceberg.staged import staged_files
 from dagster_ckpt.spark.sink.committables import PreparedBatch
@@ -41,6 +42,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkDescription,
     SinkPosition,
 )
+from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import stage_rows
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 
@@ -166,6 +168,10 @@ class IcebergSink(Sink):
         """Expire snapshots of ours, and remove staged files, that nothing needs."""
         attempt = self._context.attempt()
         return Garbage(self._writer, attempt, time.time(), needed, waiting, self._read).collect()
+
+    def rows(self, cut: SinkCut | None = None) -> PublishedRows:
+        """Read one snapshot."""
+        return rows_of(self._writer, cut)
 
     def describe(self) -> SinkDescription:
         """Return what any reader of the table finds."""

@@ -18,6 +18,8 @@ from dagster_ckpt.testing.sinks.run import Row, Step
 
 
 class TestIcebergSink(SinkContract):
+    can_load = can_load_cuts = True
+
     def open(self, context: SinkContext) -> Sink:
         return IcebergSink(IcebergTable(f"db.{context.name}"), context)
 
