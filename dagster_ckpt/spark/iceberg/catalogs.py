@@ -11,14 +11,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import NullPool
 
 from dagster_ckpt.errors import InvalidRequest
 
 FOLDER = "iceberg"
 """Below the folder of tables: catalog and tables of those who have no catalog."""
 _SQLITE = "sqlite:///"
+_BUSY_SECONDS = 30
 _DEFAULT = "default"
 """Name of a catalog, and of a namespace, that was given none."""
 
@@ -51,7 +55,8 @@ class CatalogSettings:
     def open(self) -> Catalog:
         """Return the catalog. Raises InvalidRequest where its settings are wrong."""
         file = self._file
-        if file is not None:
+        if file is not None and not file.exists():
+            _opened.cache_clear()  # of a file that was removed: its tables are made again
             file.parent.mkdir(parents=True, exist_ok=True)
         return _opened(self)
 
@@ -65,7 +70,14 @@ class CatalogSettings:
 def _opened(settings: CatalogSettings) -> Catalog:
     given: dict[str, Any] = dict(settings.properties)
     try:
-        return load_catalog(settings.name, **given)
+        catalog = load_catalog(settings.name, **given)
+        if isinstance(catalog, SqlCatalog) and given.get("uri", "").startswith(_SQLITE):
+            catalog.engine.dispose()
+            # A connection that is kept would stay with a file that was removed, or put back, meanwhile.
+            catalog.engine = create_engine(
+                given["uri"], poolclass=NullPool, connect_args={"timeout": _BUSY_SECONDS}
+            )
+        return catalog
     except (ValueError, KeyError, ImportError, ArgumentError) as error:
         raise InvalidRequest(
             f"the Iceberg catalog {settings.name} cannot be opened with {', '.join(given) or 'no settings'}: {error}"

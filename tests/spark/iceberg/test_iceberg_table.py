@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,23 @@ def test_a_put_back_between_reading_and_committing_lets_no_older_attempt_in(tmp_
     with AtStep(1, interfere).among([(Outside, "commit")]), pytest.raises(Fenced):
         run.publish(2)
     assert keys(run) == [1]
+
+
+def test_a_catalog_that_is_put_back_or_removed_under_a_living_process_is_seen(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    published(run, 1)
+    file = run.context.table_dir / "iceberg" / "catalog.db"
+    shutil.copy(file, tmp_path / "older.db")
+    published(run, 2)
+    shutil.move(tmp_path / "older.db", file)
+    position = run.sink.position()
+    assert position is not None
+    assert position.head == 1
+    published(run, 3)
+    assert keys(run) == [1, 2, 3]
+    file.unlink()
+    published(run, 4)
+    assert keys(run) == [1, 2, 3, 4]
 
 
 def test_a_table_that_was_removed_or_made_anew_is_told(tmp_path: Path) -> None:
