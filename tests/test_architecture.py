@@ -85,7 +85,7 @@ FLOORS = {
         "flink_options ids in_store json_text label reasons rescaling safe_paths storage",
         "model settings",
         "config graph hook_state messages metadata_text paths request",
-        "location properties",
+        "chains location properties",
         "alignment files",
         "outcomes restore subtask",
         "checkpoint",

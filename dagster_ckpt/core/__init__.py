@@ -11,6 +11,7 @@ Words, which every folder below shares:
 | ``flink_options`` | Flink's options and where each is found here |
 | ``in_store`` | checkpoints inside the coordinator store: their URI, and how large they may be |
 | ``graph`` | stages, subtasks and the channels between them |
+| ``chains`` | which stages run as one query, and what that makes of the graph |
 | ``properties`` | what may be done to a snapshot of each kind |
 | ``label`` | name, labels and note of a snapshot |
 | ``model`` | persisted records: ``_metadata`` and the rows of a manifest |

@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.model import Chain
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -32,6 +33,18 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chaining:
+    """What a stage's author says of running it in one query with others; a reason completes "stage x …"."""
+
+    leaves_reader: str = ""
+    """Why it does not run in its reader's query; empty: it may."""
+    leaves_inputs: str = ""
+    """Why none of its inputs runs in its query; empty: they may."""
+    bounded: bool = False
+    """Of a source: its data ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
     """One stage: a Spark streaming query with one state partition per subtask (1 when stateless)."""
 
@@ -44,6 +57,7 @@ class StageSpec:
     """List state of which every subtask needs all parts after a restore (Flink's UNION)."""
     previous_uids: tuple[StageUid, ...] = ()
     """Names this stage had before: state saved under one of them is matched to it."""
+    chaining: Chaining = Chaining()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +67,10 @@ class PipelineGraph:
     pipeline: PipelineId
     stages: tuple[StageSpec, ...]
     edges: tuple[Edge, ...] = ()
+    chains: tuple[Chain, ...] = ()
+    """Stages that run as one query: here they are one stage, under the last one's uid (``core.chains``)."""
+    unchained: PipelineGraph | None = None
+    """The stages as their author connected them; None: this is that graph."""
 
     def __post_init__(self) -> None:
         uids = [stage.uid for stage in self.stages]
@@ -76,6 +94,11 @@ class PipelineGraph:
                 if end not in uids:
                     raise InvalidRequest(f"an edge of pipeline {self.pipeline!r} names unknown stage {end!r}")
         _ = self.topological
+
+    @property
+    def authored(self) -> PipelineGraph:
+        """The stages as their author connected them."""
+        return self.unchained or self
 
     @cached_property
     def by_uid(self) -> dict[StageUid, StageSpec]:

@@ -198,6 +198,20 @@ class StageSnapshot(Record):
     metrics: SnapshotMetrics = SnapshotMetrics()
 
 
+class Chain(Record):
+    """Stages that run as one Spark query (Flink's operator chain)."""
+
+    uid: FileName
+    """The last stage: it names the query, its state and its channel."""
+    stages: tuple[FileName, ...] = Field(min_length=2)
+    """All of them, inputs before their readers, ``uid`` last."""
+
+    @property
+    def name(self) -> str:
+        """The chain as people see it, ``orders -> clean -> totals``."""
+        return " -> ".join(self.stages)
+
+
 class CheckpointMetadata(Labeled, Record):
     """The content of ``_metadata``: everything a restore needs besides the files it names."""
 
@@ -217,6 +231,8 @@ class CheckpointMetadata(Labeled, Record):
     stages: tuple[StageSnapshot, ...]
     edges: tuple[tuple[str, str], ...] = ()
     """(upstream uid, downstream uid)."""
+    chains: tuple[Chain, ...] = ()
+    """Stages that ran as one query, in ``stages`` under the last one's uid; the others ran as queries of their own."""
     master_states: dict[str, str] = Field(default_factory=dict)
     """State of master hooks by hook id (text the hook understands)."""
     run_id: str = ""

@@ -97,7 +97,8 @@ class RestoreFacts:
 
 
 def shape_of(graph: PipelineGraph, hooks: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return what must not differ for a working directory to be adopted: stages, their widths, edges, hooks."""
+    """Return what must not differ for a working directory to be adopted: stages, their widths, edges, chains, hooks."""
     stages = (f"stage {s.uid} {s.parallelism} {s.max_parallelism or 'derived'}" for s in graph.stages)
     edges = (f"edge {e.upstream} {e.downstream} {e.pattern}" for e in graph.edges)
-    return (*sorted(stages), *sorted(edges), *sorted(f"hook {uid}" for uid in hooks))
+    chains = (f"chain {chain.name}" for chain in graph.chains)
+    return (*sorted(stages), *sorted(edges), *sorted(chains), *sorted(f"hook {uid}" for uid in hooks))

@@ -1,0 +1,209 @@
+"""Operator chaining: which stages run as one Spark query, and what that makes of the graph.
+
+A stage joins its reader when it has exactly one, keeps no state of its own and its author lets it. Several inputs may
+join one reader; a chain begins either with sources or with channels, never with both, so that a barrier always reaches
+it in one way. Source: flink-streaming StreamingJobGraphGenerator#isChainable, disableChaining.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.model import Chain
+from dagster_ckpt.errors import CheckpointError, InvalidRequest
+
+__all__ = ["Layout", "OtherChains", "SeenInPlans", "chained", "kept_chains", "layout_of", "with_kept_chains"]
+
+_WAY_OUT = (
+    "The positions and the state of these stages are one query's: change it back, or begin from nothing with "
+    "restore_from: none"
+)
+
+
+class OtherChains(CheckpointError):
+    """The attempt starts from a snapshot with other chains than it was opened with, or from none; nothing was changed.
+
+    ``chains``: of that snapshot; None: there is none, so they are for the attempt to choose.
+    """
+
+    kind = "other_chains"
+
+    def __init__(self, chains: tuple[Chain, ...] | None) -> None:
+        super().__init__("the attempt starts from something with other chains: open it again")
+        self.chains = chains
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenInPlans:
+    """What only the plans of the stages' queries tell; a reason completes "stage x …"."""
+
+    leaves_reader: Mapping[StageUid, str] = field(default_factory=dict)
+    """Stages that cannot run in their reader's query: stateful ones, those with a watermark."""
+    leaves_inputs: Mapping[StageUid, str] = field(default_factory=dict)
+    """Stages in whose query no input can run: those that read one twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Which stages run as one query."""
+
+    chains: tuple[Chain, ...]
+    reasons: Mapping[tuple[StageUid, StageUid], str]
+    """Why there is a channel, by (stage, reader); a reason is a sentence's end: "stage x has two readers"."""
+
+
+# --- choosing ---------------------------------------------------------------------------------------------------
+
+
+def layout_of(graph: PipelineGraph, seen: SeenInPlans) -> Layout:
+    """Return the chains of a pipeline that begins without state."""
+    members: dict[StageUid, tuple[StageUid, ...]] = {}
+    fed_by_channel: dict[StageUid, bool] = {}
+    bounded: dict[StageUid, bool] = {}
+    reasons: dict[tuple[StageUid, StageUid], str] = {}
+    for stage in graph.topological:
+        inputs = _upstream(graph, stage.uid)
+        apart = {uid: _why_apart(graph, uid, stage.uid, seen) for uid in inputs}
+        joining = [uid for uid in inputs if not apart[uid]]
+        from_sources = [uid for uid in joining if not fed_by_channel[uid]]
+        if from_sources and len(from_sources) < len(inputs):
+            why = f"begins with a source, and {stage.uid!r} reads channels too"
+            apart |= dict.fromkeys(from_sources, why)
+        elif len({bounded[uid] for uid in from_sources}) > 1:
+            why = f"has data that ends and data that does not beside it in {stage.uid!r}"
+            apart |= dict.fromkeys(from_sources, why)
+        joining = [uid for uid in inputs if not apart[uid]]
+        reasons |= {(uid, stage.uid): why for uid, why in apart.items() if why}
+        members[stage.uid] = (*(one for uid in joining for one in members[uid]), stage.uid)
+        fed_by_channel[stage.uid] = any(uid not in joining or fed_by_channel[uid] for uid in inputs)
+        bounded[stage.uid] = (
+            all(bounded[uid] for uid in joining) if inputs and joining else stage.chaining.bounded
+        )
+    inner = {uid for uid, chain in members.items() for uid in chain[:-1]}
+    order: dict[str, int] = {stage.uid: at for at, stage in enumerate(graph.topological)}
+    chains = tuple(
+        Chain(uid=uid, stages=tuple(sorted(chain, key=order.__getitem__)))
+        for uid, chain in members.items()
+        if len(chain) > 1 and uid not in inner
+    )
+    return Layout(chains=chains, reasons=reasons)
+
+
+def _why_apart(graph: PipelineGraph, uid: StageUid, reader: StageUid, seen: SeenInPlans) -> str:
+    """Return why a stage does not run in its reader's query; empty: it does."""
+    return (
+        _why_declared_apart(graph, uid, reader)
+        or seen.leaves_reader.get(uid, "")
+        or (f"feeds {reader!r}, which {why}" if (why := seen.leaves_inputs.get(reader, "")) else "")
+    )
+
+
+def _why_declared_apart(graph: PipelineGraph, uid: StageUid, reader: StageUid) -> str:
+    readers = list(dict.fromkeys(edge.downstream for edge in graph.outputs[uid]))
+    if len(readers) > 1:
+        return f"has {len(readers)} readers ({', '.join(readers)})"
+    if any(edge.blocking for edge in graph.outputs[uid]):
+        return "has a blocking output"
+    if why := graph.by_uid[uid].chaining.leaves_reader:
+        return why
+    why = graph.by_uid[reader].chaining.leaves_inputs
+    return f"feeds {reader!r}, which {why}" if why else ""
+
+
+def _upstream(graph: PipelineGraph, uid: StageUid) -> list[StageUid]:
+    return list(dict.fromkeys(edge.upstream for edge in graph.inputs[uid]))
+
+
+# --- the graph that runs ----------------------------------------------------------------------------------------
+
+
+def chained(graph: PipelineGraph, chains: Sequence[Chain]) -> PipelineGraph:
+    """Return the graph in which each chain is one stage, under its last stage's uid."""
+    if not chains:
+        return graph.authored
+    authored = graph.authored
+    runs_as = {StageUid(uid): StageUid(chain.uid) for chain in chains for uid in chain.stages}
+    edges: dict[tuple[StageUid, StageUid], Edge] = {}
+    for edge in authored.edges:
+        ends = runs_as.get(edge.upstream, edge.upstream), runs_as.get(edge.downstream, edge.downstream)
+        if ends[0] != ends[1]:
+            edges.setdefault(ends, replace(edge, upstream=ends[0], downstream=ends[1]))
+    return PipelineGraph(
+        pipeline=authored.pipeline,
+        stages=tuple(s for s in authored.stages if runs_as.get(s.uid, s.uid) == s.uid),
+        edges=tuple(edges.values()),
+        chains=tuple(chains),
+        unchained=authored,
+    )
+
+
+# --- restoring --------------------------------------------------------------------------------------------------
+
+
+def with_kept_chains(graph: PipelineGraph, saved: Iterable[Chain]) -> PipelineGraph:
+    """Return the graph as it runs after a restore of a snapshot with these chains. Raises as ``kept_chains``."""
+    return chained(graph.authored, kept_chains(graph.authored, saved))
+
+
+def kept_chains(graph: PipelineGraph, saved: Iterable[Chain]) -> tuple[Chain, ...]:
+    """Return the chains of a snapshot as the stages are called now: a restore keeps them.
+
+    A chain whose last stage is gone is left out, as that stage's state is. Raises InvalidRequest where the stages no
+    longer can run as one query, with the stage and the setting.
+    """
+    return tuple(chain for one in saved if (chain := _kept(graph, one)) is not None)
+
+
+def _kept(graph: PipelineGraph, saved: Chain) -> Chain | None:
+    now = {uid: _called_now(graph, uid) for uid in saved.stages}
+    last = now[saved.uid]
+    if last is None:
+        return None
+    gone = next((uid for uid, name in now.items() if name is None), None)
+    if gone is not None:
+        raise InvalidRequest(
+            f"stage {gone!r} runs in the chain {saved.name} of the restore point, and the pipeline no longer has it. "
+            f"{_WAY_OUT}"
+        )
+    members = {name for name in now.values() if name is not None}
+    if len(members) < len(now):
+        raise InvalidRequest(
+            f"previous_uids name two stages of the chain {saved.name} of the restore point in one stage. {_WAY_OUT}"
+        )
+    for uid in members - {last}:
+        readers = list(dict.fromkeys(edge.downstream for edge in graph.outputs[uid]))
+        outside = next((reader for reader in readers if reader not in members), None)
+        why = f"feeds {outside!r}" if outside else _why_declared_apart(graph, uid, readers[0])
+        if why:
+            raise InvalidRequest(
+                f"stage {uid!r} runs in the chain {saved.name} of the restore point, and now {why}. {_WAY_OUT}"
+            )
+    order = [stage.uid for stage in graph.topological if stage.uid in members]
+    if why := _why_no_beginning(graph, order):
+        raise InvalidRequest(f"stages of the chain {saved.name} of the restore point {why}. {_WAY_OUT}")
+    return Chain(uid=last, stages=tuple(order))
+
+
+def _why_no_beginning(graph: PipelineGraph, members: Sequence[StageUid]) -> str:
+    """Return why a chain begins in two ways: with sources and channels, or with sources that end and others."""
+    sources = [uid for uid in members if not graph.inputs[uid]]
+    channels = [(e.upstream, uid) for uid in members for e in graph.inputs[uid] if e.upstream not in members]
+    if sources and channels:
+        return f"read the source {sources[0]!r}, and now {channels[0][1]!r} reads {channels[0][0]!r} too"
+    if len({graph.by_uid[uid].chaining.bounded for uid in sources}) > 1:
+        return f"read the sources {', '.join(sources)}, of which some are bounded now and some are not"
+    return ""
+
+
+def _called_now(graph: PipelineGraph, saved: str) -> StageUid | None:
+    """Return the stage a saved uid means, as state is matched: by uid, then by the uids a stage had before."""
+    if saved in graph.by_uid:
+        return StageUid(saved)
+    return next((stage.uid for stage in graph.stages if _had(stage, saved)), None)
+
+
+def _had(stage: StageSpec, uid: str) -> bool:
+    return any(earlier == uid for earlier in stage.previous_uids)
