@@ -5,5 +5,6 @@
 | ``stages`` | the decorators of sources, stages and sinks, and what a stage function may ask for |
 | ``targets`` | where a sink's rows end: ``@spark_sink(to=...)`` |
 | ``hooks`` | the decorator of a class that takes part in checkpoints on the driver |
+| ``chaining`` | what a stage's settings say of running it in one query with others |
 | ``pipeline`` | how stages are connected |
 """

@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dagster_ckpt.authoring.chaining import chaining_of
 from dagster_ckpt.authoring.hooks import HookDefinition
-from dagster_ckpt.authoring.stages import StageDefinition, StageRole, _composing
+from dagster_ckpt.authoring.stages import Boundedness, StageDefinition, StageRole, _composing
 from dagster_ckpt.authoring.targets import META_FOLDER, ParquetTable, SinkTarget
+from dagster_ckpt.core.chains import chained
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
 from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.model import Chain
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -34,14 +37,39 @@ class CheckpointedPipeline:
     description: str = ""
     hooks: tuple[HookDefinition, ...] = ()
     """They take part in every checkpoint, on the driver."""
+    chains: tuple[Chain, ...] = ()
+    """Stages that run as one query: ``stages`` has them as one, under the last one's uid (``run_as``)."""
+    unchained: CheckpointedPipeline | None = None
+    """The pipeline as its author composed it; None: this is that."""
+
+    @property
+    def authored(self) -> CheckpointedPipeline:
+        """The pipeline as its author composed it."""
+        return self.unchained or self
+
+    def members(self, uid: StageUid) -> tuple[StageUid, ...]:
+        """Return the stages, as authored, that run in the query of ``uid``: inputs before readers, ``uid`` last."""
+        found = next((chain for chain in self.chains if chain.uid == uid), None)
+        return (uid,) if found is None else tuple(StageUid(one) for one in found.stages)
+
+    def chain_of(self, uid: StageUid) -> Chain | None:
+        """Return the chain in which a stage, as authored, runs; None: it runs as a query of its own."""
+        return next((chain for chain in self.chains if uid in chain.stages), None)
+
+    def title(self, uid: StageUid) -> str:
+        """Return a query as people are told of it: ``stage totals``, ``chain orders -> clean -> totals``."""
+        found = next((chain for chain in self.chains if chain.uid == uid), None)
+        return f"stage {uid}" if found is None else f"chain {found.name}"
 
     @property
     def graph(self) -> PipelineGraph:
         """The pipeline as the coordinator sees it."""
+        if self.unchained is not None:
+            return chained(self.unchained.graph, self.chains)
         return PipelineGraph(
             pipeline=self.name,
             stages=tuple(
-                StageSpec(uid=uid, name=uid, previous_uids=stage.previous_uids)
+                StageSpec(uid=uid, name=uid, previous_uids=stage.previous_uids, chaining=chaining_of(stage))
                 for uid, stage in self.stages.items()
             ),
             edges=tuple(
@@ -60,6 +88,12 @@ class CheckpointedPipeline:
     def hook_resource_keys(self) -> frozenset[str]:
         """Dagster resources the hooks need, in every op that opens an attempt."""
         return frozenset(key for hook in self.hooks for key in hook.required_resource_keys)
+
+    @property
+    def resource_keys(self) -> frozenset[str]:
+        """Dagster resources its stages and hooks need: a stage may run in another one's query, or before its turn."""
+        stages = (key for stage in self.authored.stages.values() for key in stage.required_resource_keys)
+        return self.hook_resource_keys | frozenset(stages)
 
     def consumers(self, uid: StageUid) -> tuple[StageUid, ...]:
         """Return the stages that read the channel log of ``uid``."""
@@ -105,6 +139,27 @@ class CheckpointedPipeline:
             for uid, stage in self.stages.items()
         }
         return replace(self, name=pipeline_id(name), table_dir=table_dir, stages=stages)
+
+
+def run_as(pipeline: CheckpointedPipeline, chains: Sequence[Chain]) -> CheckpointedPipeline:
+    """Return the pipeline as it runs: each chain is one stage, as its last one is, with what the others read."""
+    authored = pipeline.authored
+    if not chains:
+        return authored
+    inner = {uid for chain in chains for uid in chain.stages if uid != chain.uid}
+    stages = {uid: stage for uid, stage in authored.stages.items() if uid not in inner}
+    upstream = {uid: authored.upstream[uid] for uid in stages}
+    for chain in chains:
+        uid = StageUid(chain.uid)
+        members = [StageUid(one) for one in chain.stages]
+        read = (source for one in members for source in authored.upstream[one] if source not in members)
+        upstream[uid] = tuple(dict.fromkeys(read))
+        sources = [authored.stages[one] for one in members if not authored.upstream[one]]
+        ends = bool(sources) and all(s.boundedness is Boundedness.BOUNDED for s in sources)
+        stages[uid] = replace(
+            authored.stages[uid], boundedness=Boundedness.BOUNDED if ends else Boundedness.UNBOUNDED
+        )
+    return replace(authored, stages=stages, upstream=upstream, chains=tuple(chains), unchained=authored)
 
 
 def checkpointed_pipeline(

@@ -126,6 +126,8 @@ class StageDefinition:
     """Number of state partitions (``spark.sql.shuffle.partitions`` of the query); None: the session's."""
     max_entries_per_trigger: int = 0
     """At most this many channel log entries per micro-batch; 0: all that are there."""
+    chain: bool = True
+    """False: the stage is always a query of its own, also with ``operator_chaining`` (Flink: disableChaining)."""
     boundedness: Boundedness = Boundedness.UNBOUNDED
     """Of a source; an epoch run treats both alike."""
     barrier_after: Callable[[SourceBatch], bool] | None = None
@@ -238,7 +240,15 @@ def _names(fn: Callable[..., DataFrame], setting: str, value: Any) -> tuple[str,
     return tuple(value)
 
 
-_FOR_ALL = {"previous_uids", "partitions", "output_mode", "tags", "config_schema", "required_resource_keys"}
+_FOR_ALL = {
+    "previous_uids",
+    "partitions",
+    "chain",
+    "output_mode",
+    "tags",
+    "config_schema",
+    "required_resource_keys",
+}
 _OF_SOURCES = {"boundedness", "barrier_after", "is_backlog"}
 _SETTINGS = {
     StageRole.SOURCE: {*_FOR_ALL, *_OF_SOURCES, "asset"},
@@ -265,6 +275,8 @@ def _define(
     settings["required_resource_keys"] = frozenset(
         _names(fn, "required_resource_keys", settings.get("required_resource_keys", ()))
     )
+    if not isinstance(settings.get("chain", True), bool):
+        raise InvalidRequest(f"{fn.__name__!r} has chain={settings['chain']!r}: give True or False")
     settings["boundedness"] = _boundedness(fn, role, settings.get("boundedness", Boundedness.UNBOUNDED))
     if settings.get("barrier_after") is not None and role is not StageRole.SOURCE:
         raise InvalidRequest(f"{fn.__name__!r} is no source: only a source decides where barriers fall")
@@ -289,6 +301,7 @@ def spark_source(fn: Callable[..., DataFrame] | None = None, /, *, uid: str = ""
         fn: the function, when used without parentheses.
         uid: stable name of its state; default: the function's name.
         settings: ``previous_uids``, ``partitions``, ``tags``, ``config_schema``, ``required_resource_keys``;
+            ``chain=False`` for a stage that is to be a query of its own, also with ``operator_chaining``;
             ``asset="raw/orders"``: the Dagster asset it reads, upstream of the tables then;
             ``boundedness="bounded"`` for a source whose data ends; ``barrier_after`` (SourceBatch -> bool) for one
             that decides itself where a stream's checkpoints fall (the end of a file, of a day): a checkpoint,

@@ -122,6 +122,12 @@ FLINK_OPTIONS = (
         "pause_sources_until_first_checkpoint",
         "streams",
     ),
+    FlinkOption(
+        "pipeline.operator-chaining.enabled",
+        "true",
+        "operator_chaining",
+        "off by default here; counts where a pipeline begins, a restore keeps the chains of its snapshot",
+    ),
     _r("path", "none", "restore_from", "default here: latest, the pipeline's own newest checkpoint"),
     _r("claim-mode", "NO_CLAIM", "claim_mode"),
     _r("ignore-unclaimed-state", "false", "allow_non_restored_state"),

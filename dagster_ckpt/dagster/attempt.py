@@ -22,8 +22,9 @@ from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, spark_of
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced
 from dagster_ckpt.runtime.attempt_setup import Admit, admit_anyone
-from dagster_ckpt.spark.attempt.attempt import Attempt, PipelineSetup
+from dagster_ckpt.spark.attempt.attempt import Attempt
 from dagster_ckpt.spark.attempt.mark import mark_ended
+from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.directories import AttemptDirectory
@@ -87,6 +88,7 @@ class PipelineAttempt:
             tell_tables=self.events.table_changed,
             library_version=__version__,
             hook_resources=resources_of(context, pipeline.name),
+            planning=self._arguments_of,
             admit=admit,
         )
         self._attempt = Attempt.open(setup, EpochGateway, lease=Lease(reads_mailbox=False))
@@ -224,7 +226,7 @@ class PipelineAttempt:
     ) -> EpochRun:
         """Return the run's stages, ready to run."""
         return EpochRun(
-            pipeline=self.pipeline,
+            pipeline=self._attempt.pipeline,
             coordinator=self.coordinator,
             attempt=self.directory,
             run_id=self.run_id,
@@ -234,6 +236,7 @@ class PipelineAttempt:
             request=request,
             work=work,
             hooks=self._attempt.hooks,
+            arguments_of=self._arguments_of,
         )
 
     # --- working directory -------------------------------------------------------------------------------------
@@ -242,6 +245,12 @@ class PipelineAttempt:
     def directory(self) -> AttemptDirectory:
         """The attempt's working directory, restored unless another process of this run has done that."""
         return self._attempt.directory
+
+    def _arguments_of(self, uid: StageUid) -> StageArguments:
+        """Return the arguments of any stage as its op has them: in a chain it runs when it is another op's turn."""
+        ops = self._context.get_step_execution_context().resolved_run_config.ops
+        config: Any = ops[uid].config if uid in ops else None
+        return StageArguments(config=config or {}, resources=resources_of(self._context, self.pipeline.name))
 
     def _session(self) -> SparkSession:
         """The Spark session of the op that runs now."""

@@ -147,6 +147,9 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
     pause_sources_until_first_checkpoint: bool = Field(
         default=False, description="Streaming runs: sources write nothing before the first checkpoint."
     )
+    operator_chaining: bool = Field(
+        default=False, description="Run stages that need no channel between them as one Spark query."
+    )
     local_backup: bool = Field(default=False, description="Keep a local copy of the latest checkpoint.")
     cleaner_parallel_mode: bool = Field(
         default=True, description="Delete the files of a checkpoint in several threads."

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from dagster_ckpt.core.chains import with_kept_chains
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
@@ -148,7 +149,12 @@ def preview_restore(
     record = _record_or_empty(deployment, pipeline)
     now = _Now.of(deployment, record)
     wanted = graph or _graph_of(pipeline, now.metadata or found.stored.metadata)
-    refusals = [*_missing(found.stored), *_refusal(record, found, options, wanted)]
+    refusals = [*_missing(found.stored)]
+    try:
+        wanted = with_kept_chains(wanted, found.stored.metadata.chains) if graph else wanted
+        refusals += _refusal(record, found, options, wanted)
+    except InvalidRequest as error:
+        refusals.append(str(error))
     matched_hooks, hook_refusal = preview_hooks(hooks, found.stored.metadata, options)
     refusals += hook_refusal
     stages = _matched(wanted, found.stored.metadata)

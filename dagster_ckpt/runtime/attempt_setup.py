@@ -68,6 +68,8 @@ class AttemptSetup:
     """What ``CheckpointCoordinator.open`` needs."""
 
     graph: PipelineGraph
+    fits_fresh: bool = True
+    """The graph's chains are those of a start without state; else such a start raises OtherChains."""
     config: CheckpointConfig
     store: CoordinatorStore
     storage: CheckpointStorage

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dagster_ckpt.core import paths
+from dagster_ckpt.core.chains import OtherChains, kept_chains
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.location import local_path
@@ -86,10 +87,15 @@ def absolute_uri(uri: str, open_storage: Callable[[str], CheckpointStorage]) -> 
 
 
 def decide_restore(setup: AttemptSetup, facts: RestoreFacts) -> RestoreDecision:
-    """Choose what the attempt starts from, a snapshot's metadata checked. Raises NotFound, Corrupt, InvalidRequest."""
+    """Choose what the attempt starts from, a snapshot's metadata checked.
+
+    Raises NotFound, Corrupt, InvalidRequest; OtherChains where that has other chains than the graph.
+    """
     restore_from = absolute(setup.restore.restore_from, setup.storage_at)
     options = setup.restore.model_copy(update={"restore_from": restore_from})
     choice = choose_restore_point(options, facts, setup.graph)
+    if isinstance(choice, Fresh) and not setup.fits_fresh:
+        raise OtherChains(None)
     if isinstance(choice, (Fresh, Adopt)):
         return choice
     try:
@@ -108,6 +114,9 @@ def decide_restore(setup: AttemptSetup, facts: RestoreFacts) -> RestoreDecision:
             "checkpoint storage was lost, or the coordinator store was put back to an older copy. "
             "Restore from another snapshot with restore_from"
         ) from error
+    kept = kept_chains(setup.graph.authored, read.metadata.chains)
+    if kept != setup.graph.chains:
+        raise OtherChains(kept)
     restore = restore_of(
         choice,
         read.metadata,

@@ -19,6 +19,8 @@ class StageReport:
     """Report of one stage in an epoch run."""
 
     uid: StageUid
+    chain: str = ""
+    """Of a chain: its name, ``orders -> clean -> totals``."""
     checkpoint_id: CheckpointId | None
     """None: the checkpoint could not be triggered, and the stage only processed its input."""
     batch_id: BatchId | None
@@ -36,7 +38,7 @@ class StageReport:
     def line(self) -> str:
         """Return the one line of the event log that speaks of this stage."""
         read = f"{_counted(self.rows, 'row')} in {_counted(self.batches, 'batch')}"
-        work = f"{self.uid}: {read} ({self.drain_ms / 1000:.1f} s)"
+        work = f"{self.chain or self.uid}: {read} ({self.drain_ms / 1000:.1f} s)"
         if self.checkpoint_id is None:
             return f"{work}; no checkpoint: {self.outcome}"
         cut = "no batch yet" if self.batch_id is None else f"batch {self.batch_id}"

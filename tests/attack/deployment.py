@@ -17,12 +17,14 @@ from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import NotifyComplete
+from dagster_ckpt.core.model import Chain
 from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.runtime.attempt_setup import Ownership
-from dagster_ckpt.spark.attempt.attempt import Attempt, PipelineSetup
+from dagster_ckpt.spark.attempt.attempt import Attempt
 from dagster_ckpt.spark.attempt.mark import mark_ended
+from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.epoch.gateway import EpochGateway
@@ -69,6 +71,8 @@ class Deployment:
     root: Path
     with_stage: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
+    chained: bool = False
+    """With the stage: it runs in one query with its source."""
 
     @cached_property
     def pipeline(self) -> CheckpointedPipeline:
@@ -118,7 +122,9 @@ class Deployment:
             }
             setup = PipelineSetup(
                 pipeline=self.pipeline,
-                config=CheckpointConfig.of(**{**defaults, **self.settings}),
+                config=CheckpointConfig.of(
+                    **{**defaults, **self.settings, "operator_chaining": self.chained}
+                ),
                 store=store,
                 storage=open_storage(str(self.storage)),
                 open_storage=open_storage,
@@ -128,6 +134,7 @@ class Deployment:
                 owner=owner,
                 reporter=Lines(),
                 restore=RestoreOptions.of(**options),
+                choose=lambda *_: (Chain(uid="totals", stages=("numbers", "totals")),),
             )
             yield Attempt.open(
                 setup, PlayedGateway, ownership=ownership, acks=acks, background=ManualBackground()
@@ -179,7 +186,7 @@ class Deployment:
                     between()
                     self._collect(attempt, run)
                 if end in {"in flight", "unpublished"}:
-                    order = [spec.uid for spec in self.pipeline.graph.topological]
+                    order = [spec.uid for spec in attempt.pipeline.graph.topological]
                     self._rows_on_their_way(
                         attempt, arrivals[-1] + 5, step, order[:1] if end == "in flight" else order
                     )
@@ -202,7 +209,7 @@ class Deployment:
         run = self._run(attempt, "on-their-way", arrived, step)
         for uid in stages:
             query = StageQuery(
-                pipeline=self.pipeline,
+                pipeline=attempt.pipeline,
                 uid=StageUid(uid),
                 attempt=attempt.directory,
                 table_writer=attempt.tables.writer,
@@ -212,7 +219,7 @@ class Deployment:
 
     def _run(self, attempt: Attempt[PlayedGateway], run_id: str, arrived: int, step: Step) -> PlayedRun:
         return PlayedRun(
-            pipeline=self.pipeline,
+            pipeline=attempt.pipeline,
             coordinator=attempt.coordinator,
             attempt=attempt.directory,
             run_id=run_id,

@@ -131,6 +131,10 @@ class PlayedQuery:
     def root(self) -> Path:
         return self.query.directory.query
 
+    @property
+    def _reads_source(self) -> bool:
+        return not self.query.input_logs()
+
     def work_off(self) -> None:
         """Run micro-batches until everything that has arrived is processed."""
         self._start()
@@ -175,14 +179,14 @@ class PlayedQuery:
         return planned
 
     def _beginning(self) -> dict[str, str]:
-        if self.query.stage.role is StageRole.SOURCE:
+        if self._reads_source:
             return {"0": json.dumps({"n": 0})}
         starts = sorted((str(uid), log.start) for uid, log in self.query.input_logs().items())
         return {str(i): json.dumps({"channel": uid, "pos": at}) for i, (uid, at) in enumerate(starts)}
 
     def _ahead(self, before: dict[str, str], ends: dict[str, LogPosition]) -> dict[str, str]:
         """As far as the source has rows; in channels as the reader does that works off what is there."""
-        if self.query.stage.role is StageRole.SOURCE:
+        if self._reads_source:
             done = _read(before)
             return {"0": json.dumps({"n": max(done, min(self.run.arrived, done + self.run.per_batch))})}
         released = self.query.release.read()
@@ -214,7 +218,7 @@ class PlayedQuery:
                 self._append(batch, rows)
 
     def _rows(self, before: dict[str, str], planned: dict[str, str]) -> list[Row]:
-        if self.query.stage.role is StageRole.SOURCE:
+        if self._reads_source:
             return [(i, i) for i in range(_read(before), _read(planned))]
         return [
             (k, v)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dagster_ckpt.core.metadata_text import decode_metadata
+from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from tests.attack.deployment import Deployment, dying_after
 from tests.attack.played import Killed
@@ -61,6 +63,50 @@ def test_the_played_pipeline_is_exact_however_its_runs_end(tmp_path: Path) -> No
         arrived += 20
         deployment.epoch(f"after-{steps}", arrived)
         assert deployment.tables == deployment.truth(arrived)
+
+
+def read_metadata(folder: str) -> CheckpointMetadata:
+    return decode_metadata((Path(folder) / "_metadata").read_bytes(), name=folder)
+
+
+def test_a_chain_is_exact_wherever_its_run_dies(tmp_path: Path) -> None:
+    """At every step in turn, in streams and epochs; the layout is the beginning's, whatever the option says since."""
+    deployment = Deployment(tmp_path / "ours", with_stage=True, chained=True)
+    deployment.epoch("first", 3)
+    arrived, steps, is_over = 3, 0, False
+    while not is_over:
+        goes_on = Deployment(deployment.root, with_stage=True, chained=steps % 2 == 0)
+        arrived += 5
+        try:
+            if steps % 3:
+                goes_on.stream(f"{steps}", [arrived - 3, arrived], end="clean", step=dying_after(steps))
+                is_over = True
+            else:
+                goes_on.epoch(f"{steps}", arrived, step=dying_after(steps))
+        except Killed:
+            pass
+        goes_on.epoch(f"{steps}-after", arrived)
+        assert goes_on.tables == goes_on.truth(arrived)
+        steps += 1
+    assert steps > 20, "it died at every step"
+    assert not list((deployment.root / "work/shop").glob("attempt-*/numbers")), "one query, one directory"
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_who_restores_an_older_snapshot_restores_its_chains(tmp_path: Path, chained: bool) -> None:
+    """The store knows the chains of the newest attempt only: a snapshot of another layout is opened again with its."""
+    deployment = Deployment(tmp_path / "ours", with_stage=True, chained=chained)
+    deployment.epoch("first", 3)
+    other = Deployment(deployment.root, with_stage=True, chained=not chained)
+    other.epoch("begins again", 7, restore_from="none")
+    assert other.tables == other.truth(7)
+    layouts = [
+        bool(read_metadata(found).chains) for found in (deployment.snapshots()[0], other.snapshots()[-1])
+    ]
+    assert layouts == [chained, not chained]
+    other.epoch("goes back", 9, restore_from=deployment.snapshots()[0])
+    assert other.tables == other.truth(9)
+    assert bool(read_metadata(other.snapshots()[-1]).chains) is chained
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -80,8 +80,9 @@ class History:
             "num_retained": self.dice.choice((1, 2, 3)),
             "local_backup": self.dice.random() < 0.3,
         }
-        self.ours = Deployment(self.folder / "ours", with_stage, settings)
-        self.theirs = Deployment(self.folder / "theirs", with_stage, settings)
+        chained = with_stage and self.seed % 2 == 0
+        self.ours = Deployment(self.folder / "ours", with_stage, settings, chained)
+        self.theirs = Deployment(self.folder / "theirs", with_stage, settings, chained)
 
     def make(self) -> None:
         """Run both deployments for a while."""

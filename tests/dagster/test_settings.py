@@ -134,6 +134,7 @@ def test_every_setting_of_the_resource_reaches_the_run() -> None:
         "cleaner_parallel_mode": False,
         "local_backup": True,
         "pause_sources_until_first_checkpoint": True,
+        "operator_chaining": True,
         "history_size": 11,
     }
     assert set(given) == set(CheckpointConfig.model_fields)

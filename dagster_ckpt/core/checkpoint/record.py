@@ -14,7 +14,7 @@ from dagster_ckpt.core.checkpoint.failures import FailureCounter
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.label import Labeled
 from dagster_ckpt.core.location import SnapshotLocation
-from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, FileName, Record, StageSnapshot
+from dagster_ckpt.core.model import Chain, CheckpointKind, CheckpointMetadata, FileName, Record, StageSnapshot
 from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
 from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.core.restore.facts import RestoreLine
@@ -223,6 +223,8 @@ class CoordinatorRecord(Record):
     """That attempt ended with all queries stopped at batch boundaries, its directory intact."""
     shape: tuple[str, ...] = ()
     """Stages and edges it ran (``restore_facts.shape_of``)."""
+    chains: tuple[Chain, ...] = ()
+    """Stages that it ran as one query."""
     root: str = ""
     """First run of the chain of retries the owner belongs to."""
     owner_since: int = 0

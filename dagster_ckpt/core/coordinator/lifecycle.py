@@ -54,6 +54,7 @@ def started(state: CoordinatorState, input: Started, now: Now, draw: float) -> D
         working_directory=input.working_directory,
         clean=False,
         shape=shape_of(state.graph, state.setup.hooks),
+        chains=state.graph.chains,
     )
     decision = sync_activation(replace(after, is_started=True), now, draw)
     return decision.doing(*renotified(decision.state), *_hooks_renotified(decision.state))

@@ -58,6 +58,7 @@ def build_metadata(
         completed_at=now.wall,
         stages=tuple(snapshots),
         edges=tuple((e.upstream, e.downstream) for e in state.graph.edges),
+        chains=state.graph.chains,
         master_states=pending.master_states,
         run_id=state.record.owner,
         library_version=state.setup.library_version,

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.authoring.pipeline import run_as
+from dagster_ckpt.core.chains import kept_chains, with_kept_chains
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.restore.decision import FromSnapshot, Restore
@@ -67,7 +69,8 @@ class RestoreTrial:
 
     def run(self) -> tuple[StageTrial, ...]:
         """Try every stage in graph order. Raises Corrupt, InvalidRequest, Unavailable: why it cannot be restored."""
-        trial = replace(self.pipeline, name=PipelineId(f"{self.pipeline.name}.dry-run"))
+        named = replace(self.pipeline, name=PipelineId(f"{self.pipeline.name}.dry-run"))
+        trial = run_as(named, kept_chains(self.pipeline.graph, self.found.stored.metadata.chains))
         decision = self._decision()
         attempt = AttemptDirectory(self.scratch / "attempt-1")
         for match in decision.stages.matches:
@@ -83,7 +86,7 @@ class RestoreTrial:
         saved = {match.uid: match.snapshot.uid for match in decision.stages.matches}
         return tuple(
             self._try_stage(trial, attempt, stage.uid, saved.get(stage.uid))
-            for stage in self.pipeline.graph.topological
+            for stage in trial.graph.topological
         )
 
     def _decision(self) -> Restore:
@@ -96,7 +99,7 @@ class RestoreTrial:
             self.found.stored.metadata,
             options=RestoreOptions(restore_from=self.found.location.uri, fork=True),
             facts=facts,
-            graph=self.pipeline.graph,
+            graph=with_kept_chains(self.pipeline.graph, self.found.stored.metadata.chains),
             config=self.config,
             purpose=RestorePurpose.FORK,
         )
@@ -116,6 +119,7 @@ class RestoreTrial:
             attempt=attempt,
             table_writer=lambda *_: _to_nowhere,
             arguments=self.arguments.get(uid, StageArguments()),
+            members=self.arguments,
         )
         batches = self._run(query)
         return StageTrial(uid=uid, state_rows=rows, batches=batches, seconds=time.monotonic() - began)

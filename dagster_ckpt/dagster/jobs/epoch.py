@@ -143,7 +143,8 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
         description="Take over the pipeline and bring back the state the run starts from.",
         # Without it the other ops are skipped: another run is alive, and this one gives way.
         out={_BARRIER: dg.Out(dg.Nothing, is_required=False)},
-        required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *pipeline.hook_resource_keys},
+        # A pipeline that begins looks at the plans of its stages, to run some of them in one query.
+        required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *pipeline.resource_keys},
     )
     def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
         with clear_errors():
@@ -188,8 +189,7 @@ def _stage_op(pipeline: CheckpointedPipeline, stage: StageDefinition) -> dg.OpDe
         required_resource_keys={
             COORDINATOR_KEY,
             SPARK_KEY,
-            *stage.required_resource_keys,
-            *pipeline.hook_resource_keys,
+            *pipeline.resource_keys,
         },
         tags={COMPUTE_KIND_TAG: "spark", **stage.tags},
     )
@@ -206,7 +206,7 @@ def _complete_op(pipeline: CheckpointedPipeline, ends: list[Any]) -> dg.OpDefini
         description="Report the run's checkpoint and leave the working directory in order.",
         ins={str(name): dg.In(dg.Nothing) for name in ends},
         out={"done": dg.Out(dg.Nothing)},
-        required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *pipeline.hook_resource_keys},
+        required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *pipeline.resource_keys},
     )
     def complete(context: dg.OpExecutionContext) -> None:
         with clear_errors():

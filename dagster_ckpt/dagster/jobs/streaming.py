@@ -108,7 +108,6 @@ def build_streaming_job(
         if not isinstance(end, Skipped):
             _report(context, end)
 
-    needed = {key for stage in pipeline.stages.values() for key in stage.required_resource_keys}
     return one_op_job(
         pipeline,
         stream,
@@ -116,7 +115,7 @@ def build_streaming_job(
         name=streaming_job_name(pipeline.name),
         op=STREAM_OP,
         description=f"Run `{pipeline.name}` as a stream: all its stages as concurrent queries, until it is stopped.",
-        resource_keys={SPARK_KEY, *needed, *pipeline.hook_resource_keys},
+        resource_keys={SPARK_KEY, *pipeline.resource_keys},
         op_tags={COMPUTE_KIND_TAG: "spark"},
         tags={CONCURRENCY_TAG: pipeline.name},
     )
@@ -137,6 +136,7 @@ def _stream(
     )
     events = StreamingEvents(told, pipeline.name, context)
     spark = spark_of(context, pipeline.name)
+    arguments = _arguments(context, pipeline, config.stages)
     service = StreamingService(
         pipeline=pipeline,
         config=streaming_config(resource, pipeline, config.settings()),
@@ -156,7 +156,8 @@ def _stream(
         settings=StreamingSettings(
             trigger_interval=config.trigger_interval, snapshot_retries=resource.snapshot_retries
         ),
-        arguments=stage_arguments(context, pipeline, config.stages),
+        arguments=arguments,
+        planning=arguments.__getitem__,
         hook_resources=resources_of(context, pipeline.name),
         library_version=__version__,
         admit=admit,

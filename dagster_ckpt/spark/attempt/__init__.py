@@ -3,6 +3,7 @@
 | file | what it owns |
 |---|---|
 | ``attempt`` | an attempt: its coordinator, its tables, its working directory |
+| ``pipeline_setup`` | what an attempt is opened with |
 | ``gateway`` | how the coordinator reaches stages, as far as both kinds of run do the same |
 | ``restore`` | the working directory an attempt starts from |
 | ``mark`` | whose a working directory is, and whether its last attempt ended cleanly |
@@ -10,6 +11,8 @@
 | ``sinks`` | the sinks of a pipeline: written, cut, published, taken back |
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``plan_shape`` | what of a query's plan its state depends on, compared at every start |
+| ``chain_plans`` | what the plans of stages say of running them in one query |
+| ``layout`` | the chains an attempt is opened with |
 | ``stage_query`` | a stage as a running query |
 | ``hooks`` | the pipeline's hooks, made for one attempt |
 | ``table_clean_up`` | removal of table files nothing restorable needs |

@@ -2,66 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from dagster_ckpt.authoring.pipeline import run_as
+from dagster_ckpt.core.chains import OtherChains
 from dagster_ckpt.core.checkpoint.lease import Lease
-from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.restore.facts import RestorePurpose
-from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore
-from dagster_ckpt.runtime.attempt_setup import Admit, AttemptSetup, Listener, Ownership, admit_anyone
+from dagster_ckpt.errors import Unavailable
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
-from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.driver.user_hook import UserHook
 from dagster_ckpt.spark.attempt.gateway import StageGateway
 from dagster_ckpt.spark.attempt.hooks import make_hooks
+from dagster_ckpt.spark.attempt.layout import Begin, chains_to_begin_with, chosen_chains
 from dagster_ckpt.spark.attempt.mark import seen_in_directory
+from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.restore import AttemptRestorer, state_of_directory
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.manifest_handles import handles_in_manifest
-from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+    pass
 
 G = TypeVar("G", bound=StageGateway)
 
+TRIES = 4
+"""How often an attempt is opened whose restore point changes meanwhile."""
 
-@dataclass(kw_only=True)
-class PipelineSetup:
-    """What an attempt of a pipeline is opened with."""
 
-    pipeline: CheckpointedPipeline
-    config: CheckpointConfig
-    store: CoordinatorStore
-    storage: CheckpointStorage
-    open_storage: Callable[[str], CheckpointStorage]
-    session: Callable[[], SparkSession]
-    work_dir: Path
-    table_dir: Path
-    owner: str
-    """The Dagster run."""
-    root: str = ""
-    """First run of a chain of re-executions: what an earlier try completed beats the restore point of them all."""
-    reporter: Reporter
-    restore: RestoreOptions = RestoreOptions()
-    listeners: Sequence[Listener] = ()
-    clock: Clock = field(default_factory=SystemClock)
-    library_version: str = ""
-    tell_tables: Callable[[TableChanged], None] = lambda change: None
-    """Told of every sink whose rows have changed."""
-    hook_resources: Any = None
-    """Dagster resources for the pipeline's hooks."""
-    admit: Admit = admit_anyone
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """How the coordinator of an attempt is opened."""
+
+    ownership: Ownership
+    acks: AckDurability
+    background: Background
+    lease: Lease | None
 
 
 class Attempt(Generic[G]):
@@ -76,6 +60,8 @@ class Attempt(Generic[G]):
         hooks: Mapping[str, UserHook],
     ) -> None:
         self._setup = setup
+        self.pipeline = tables.pipeline
+        """As it runs: its chains are one stage each."""
         self.coordinator = coordinator
         self.tables = tables
         self.gateway = gateway
@@ -96,8 +82,24 @@ class Attempt(Generic[G]):
         lease: Lease | None = None,
     ) -> Attempt[G]:
         """Open the coordinator. Raises as ``CheckpointCoordinator.open`` does: nothing was changed then."""
+        options = _Options(ownership, acks, background or ThreadBackground(), lease)
+        chains = chains_to_begin_with(setup, ownership)
+        for _ in range(TRIES):
+            try:
+                return cls._opened(setup, gateway, options, chains)
+            except OtherChains as other:
+                chains = (
+                    chosen_chains(setup) if other.chains is None else Begin(other.chains, fits_fresh=True)
+                )
+        raise Unavailable(
+            "what the pipeline starts from has changed while it was looked at: start the run again"
+        )
+
+    @classmethod
+    def _opened(cls, setup: PipelineSetup, gateway: type[G], options: _Options, begin: Begin) -> Attempt[G]:
+        pipeline = run_as(setup.pipeline, begin.chains)
         tables = PipelineSinks(
-            pipeline=setup.pipeline,
+            pipeline=pipeline,
             table_dir=setup.table_dir,
             work_dir=setup.work_dir,
             mode=setup.config.mode,
@@ -110,7 +112,8 @@ class Attempt(Generic[G]):
         reached = gateway(tables=tables, reporter=setup.reporter)
         coordinator = CheckpointCoordinator.open(
             AttemptSetup(
-                graph=setup.pipeline.graph,
+                graph=pipeline.graph,
+                fits_fresh=begin.fits_fresh,
                 config=setup.config,
                 store=setup.store,
                 storage=setup.storage,
@@ -119,18 +122,18 @@ class Attempt(Generic[G]):
                 clock=setup.clock,
                 owner=setup.owner,
                 root=setup.root,
-                ownership=ownership,
+                ownership=options.ownership,
                 restore=setup.restore,
                 purpose=RestorePurpose.FORK if setup.restore.fork else RestorePurpose.IN_PLACE,
                 listeners=setup.listeners,
                 hooks=hooks,
                 read_manifest=handles_in_manifest,
-                directory_state=partial(state_of_directory, setup.pipeline),
+                directory_state=partial(state_of_directory, pipeline),
                 seen=lambda: [*tables.seen(), *seen_in_directory(setup.work_dir, setup.pipeline.name)],
-                acks=acks,
-                background=background or ThreadBackground(),
+                acks=options.acks,
+                background=options.background,
                 library_version=setup.library_version,
-                lease=lease,
+                lease=options.lease,
                 admit=setup.admit,
             )
         )
@@ -146,7 +149,7 @@ class Attempt(Generic[G]):
 
     def _restored(self) -> AttemptDirectory:
         return AttemptRestorer(
-            pipeline=self._setup.pipeline,
+            pipeline=self.pipeline,
             coordinator=self.coordinator,
             work_dir=self._setup.work_dir,
             open_storage=self._setup.open_storage,

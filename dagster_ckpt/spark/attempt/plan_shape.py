@@ -12,8 +12,9 @@ watermarks. Names of columns count, because nothing else says that a column is t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import StageUid
@@ -26,7 +27,7 @@ from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["check_plan", "operators_in", "sources_in"]
+__all__ = ["Tree", "analyzed", "check_plan", "is_streaming", "kind_of", "operators_in", "sources_in", "walk"]
 
 Tree = dict[str, Any]
 """A node as ``TreeNode.toJSON`` writes it, with its children under ``_children``."""
@@ -36,9 +37,19 @@ FORMAT = 1
 _WINDOWS = ("window", "session_window")
 
 
-def check_plan(uid: StageUid, directory: StageDirectory, frame: DataFrame) -> None:
-    """Compare the query with the one its state was made by, or write down what it is. Raises ChangedQuery."""
-    plan = _analyzed(frame)
+def check_plan(
+    uid: StageUid,
+    directory: StageDirectory,
+    frame: DataFrame,
+    *,
+    stages: Sequence[str] = (),
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Compare the query with the one its state was made by, or write down what it is. Raises ChangedQuery.
+
+    ``stages``: of a chain, the stage that reads each source, in Spark's order. ``renamed``: stages by earlier uids.
+    """
+    plan = analyzed(frame)
     if plan is None:
         return
     now = {
@@ -47,10 +58,15 @@ def check_plan(uid: StageUid, directory: StageDirectory, frame: DataFrame) -> No
         "sources": sources_in(plan),
     }
     before = _written(directory)
+    if stages:
+        now["stages"] = list(stages)
+        before |= {"stages": [renamed.get(one, one) for one in before.get("stages", ())]}
     if before == now:
         return
-    if latest_committed_batch(directory.query) is not None and before.get("written_by") == now["written_by"]:
-        _compare(uid, before, now)
+    if latest_committed_batch(directory.query) is not None:
+        _compare_chain(uid, before.get("stages", []), now.get("stages", []))
+        if before.get("written_by") == now["written_by"]:
+            _compare(uid, before, now)
     directory.root.mkdir(parents=True, exist_ok=True)
     replace_whole(directory.plan, json.dumps(now, indent=1).encode())
 
@@ -72,6 +88,16 @@ def _compare(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -
         )
 
 
+def _compare_chain(uid: StageUid, before: Sequence[str], now: Sequence[str]) -> None:
+    """Compare which stages read the sources of a chain: their order means the same to every Spark."""
+    if before != now:
+        raise ChangedQuery(
+            f"stage {uid!r} cannot go on from its positions: the sources of its chain were read by "
+            f"{', '.join(before) or 'stages that nobody wrote down'} and are by {', '.join(now) or 'no other stage'} "
+            f"now, and Spark tells sources apart by their order only. {WAY_OUT}"
+        )
+
+
 def _written(directory: StageDirectory) -> dict[str, Any]:
     try:
         found = parse_json(directory.plan.read_text(encoding="utf-8"))
@@ -80,7 +106,7 @@ def _written(directory: StageDirectory) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _analyzed(frame: DataFrame) -> Tree | None:
+def analyzed(frame: DataFrame) -> Tree | None:
     """Return the analyzed plan; None where Spark does not show it (Connect, a node it cannot write)."""
     try:
         nodes: list[Tree] = parse_json(frame._jdf.queryExecution().analyzed().toJSON())
@@ -101,14 +127,14 @@ def _tree(nodes: Iterator[Tree]) -> Tree:
 
 def sources_in(plan: Tree) -> list[str]:
     """Return the names of the streaming sources in Spark's order; channels are told apart by their offsets."""
-    found = (node for node in _walk(plan) if _kind(node).startswith("StreamingRelation"))
+    found = (node for node in walk(plan) if kind_of(node).startswith("StreamingRelation"))
     return [str(node.get("sourceName", "")) for node in found if "sourceName" in node]
 
 
 def operators_in(plan: Tree) -> list[str]:
     """Return the stateful operators of a plan, one text each, in the order of the plan."""
     named = _definitions(plan)
-    streaming = (node for node in _walk(plan) if _is_streaming(node))
+    streaming = (node for node in walk(plan) if is_streaming(node))
     return [text for node in streaming if (text := _operator(node, named))]
 
 
@@ -120,7 +146,7 @@ class _Names:
 
 
 def _operator(node: Tree, named: _Names) -> str:
-    match _kind(node):
+    match kind_of(node):
         case "Aggregate":
             keys = [_text(_expression(e), named) for e in node["groupingExpressions"]]
             kept = [
@@ -133,12 +159,12 @@ def _operator(node: Tree, named: _Names) -> str:
             return f"{name}({', '.join(keys)})"
         case "Distinct":
             return "distinct()"
-        case "Join" if all(_is_streaming(child) for child in node["_children"]):
+        case "Join" if all(is_streaming(child) for child in node["_children"]):
             condition = _expression(node["condition"]) if node.get("condition") else None
             equal = (
                 []
                 if condition is None
-                else [_text(e, named) for e in _walk(condition) if _kind(e) == "EqualTo"]
+                else [_text(e, named) for e in walk(condition) if kind_of(e) == "EqualTo"]
             )
             how = _simple(str((node.get("joinType") or {}).get("object", "")))
             return f"join({' AND '.join(equal)}, {how})"
@@ -153,22 +179,22 @@ def _operator(node: Tree, named: _Names) -> str:
 
 
 def _aggregates(expression: Tree) -> Iterator[Tree]:
-    return (node for node in _walk(expression) if _kind(node) == "AggregateExpression")
+    return (node for node in walk(expression) if kind_of(node) == "AggregateExpression")
 
 
 def _definitions(plan: Tree) -> _Names:
     names = _Names()
-    for node in _walk(plan):
+    for node in walk(plan):
         for listed in node.get("projectList") or ():
             one = _expression(listed)
-            if _kind(one) == "Alias" and one.get("name") in _WINDOWS:
+            if kind_of(one) == "Alias" and one.get("name") in _WINDOWS:
                 names.windows[_id(one)] = one["_children"][0]
     return names
 
 
 def _text(node: Tree, named: _Names) -> str:
     """Return an expression without what differs from one start to the next: ids, qualifiers, values of literals."""
-    kind = _kind(node)
+    kind = kind_of(node)
     if kind == "AttributeReference":
         window = named.windows.get(_id(node))
         return str(node["name"]) if window is None else f"{node['name']}({', '.join(_sizes(window))})"
@@ -183,7 +209,7 @@ def _text(node: Tree, named: _Names) -> str:
 
 def _sizes(window: Tree) -> list[str]:
     """Return the literals of a window's definition: its size, slide and offset."""
-    literals = (n for n in _walk(window) if _kind(n) == "Literal" and n.get("dataType") != "string")
+    literals = (n for n in walk(window) if kind_of(n) == "Literal" and n.get("dataType") != "string")
     return list(dict.fromkeys(str(n.get("value")) for n in literals))
 
 
@@ -194,17 +220,20 @@ def _expression(nodes: list[Tree]) -> Tree:
     return _tree(iter(nodes))
 
 
-def _walk(node: Tree) -> Iterator[Tree]:
+def walk(node: Tree) -> Iterator[Tree]:
+    """Yield a node and all below it, in Spark's order."""
     yield node
     for child in node["_children"]:
-        yield from _walk(child)
+        yield from walk(child)
 
 
-def _is_streaming(node: Tree) -> bool:
-    return any(_kind(below).startswith("StreamingRelation") for below in _walk(node))
+def is_streaming(node: Tree) -> bool:
+    """Tell whether rows of a stream come through a node."""
+    return any(kind_of(below).startswith("StreamingRelation") for below in walk(node))
 
 
-def _kind(node: Tree) -> str:
+def kind_of(node: Tree) -> str:
+    """Return the name of a node's class."""
     return _simple(str(node.get("class", "")))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.attempt.chain_plans import ChainOfFrames, renamed
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
@@ -91,6 +92,30 @@ class StageArguments:
     hooks: Mapping[str, Any] = field(default_factory=dict)
 
 
+def call_stage(
+    stage: StageDefinition, spark: SparkSession, inputs: Sequence[DataFrame], arguments: StageArguments
+) -> DataFrame:
+    """Return what a stage's function makes of its inputs. Raises InvalidRequest for no streaming DataFrame."""
+    given: dict[str, Any] = dict(zip(stage.inputs, inputs, strict=True))
+    if stage.takes_spark:
+        given["spark"] = spark
+    if stage.takes_context:
+        given["context"] = StageContext(
+            spark=spark,
+            uid=stage.uid,
+            config=arguments.config,
+            resources=arguments.resources,
+            hooks=arguments.hooks,
+        )
+    frame = stage.fn(**given)
+    if not getattr(frame, "isStreaming", False):
+        raise InvalidRequest(
+            f"stage {stage.uid!r} returned {type(frame).__name__}, not a streaming DataFrame: "
+            "use spark.readStream in a source, and only streaming operators on inputs"
+        )
+    return frame
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageQuery:
     """One stage of one attempt, ready to be started."""
@@ -100,6 +125,8 @@ class StageQuery:
     attempt: AttemptDirectory
     table_writer: TableWriterFactory
     arguments: StageArguments = StageArguments()
+    members: Mapping[StageUid, StageArguments] = field(default_factory=dict)
+    """Arguments of the stages that run in this query before the last one, by uid."""
     guard: Callable[[BatchWriter], BatchWriter] = _unguarded
     """Wrapped around what takes the batches: a streaming run holds and stops queries there."""
 
@@ -142,7 +169,6 @@ class StageQuery:
     ) -> StreamingQuery:
         stage = self.stage
         frame = self._output(spark)
-        check_plan(self.uid, self.directory, frame)
         writer = (
             frame.writeStream.outputMode(stage.output_mode)
             .option("checkpointLocation", str(self.directory.query))
@@ -158,30 +184,27 @@ class StageQuery:
         )
 
     def _output(self, spark: SparkSession) -> DataFrame:
-        stage = self.stage
-        given: dict[str, Any] = {
-            name: self._input(spark, upstream)
-            for name, upstream in zip(stage.inputs, self.pipeline.upstream[self.uid], strict=True)
-        }
-        if stage.takes_spark:
-            given["spark"] = spark
-        if stage.takes_context:
-            given["context"] = StageContext(
-                spark=spark,
-                uid=self.uid,
-                config=self.arguments.config,
-                resources=self.arguments.resources,
-                hooks=self.arguments.hooks,
-            )
-        frame = stage.fn(**given)
-        if not getattr(frame, "isStreaming", False):
-            raise InvalidRequest(
-                f"stage {self.uid!r} returned {type(frame).__name__}, not a streaming DataFrame: "
-                "use spark.readStream in a source, and only streaming operators on inputs"
-            )
+        """Return the rows of the query: its stages' functions, each called with what those before it returned."""
+        frames: dict[StageUid, DataFrame] = {}
+        chain = self.pipeline.chain_of(self.uid)
+        checked = None if chain is None else ChainOfFrames(chain=chain)
+        for uid in self.pipeline.members(self.uid):
+            inputs = self.pipeline.authored.upstream[uid]
+            given = [frames[one] if one in frames else self._input(spark, uid, one) for one in inputs]
+            frames[uid] = frame = call_stage(self._definition(uid), spark, given, self._arguments(uid))
+            if checked is not None:
+                checked.check(uid, frame, given)
+        stages = () if checked is None else checked.owners(frame)
+        check_plan(self.uid, self.directory, frame, stages=stages, renamed=renamed(self.pipeline, self.uid))
         return frame
 
-    def _input(self, spark: SparkSession, upstream: StageUid) -> DataFrame:
+    def _definition(self, uid: StageUid) -> StageDefinition:
+        return self.pipeline.authored.stages[uid]
+
+    def _arguments(self, uid: StageUid) -> StageArguments:
+        return self.arguments if uid == self.uid else self.members.get(uid, StageArguments())
+
+    def _input(self, spark: SparkSession, reader: StageUid, upstream: StageUid) -> DataFrame:
         from dagster_ckpt.spark.channel.source import (
             read_channel,  # the only module that needs pyspark to load
         )
@@ -192,7 +215,7 @@ class StageQuery:
             channel=upstream,
             formerly=self.pipeline.stages[upstream].previous_uids,
             release_file=str(self.release.path),
-            max_entries=self.stage.max_entries_per_trigger or None,
+            max_entries=self._definition(reader).max_entries_per_trigger or None,
         )
 
     def _batch_writer(self, frame: DataFrame) -> BatchWriter:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.authoring.stages import StageRole
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.outcomes import Failed, Rejected, Triggered
@@ -85,6 +84,8 @@ class EpochRun:
     work: EpochWork = EpochWork.DRAIN
     hooks: Mapping[str, Any] = field(default_factory=dict)
     """What stages find in ``context.hooks``."""
+    arguments_of: Callable[[StageUid], StageArguments] = lambda uid: StageArguments()
+    """Arguments of a stage that runs in another one's query, or before its own turn."""
 
     @property
     def progress(self) -> RunProgress:
@@ -100,16 +101,22 @@ class EpochRun:
     ) -> StageReport | None:
         """Drain one stage, pass the barrier on, take its part of the checkpoint; None when that was done before.
 
+        A stage within a chain has nothing to do itself: the chain runs when it is the last one's turn.
+
         Stages it depends on that have not run in this attempt (a re-execution from a failed step) run first.
 
         Raises:
             RetryStage, FailRun: as the failure manager decided.
             Fenced: a newer attempt owns the pipeline.
         """
+        chain = self.pipeline.chain_of(uid)
+        if chain is not None and chain.uid != uid:
+            self.reporter.info(f"stage {uid} runs in the chain {chain.name}: when it is {chain.uid}'s turn")
+            return None
         for ancestor in self.pipeline.ancestors(uid):
             if self.progress.read(ancestor) is None:
                 self.reporter.info(f"{ancestor} has not run in this run: it runs now, before {uid}")
-                self._run_one(ancestor, StageArguments(), retries_left)
+                self._run_one(ancestor, self.arguments_of(ancestor), retries_left)
         if self.progress.read(uid) is not None:
             return None
         return self._run_one(uid, arguments, retries_left)
@@ -117,7 +124,7 @@ class EpochRun:
     def run_missing(self) -> None:
         """Run every stage that this run has not run."""
         for stage in self.pipeline.graph.topological:
-            self.run_stage(stage.uid)
+            self.run_stage(stage.uid, self.arguments_of(stage.uid))
 
     @property
     def checkpoint(self) -> CheckpointId | None:
@@ -143,6 +150,10 @@ class EpochRun:
             if earlier:
                 log.truncate_before(earlier[-1])
 
+    def _chain(self, uid: StageUid) -> str:
+        chain = self.pipeline.chain_of(uid)
+        return "" if chain is None else chain.name
+
     # --- one stage ---------------------------------------------------------------------------------------------
 
     def _run_one(self, uid: StageUid, arguments: StageArguments, retries_left: int) -> StageReport:
@@ -163,8 +174,13 @@ class EpochRun:
             attempt=self.attempt,
             table_writer=self.tables.writer,
             arguments=replace(arguments, hooks=self.hooks),
+            members={
+                one: replace(self.arguments_of(one), hooks=self.hooks)
+                for one in self.pipeline.members(uid)
+                if one != uid
+            },
         )
-        if query.stage.role is StageRole.SOURCE:
+        if not self.pipeline.upstream[uid]:
             drained = self._drain(query, self.checkpoint)
             checkpoint, why = self._trigger()
         else:
@@ -173,6 +189,7 @@ class EpochRun:
         if checkpoint is None:
             report = StageReport(
                 uid=uid,
+                chain=self._chain(uid),
                 checkpoint_id=None,
                 batch_id=query.log.last_batch(),
                 batches=drained.batches,
@@ -269,6 +286,7 @@ class EpochRun:
         outcome = self._snapshot(query, position, barrier, retries_left)
         report = StageReport(
             uid=query.uid,
+            chain=self._chain(query.uid),
             checkpoint_id=checkpoint,
             batch_id=barrier.batch_id,
             batches=drained.batches,

@@ -124,12 +124,14 @@ class StreamingRun:
             on_finished=self._finished.add,
         )
         for uid in order:
-            self.stages[uid] = RunningStage.prepare(setup, uid, self.arguments.get(uid, StageArguments()))
+            self.stages[uid] = RunningStage.prepare(setup, uid, self.arguments)
         self.loop = BarrierLoop(
             {uid: stage.worker for uid, stage in self.stages.items()},
             order,
             clock=self.clock,
-            on_error=lambda uid, error: self._ends.put(StageDied(uid, f"{uid}: {error}", error)),
+            on_error=lambda uid, error: self._ends.put(
+                StageDied(uid, f"{self.pipeline.title(uid)}: {error}", error)
+            ),
         )
         self.poller = Poller(self._poll, on_error=self._poll_failed)
         self.garbage = TableGarbage(
@@ -236,7 +238,8 @@ class StreamingRun:
             changed = None if error is None else changed_query(uid, error)
             if changed is not None:
                 return StageDied(uid, str(changed), changed)
-            message = f"stage {uid} failed: {error}" if error else f"the query of stage {uid} was stopped"
+            title = self.pipeline.title(uid)
+            message = f"{title} failed: {error}" if error else f"the query of {title} was stopped"
             return StageDied(uid, message, error)
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,9 @@ class RunningStage:
     starts: int = 0
 
     @classmethod
-    def prepare(cls, setup: StageSetup, uid: StageUid, arguments: StageArguments) -> RunningStage:
+    def prepare(
+        cls, setup: StageSetup, uid: StageUid, arguments: Mapping[StageUid, StageArguments]
+    ) -> RunningStage:
         """Return the stage ready to be started, with its inputs released up to where the attempt begins."""
         gate = BatchGate()
         is_source = not setup.pipeline.upstream[uid]
@@ -81,7 +83,8 @@ class RunningStage:
             uid=uid,
             attempt=setup.attempt,
             table_writer=setup.tables.writer,
-            arguments=arguments,
+            arguments=arguments.get(uid, StageArguments()),
+            members=arguments,
             guard=gate.guard,
         )
         logs = stage_query.input_logs()

@@ -18,10 +18,11 @@ from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFoun
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
 from dagster_ckpt.runtime.mailbox import Mailbox
-from dagster_ckpt.spark.attempt.attempt import Attempt, PipelineSetup
+from dagster_ckpt.spark.attempt.attempt import Attempt
 from dagster_ckpt.spark.attempt.changed_query import ChangedQuery
 from dagster_ckpt.spark.attempt.hooks import with_hooks
 from dagster_ckpt.spark.attempt.mark import mark_ended
+from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.streaming.background import DaemonBackground
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
@@ -153,10 +154,10 @@ class StreamingService(PipelineSetup):
         )
         self.coordinator = self._leased = attempt.coordinator
         self.unpublished = attempt.tables.unpublished
-        for uid in self.pipeline.stages:
+        for uid in attempt.pipeline.stages:
             attempt.coordinator.report_stage(uid, StageStatus.INITIALIZING)
         self.current = StreamingRun(
-            pipeline=self.pipeline,
+            pipeline=attempt.pipeline,
             coordinator=attempt.coordinator,
             gateway=attempt.gateway,
             attempt=attempt.directory,

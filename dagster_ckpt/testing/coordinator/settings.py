@@ -50,6 +50,7 @@ class Settings(TypedDict, total=False):
     cleaner_parallel_mode: bool
     local_backup: bool
     pause_sources_until_first_checkpoint: bool
+    operator_chaining: bool
     history_size: int
     claim_mode: ClaimMode | str
     allow_non_restored_state: bool

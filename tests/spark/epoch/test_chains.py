@@ -1,0 +1,115 @@
+"""Epoch runs whose stages run as one query: Dagster shows the stages, rows are exact, a restore keeps the chains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt.dagster.jobs.preview import preview_job_name
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+CHAINED = pytest.mark.parametrize("lab", [{"operator_chaining": True}], indirect=True)
+
+
+@CHAINED
+def test_stages_of_a_chain_are_ops_and_one_query(lab: Lab, tmp_path: Path) -> None:
+    """The join keeps state and is read twice: it is where the chain of both sources ends."""
+    feed = Feed(tmp_path)
+    pipeline = shop(tmp_path)
+    feed.customer("ann", "nl")
+    feed.order(("ann", 3), ("bob", 4))
+    result = lab.run(pipeline)
+    assert result.success, failure_text(result)
+    assert {e.step_key for e in result.get_step_success_events()} >= {
+        "orders",
+        "customers",
+        "matched",
+        "lines",
+    }
+    feed.customer("bob", "be")
+    feed.order(("bob", 5), ("ann", 6))
+    assert lab.run(pipeline).success
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+    saved = lab.metadata(pipeline, 2)
+    assert [set(chain.stages) for chain in saved.chains] == [{"orders", "customers", "matched"}]
+    assert {stage.uid for stage in saved.stages} == {"matched", "lines", "totals"}
+
+    feed.order(("ann", 7))
+    assert lab.run(pipeline, restore_from="chk-1").success, "back to the first, and everything again"
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+    tried = lab.run(
+        pipeline,
+        preview_job_name(pipeline.name),
+        ops={"preview": {"config": {"restore_from": "chk-3", "try_queries": True}}},
+    )
+    assert tried.success, failure_text(tried)
+
+
+def fussy(folder: Path, seen: list[Any], *, fails: list[int] = [], **settings: Any) -> CheckpointedPipeline:  # noqa: B006
+    """A source and a stage with a config of their own, which run when it is the sink's turn."""
+
+    @spark_source(config_schema={"limit": int}, **settings)
+    def orders(spark, context):  # type: ignore[no-untyped-def]
+        seen.append((context.uid, context.config["limit"]))
+        reader = spark.readStream.schema("number INT, customer STRING, amount INT")
+        return reader.option("maxFilesPerTrigger", context.config["limit"]).json(str(folder / "orders"))
+
+    @spark_stage
+    def doubled(orders):  # type: ignore[no-untyped-def]
+        if fails:
+            raise RuntimeError("no doubling today")
+        return orders.selectExpr("number", "amount * 2 AS amount")
+
+    @spark_sink(key=["number"])
+    def lines(doubled):  # type: ignore[no-untyped-def]
+        return doubled
+
+    @checkpointed_pipeline(name="fussy")
+    def pipeline() -> None:
+        lines(doubled(orders()))
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+CONFIG = {"orders": {"config": {"limit": 1}}}
+
+
+@CHAINED
+def test_a_stage_of_a_chain_has_the_config_of_its_op_and_its_error_fails_the_run(
+    lab: Lab, tmp_path: Path
+) -> None:
+    feed, seen, fails = Feed(tmp_path), list[Any](), list[int]()
+    pipeline = fussy(tmp_path, seen, fails=fails)
+    feed.order(("ann", 3))
+    feed.order(("ann", 4))
+    assert lab.run(pipeline, ops=CONFIG).success
+    assert set(seen) == {("orders", 1)}
+    assert [chain.name for chain in lab.record(pipeline).chains] == ["orders -> doubled -> lines"]
+    feed.order(("ann", 5))
+    fails.append(1)
+    failed = lab.run(pipeline, ops=CONFIG)
+    assert "no doubling today" in failure_text(failed)
+    fails.clear()
+    assert lab.run(pipeline, ops=CONFIG).success
+    rows = sorted((r["number"], r["amount"]) for r in _rows(lab.tables / "lines"))
+    assert rows == [(0, 6), (1, 8), (2, 10)]
+    feed.order(("ann", 6))
+    refused = lab.run(fussy(tmp_path, seen, chain=False), ops=CONFIG)
+    assert "stage 'orders' runs in the chain orders -> doubled -> lines" in failure_text(refused)
+    assert "chain=False" in failure_text(refused)
+    assert lab.run(pipeline, ops=CONFIG).success
+    assert len(list(_rows(lab.tables / "lines"))) == 4
+
+
+def _rows(table: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    yield from pq.read_table(table).to_pylist()
