@@ -1,9 +1,9 @@
-"""What checkpoints every second cost a stream, and what the channels cost against one fused query.
+"""What checkpoints every second cost a stream, and what channels and chains cost against one fused query.
 
     python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--rounds 3]
 
-The same work three ways: one fused Spark query; stages with channels and no checkpoints; stages with channels and a
-checkpoint every second. Time from the first batch of the source to the commit of the last stage's last row, the ways
+The same work five ways: one bare Spark query; stages with channels and stages as one chain, each without checkpoints
+and with one every second. Time from the first batch of the source to the commit of the last stage's last row, the ways
 taking turns, medians over the rounds; and the processor time of that span, which other work distorts less.
 """
 
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from dagster_ckpt import CheckpointedPipeline
 
 SCHEMA = "id LONG, value LONG"
+BARE = "bare query"
+STAGED: dict[str, dict[str, Any]] = {
+    "channels": {},
+    "channels, 1 s checkpoints": {"interval": 1.0},
+    "chain": {"operator_chaining": True},
+    "chain, 1 s checkpoints": {"operator_chaining": True, "interval": 1.0},
+}
+"""Settings of the runs of the staged pipeline."""
 
 
 def write_input(folder: Path, rows: int, files: int) -> None:
@@ -98,14 +106,19 @@ class Meter:
 
 
 def run_fused(spark: SparkSession, data: Path, folder: Path, batches: int, per_batch: int) -> Cost:
-    meter = Meter()
+    arriving = folder / "bare" / "arriving"
+    arriving.mkdir(parents=True)
     query = (
-        count(transform(source_of(spark, data, per_batch)))
+        count(transform(source_of(spark, arriving, per_batch)))
         .writeStream.outputMode("update")
         .option("checkpointLocation", str(folder / "fused"))
         .foreachBatch(lambda frame, n: frame.write.mode("overwrite").parquet(str(folder / "out" / str(n))))
         .start()
     )
+    wait(lambda: not str(query.status["message"]).startswith("Initializing"))
+    meter = Meter()
+    for path in sorted(data.iterdir()):
+        (arriving / path.name).hardlink_to(path)
     wait((folder / "fused" / "commits" / str(batches - 1)).exists)
     cost = meter.read()
     query.stop()
@@ -130,7 +143,8 @@ def is_through(stream: Stream, files: int, per_batch: int) -> bool:
     """Every file is read, and every stage has committed what its input wrote."""
     assert stream.run is not None
     stages = stream.run.stages
-    if (stream.batch("numbers") or 0) < -(-files // per_batch) - 1:
+    source = next(uid for uid, stage in stages.items() if not stage.worker.inputs)
+    if (stream.batch(source) or 0) < -(-files // per_batch) - 1:
         return False
     return all(stage.is_quiet() for stage in stages.values())
 
@@ -142,29 +156,29 @@ def main() -> None:
     parser.add_argument("--per-batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    costs: dict[str, list[Cost]] = {"fused": [], "channels": [], "channels, 1 s checkpoints": []}
-    checkpoints: list[int] = []
+    costs: dict[str, list[Cost]] = {name: [] for name in (BARE, *STAGED)}
+    checkpoints: dict[str, list[int]] = {name: [] for name in STAGED}
     batches = -(-given.files // given.per_batch)
     with scratch() as folder, spark_session(folder) as spark:
         data = folder / "data"
         write_input(data, given.rows, given.files)
         for number in range(given.rounds + 1):
             here = folder / f"round-{number}"
-            fused = run_fused(spark, data, here, batches, given.per_batch)
-            bare, _ = run_staged(spark, data, here / "bare", given.rows, given.per_batch)
-            checked, stream = run_staged(
-                spark, data, here / "checked", given.rows, given.per_batch, interval=1.0
-            )
+            found = {BARE: run_fused(spark, data, here, batches, given.per_batch)}
+            for at, (name, settings) in enumerate(STAGED.items()):
+                found[name], stream = run_staged(
+                    spark, data, here / str(at), given.rows, given.per_batch, **settings
+                )
+                checkpoints[name].append(len(stream.completions()))
             if number == 0:
                 continue  # class loading, code generation
-            for name, value in zip(costs, (fused, bare, checked), strict=True):
+            for name, value in found.items():
                 costs[name].append(value)
-            checkpoints.append(len(stream.completions()))
     middle = {
         name: (median([c.seconds for c in found]), median([c.processor for c in found]))
         for name, found in costs.items()
     }
-    bare_seconds, bare_processor = middle["channels"]
+    bare_seconds, bare_processor = middle[BARE]
     show(
         "streaming throughput",
         [
@@ -172,10 +186,10 @@ def main() -> None:
                 "run": name,
                 "seconds": seconds,
                 "rows_per_second": int(given.rows / seconds),
-                "of_channels_bare": bare_seconds / seconds,
+                "of_bare": bare_seconds / seconds,
                 "processor_s": processor,
                 "of_bare_processor": bare_processor / processor,
-                "checkpoints": int(median(checkpoints)) if "checkpoints" in name else 0,
+                "checkpoints": int(median(checkpoints[name][1:])) if name in STAGED else 0,
             }
             for name, (seconds, processor) in middle.items()
         ],
