@@ -136,7 +136,7 @@ def _stream(
     )
     events = StreamingEvents(told, pipeline.name, context)
     spark = spark_of(context, pipeline.name)
-    arguments = _arguments(context, pipeline, config.stages)
+    arguments = stage_arguments(context, pipeline, config.stages)
     service = StreamingService(
         pipeline=pipeline,
         config=streaming_config(resource, pipeline, config.settings()),

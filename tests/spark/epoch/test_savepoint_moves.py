@@ -26,7 +26,9 @@ def test_a_savepoint_whose_folder_was_moved_restores_by_its_new_path(lab: Lab, t
     moved = tmp_path / "another disk" / "kept"
     moved.parent.mkdir()
     shutil.move(place, moved)
-    remove_tree(Path(lab.coordinator.resolved_checkpoint_dir))  # it is self-contained: no checkpoint is needed
+    remove_tree(
+        Path(lab.coordinator.resolved_checkpoint_dir)
+    )  # it is self-contained: no checkpoint is needed
     result = lab.run(pipeline, restore_from=str(moved))
     assert result.success, failure_text(result)
     assert lab.record(pipeline).restored_id == 2
