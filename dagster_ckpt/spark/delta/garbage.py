@@ -57,18 +57,26 @@ class Garbage:
         version = self.writer.newest(self.attempt)
         candidates = [folder for folder in self.writer.staged.folders() if not self._is_waiting(folder)]
         if version is not None:
-            live = {folder_of(name) for name in _names_of(version.table)}
+            live = {folder_of(name, self._area) for name in _names_of(version.table)}
             candidates = [folder for folder in candidates if folder.path not in live]
         doomed = self._doomed(version, candidates) if candidates else []
         for folder in doomed:
             self.writer.staged.remove(folder)
         return len(doomed)
 
+    @property
+    def _area(self) -> str:
+        return self.writer.staged.area
+
     def _is_waiting(self, folder: StagedFolder) -> bool:
         """True where a batch of this folder may still be published."""
         if any(folder.batch_id in snapshot.prepared for snapshot in self.needed):
             return True
-        return any(folder_of(file.staged) == folder.path for batch in self.waiting for file in batch.files)
+        return any(
+            folder_of(file.staged, self._area) == folder.path
+            for batch in self.waiting
+            for file in batch.files
+        )
 
     def _doomed(self, version: Version | None, folders: Sequence[StagedFolder]) -> list[StagedFolder]:
         history = version.history if version is not None else []
@@ -93,7 +101,7 @@ class Garbage:
                 old = version.lake.at(number)
             except Corrupt:
                 continue
-            folders.update(folder_of(name) for name in _names_of(old))
+            folders.update(folder_of(name, self._area) for name in _names_of(old))
         return folders
 
     def _is_expired(self, version: Version, commit: Commit) -> bool:

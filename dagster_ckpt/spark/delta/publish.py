@@ -123,7 +123,7 @@ class Writer:
             checkpoint=max(head, newest or 0) or None,
             head=head,
             through_batch=max(batch.batch_id for batch in batches),
-            staged=tuple(sorted({folder_of(file.staged) for file in files})),
+            staged=tuple(sorted({folder_of(file.staged, self.staged.area) for file in files})),
         ).model_copy(update=changes)
         if self.key and not replaces:
             version.commit(

@@ -10,16 +10,17 @@ from urllib.parse import urlsplit
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.delta.lake import Lake
-from dagster_ckpt.spark.sink.table_files import StagedFiles
+from dagster_ckpt.spark.sink.table_files import STAGED, StagedFiles
 
 
 def staged_files(lake: Lake, work_dir: Path) -> StagedFiles:
-    """Return a table's staged files."""
+    """Return a table's staged files; the files of each sink of a table have a folder of their own."""
     return StagedFiles(
         place=lake.uri,
         table_dir=lake.root,
         work_dir=work_dir,
         open_store=lambda: open_store(lake.uri, lake.storage_options),
+        area=f"{STAGED}/{lake.pipeline}/{lake.uid}",
     )
 
 

@@ -36,4 +36,4 @@ class TestDeltaSink(SinkContract):
 
     def staging(self, sink: Sink, context: SinkContext) -> Staging:
         root = Path(sink.place)
-        return Staging(root, root / STAGED / str(context.attempt().epoch))
+        return Staging(root, root / STAGED / context.pipeline / context.uid / str(context.attempt().epoch))

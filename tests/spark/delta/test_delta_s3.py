@@ -66,7 +66,8 @@ class TestDeltaSinkInAnObjectStore(Local):
         return list(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
 
     def staging(self, sink: Sink, context: SinkContext) -> Staging:
-        return Staging(context.work_dir, context.work_dir / STAGED / str(context.attempt().epoch))
+        area = context.work_dir / STAGED / context.pipeline / context.uid
+        return Staging(context.work_dir, area / str(context.attempt().epoch))
 
     def test_staged_rows_that_are_gone_are_named_and_nothing_is_published(self, tmp_path: Path) -> None:
         run = self.begun(tmp_path)

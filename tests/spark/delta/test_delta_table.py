@@ -35,7 +35,10 @@ THEIRS = pa.table({"k": pa.array([100], pa.int64()), "v": pa.array([100], pa.int
 
 
 def staging(sink: Sink, context: SinkContext) -> Staging:
-    return Staging(Path(sink.place), Path(sink.place) / STAGED / str(context.attempt().epoch))
+    return Staging(
+        Path(sink.place),
+        Path(sink.place) / STAGED / context.pipeline / context.uid / str(context.attempt().epoch),
+    )
 
 
 def begun(folder: Path, target: DeltaTable | None = None, **options: Any) -> SinkRun:
@@ -132,6 +135,19 @@ def test_two_pipelines_share_a_table(tmp_path: Path) -> None:
     assert keys(one) == [1, 2, 3]
     found = [run.sink.position() for run in (one, two)]
     assert [position.head for position in found if position is not None] == [6, 1]
+
+
+def test_a_pipeline_that_cleans_up_leaves_what_another_one_has_staged(tmp_path: Path) -> None:
+    shared = DeltaTable(str(tmp_path / "shared"))
+    one, two = (begun(tmp_path / name, shared, pipeline=name) for name in ("one", "two"))
+    one.batch([(1, 1)])
+    two = two.successor(epoch=5)  # newer than the attempt of the other pipeline
+    two.sink.take_over()
+    two.batch([(2, 2)])
+    two.publish(1)
+    two.sink.collect_garbage([], [])
+    one.publish(1)
+    assert keys(one) == [1, 2]
 
 
 def test_commits_say_whose_they_are(tmp_path: Path) -> None:
