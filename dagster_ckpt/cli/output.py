@@ -70,6 +70,19 @@ class Output:
             table.add_row(*("-" if cell is None else str(cell) for cell in row))
         self._console.print(table, markup=False)
 
+    def list(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Write a narrow table without lines: no cell is broken but those of the last column."""
+        if self.as_json:
+            return
+        table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        for name in columns:
+            justify: Any = "right" if name.endswith(">") else "left"
+            last = name == columns[-1]
+            table.add_column(name.removesuffix(">"), justify=justify, no_wrap=not last, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table, markup=False)
+
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
         """Show on a terminal's standard error that work goes on whose end cannot be foreseen."""

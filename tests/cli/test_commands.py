@@ -20,6 +20,8 @@ def test_list_names_what_can_be_restored(world: World, run: Program) -> None:
     text = run("list").stdout
     assert "chk-000001" in text
     assert "before the release" in text
+    assert "/savepoints/" not in text
+    assert "/savepoints/" in run("list", "--long").stdout
     found = run.json("list")
     assert [(s["key"], s["status"]) for s in found] == [
         ("savepoint-000002", "savepoint"),
@@ -231,7 +233,7 @@ def test_history_fits_80_columns_and_says_what_failed(
     world.checkpoint(1)
     world.savepoint(2)
     world.over(3, CheckpointStatus.FAILED)
-    for command in (("history",), ("top", "--times", "1")):
+    for command in (("history",), ("top", "--times", "1"), ("list", "--history")):
         text = run(*command).stdout
         assert max(map(len, text.splitlines())) <= 80
         assert "3 failed: disk full" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ from dagster_ckpt.operations.catalog import (
     list_storage,
     pipeline_summary,
 )
+from dagster_ckpt.page import units
+from dagster_ckpt.page.units import ago
 
 T = TypeVar("T")
 
@@ -29,9 +32,17 @@ T = TypeVar("T")
 @click.option("--pipelines", is_flag=True, help="List pipelines instead of snapshots.")
 @click.option("--history", is_flag=True, help="Failed, subsumed and discarded ones too.")
 @click.option("--limit", type=click.IntRange(min=1), default=None, help="At most so many of each pipeline.")
+@click.option("--long", is_flag=True, help="Attempts, moments and places too.")
 @click.option("--from-storage", is_flag=True, help="Ask the storage alone: for when the store is lost.")
 def list_(
-    work: Work, *, pipeline: str, pipelines: bool, history: bool, limit: int | None, from_storage: bool
+    work: Work,
+    *,
+    pipeline: str,
+    pipelines: bool,
+    history: bool,
+    limit: int | None,
+    long: bool,
+    from_storage: bool,
 ) -> ExitCode:
     """List what pipelines can be restored from, newest first."""
     if from_storage:
@@ -48,7 +59,7 @@ def list_(
             names, lambda name: rows_of(deployment, name)[:limit], strict=strict
         )
         work.output.result(summaries)
-        work.output.table("", _SNAPSHOT_COLUMNS, [_row(s) for s in summaries])
+        _show_snapshots(work, summaries, long=long)
     for name, error in unreadable.items():
         click.echo(f"Error: {name}: {error}", err=True)
     return ExitCode.TROUBLE if unreadable else ExitCode.FINE
@@ -70,9 +81,32 @@ def _readable(
     return found, unreadable
 
 
-_SNAPSHOT_COLUMNS = (
+_LONG_COLUMNS = (
     "pipeline", "key", "status", "completed", "took>", "size>", "new>", "attempt>", "name", "place",
 )  # fmt: skip
+
+
+def _show_snapshots(work: Work, summaries: Sequence[SnapshotSummary], *, long: bool) -> None:
+    """Show what fits 80 columns, unless more is wanted; why one failed stands below, whole."""
+    if long:
+        work.output.table("", _LONG_COLUMNS, [_long_row(s) for s in summaries])
+        return
+    now = time.time()
+    by_pipeline: dict[PipelineId, list[SnapshotSummary]] = {}
+    for summary in summaries:
+        by_pipeline.setdefault(summary.pipeline, []).append(summary)
+    for name, rows in by_pipeline.items():
+        columns = ("key", "status", "taken", "took>", "size>", "new>", "name")
+        work.output.list(name if len(by_pipeline) > 1 else "", columns, [_short_row(s, now) for s in rows])
+    for summary in summaries:
+        if summary.message:
+            work.output.say(f"{summary.pipeline} {summary.key} failed: {summary.message}")
+
+
+def _short_row(s: SnapshotSummary, now: float) -> tuple[str, ...]:
+    taken = ago(max(0.0, now - (s.completed_at or s.triggered_at)))
+    sizes = units.size(s.bytes_full), units.size(s.bytes_new)
+    return (s.key, s.status.value, taken, units.duration(s.duration), *sizes, s.name)
 
 
 def _show_pipelines(work: Work, found: Sequence[PipelineSummary]) -> None:
@@ -95,7 +129,7 @@ def _show_pipelines(work: Work, found: Sequence[PipelineSummary]) -> None:
     work.output.table("", columns, rows)
 
 
-def _row(s: SnapshotSummary) -> tuple[Any, ...]:
+def _long_row(s: SnapshotSummary) -> tuple[Any, ...]:
     took = "-" if s.duration is None else f"{s.duration:.1f} s"
     place = s.message if s.message else s.uri
     return (s.pipeline, s.key, s.status, moment(s.completed_at), took, size(s.bytes_full), size(s.bytes_new), s.epoch,
