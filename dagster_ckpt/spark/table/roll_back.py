@@ -7,7 +7,8 @@ Repeating a roll-back that stopped half-way finishes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -63,7 +64,8 @@ def roll_back(
             case LaterRows.SET_ASIDE:
                 if cut is not None:
                     _refuse_lost(table, state, cut)
-                return _converge(table, state, _target(table, cut, attempt), attempt)
+                with _histories_told(state, cut):
+                    return _converge(table, state, _target(table, cut, attempt), attempt)
             case _:
                 assert_never(later_rows)
 
@@ -72,12 +74,28 @@ def check_roll_back(table: Table, cut: SinkCut | None, attempt: AttemptId) -> No
     """Raise what ``roll_back`` to this cut would raise; nothing is changed, so other tables can be asked as well."""
     if cut is None:
         return
-    _refuse_lost(table, table.state(), cut)
-    target = _target(table, cut, attempt)
-    if isinstance(table.mode, Append):
-        locate_hidden(table, target.files)
-    elif target.record is not None:
-        check_versions(table, target.record)
+    state = table.state()
+    _refuse_lost(table, state, cut)
+    with _histories_told(state, cut):
+        target = _target(table, cut, attempt)
+        if isinstance(table.mode, Append):
+            locate_hidden(table, target.files)
+        elif target.record is not None:
+            check_versions(table, target.record)
+
+
+@contextmanager
+def _histories_told(state: TableState, cut: SinkCut | None) -> Iterator[None]:
+    """Add to what is gone that the snapshot is of another history than the table: that may be why."""
+    try:
+        yield
+    except Corrupt as error:
+        if cut is None or not cut.lineages or state.head_lineage in ("", *cut.lineages):
+            raise
+        raise Corrupt(
+            f"{error}. The snapshot is of another history than the table's rows ({state.head_lineage}): do checkpoint "
+            "storage and table belong together?"
+        ) from error
 
 
 def _refuse_lost(table: Table, state: TableState, cut: SinkCut) -> None:

@@ -23,10 +23,11 @@ from dagster_ckpt.spark.table.records import (
     Upsert,
 )
 from dagster_ckpt.spark.table.retention import collect_garbage
-from dagster_ckpt.spark.table.roll_back import roll_back
+from dagster_ckpt.spark.table.roll_back import check_roll_back, roll_back
 from dagster_ckpt.testing.faults import SimulatedCrash
 from tests.spark.crashing import crash_before_change, crashes_at_every_change
 from tests.spark.table.tables import (
+    LINEAGE,
     PIPELINE,
     Attempt,
     Cut,
@@ -388,3 +389,18 @@ def test_a_table_whose_folder_was_removed_is_not_taken_for_an_empty_one(
     restored(table, cuts[2], tmp_path / "stage-2", epoch=2)
     with pytest.raises(Corrupt, match="has lost its rows"):
         roll_back_to(table, cuts[2], tmp_path / "stage-2", epoch=2)
+
+
+def test_where_rows_are_gone_a_snapshot_of_another_history_is_named(tmp_path: Path) -> None:
+    attempt = new_attempt(tmp_path, Append())
+    attempt.batch([(1, 1)])
+    cut = attempt.cut(1)
+    attempt.publish(cut)
+    foreign = replace(sink_cut(cut, attempt.stage_dir), lineages=frozenset({"theirs"}))
+    for file in (tmp_path / "table").glob("part-*.parquet"):
+        file.unlink()
+    for act in (roll_back, check_roll_back):
+        with pytest.raises(
+            Corrupt, match=f"is gone.*another history .*{LINEAGE}.*checkpoint storage and table"
+        ):
+            act(attempt.table, foreign, attempt_id(2))
