@@ -9,6 +9,7 @@ from typing import assert_never
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.label import Labeled
 from dagster_ckpt.core.location import SnapshotLocation, folder_of, location_of
@@ -316,7 +317,18 @@ def _what_became_of(
     if not isinstance(point, ByKey):
         return ""
     row = RecordStore(deployment.store).row(PipelineId(record.pipeline), point.checkpoint_id)
-    return "" if row is None else f". {point.checkpoint_id} was a {row.kind} that is {row.status} now"
+    if row is None:
+        return ""
+    match CheckpointStatus(row.status):
+        case CheckpointStatus.IN_PROGRESS:
+            what = f"is a {row.kind} in progress"
+        case CheckpointStatus.COMPLETED:
+            what = f"is a {row.kind}: {paths.snapshot_key(CheckpointKind(row.kind), row.checkpoint_id)}"
+        case CheckpointStatus.FAILED:
+            what = f"was a {row.kind} and failed"
+        case CheckpointStatus.SUBSUMED | CheckpointStatus.DISCARDED:
+            what = f"was a {row.kind} and is {row.status}: its files are not kept"
+    return f". {point.checkpoint_id} {what}"
 
 
 def _open(deployment: Deployment, record: CoordinatorRecord, chosen: FromSnapshot) -> FoundSnapshot:

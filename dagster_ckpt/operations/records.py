@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.errors import NotFound
+from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ports import CoordinatorStore
 from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, RecordStore
 
@@ -31,13 +31,13 @@ def load_record(store: CoordinatorStore, pipeline: PipelineId) -> CoordinatorRec
 
 
 def only_pipeline(store: CoordinatorStore) -> PipelineId:
-    """Return the store's pipeline where it has just one. Raises NotFound otherwise, naming them."""
+    """Return the store's pipeline where it has just one. Raises NotFound for none, InvalidRequest naming several."""
     known = store.pipelines()
     if len(known) == 1:
         return known[0]
     if not known:
         raise NotFound("the coordinator store knows no pipeline yet: run one first, or check the store's URL")
-    raise NotFound(f"name a pipeline: there are {', '.join(known)}")
+    raise InvalidRequest(f"name a pipeline (-p NAME): there are {', '.join(known)}")
 
 
 def change_record(

@@ -99,7 +99,7 @@ def test_the_only_pipeline_need_not_be_named(world: World) -> None:
 def test_with_several_pipelines_a_key_without_one_is_refused_and_they_are_named(world: World) -> None:
     world.checkpoint(1)
     world.change(PipelineId("other"), epoch=1)
-    with pytest.raises(NotFound, match="other, sales"):
+    with pytest.raises(InvalidRequest, match="other, sales"):
         find_snapshot(world.deployment, "latest")
 
 
@@ -123,7 +123,7 @@ def test_an_unknown_key_says_what_there_is_and_what_became_of_it(world: World) -
     world.checkpoint(1)
     world.checkpoint(2)
     world.over(1, CheckpointStatus.SUBSUMED)
-    with pytest.raises(NotFound, match=r"There are: chk-000002\. 1 was a checkpoint that is subsumed now"):
+    with pytest.raises(NotFound, match=r"There are: chk-000002\. 1 was a checkpoint and is subsumed"):
         find_snapshot(world.deployment, "chk-1", SALES)
 
 

@@ -19,16 +19,17 @@ from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 @command("verify")
 @click.argument("snapshots", nargs=-1)
 @pipeline_option
-@click.option("--all", "everything", is_flag=True, help="Everything the pipeline can be restored from.")
+@click.option("--all", "everything", is_flag=True, help="Everything that pipelines can be restored from.")
 def verify(work: Work, *, snapshots: tuple[str, ...], pipeline: str, everything: bool) -> ExitCode:
     """Read every file of SNAPSHOTS (default: latest) and compare checksums. Exit code 1 when one is damaged."""
     if everything:
-        results = [_verified(work, s) for s in list_snapshots(work.deployment, work.pipeline(pipeline))]
+        names = [pipeline_id(pipeline)] if pipeline else work.deployment.store.pipelines()
+        results = [_verified(work, s) for name in names for s in list_snapshots(work.deployment, name)]
     else:
         chosen = pipeline_id(pipeline) if pipeline else None
-        names = snapshots or ("latest",)
         results = [
-            _read_all(work, name, find_snapshot(work.deployment, name, chosen).stored) for name in names
+            _read_all(work, name, find_snapshot(work.deployment, name, chosen).stored)
+            for name in snapshots or ("latest",)
         ]
     work.output.result(results)
     _show_verified(work.output, results)

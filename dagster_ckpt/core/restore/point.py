@@ -148,7 +148,8 @@ def find_by_folder_name(point: ByFolderName, known: Iterable[KnownSnapshot]) -> 
 
 def existing(known: Iterable[KnownSnapshot]) -> str:
     """Return one sentence that names what can be restored, newest first (at most ten)."""
-    keys = [s.key for s in sorted(known, key=lambda s: s.checkpoint_id, reverse=True)]
+    newest_first = sorted(known, key=lambda s: s.checkpoint_id, reverse=True)
+    keys = list(dict.fromkeys(s.key for s in newest_first))  # a savepoint may be retained as a checkpoint too
     if not keys:
         return "The pipeline has no completed checkpoint or savepoint yet"
     more = f" and {len(keys) - 10} older ones" if len(keys) > 10 else ""
