@@ -10,7 +10,7 @@ import dagster_ckpt
 from tests.test_architecture import imports, rooms_reached, sources
 
 OPERATIONS = Path(dagster_ckpt.__file__).parent / "operations"
-ROOMS = {"core", "errors", "ports", "digests", "runtime", "spark", "operations"}
+ROOMS = {"core", "errors", "ports", "digests", "runtime", "authoring", "spark", "operations"}
 
 
 def test_operations_import_no_dagster_no_click_and_no_adapter() -> None:

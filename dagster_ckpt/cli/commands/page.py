@@ -12,7 +12,6 @@ import click
 
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
-from dagster_ckpt.dagster.asset import restore_link
 from dagster_ckpt.dagster.names import PREVIEW_OP, RESTORE_OP, epoch_job_name, preview_job_name
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.page.facts import Links, page_facts
@@ -88,6 +87,8 @@ def _serve(work: Work, at: tuple[str, int], only: str, links_of: Callable[[Pipel
 def _links(dagster: str, location: str, pipeline: PipelineId) -> Links:
     if not dagster:
         return Links()
+    from dagster_ckpt.dagster.asset import restore_link
+
     url = dagster if "://" in dagster else f"http://{dagster}"
 
     def launchpad(job: str, op: str, key: str) -> str:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
+from dagster._core.execution.build_resources import wrap_resources_for_execution
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, JOB_TAG, PIPELINE_TAG, RETRY_STRATEGY_TAG, op_name
@@ -42,14 +43,26 @@ def one_op_job(
     graph = dg.GraphDefinition(
         name=f"{name}__graph", node_defs=[made], dependencies={dg.NodeInvocation(made.name, alias=op): {}}
     )
-    return graph.to_job(
+    return job_with(
+        graph,
+        resources,
         name=name,
         description=description,
         config=config,
-        resource_defs=dict(resources),
         executor_def=dg.in_process_executor,
         # a retried run begins with its only step
         tags={PIPELINE_TAG: pipeline.name, JOB_TAG: op, RETRY_STRATEGY_TAG: "ALL_STEPS", **(tags or {})},
+    )
+
+
+def job_with(graph: dg.GraphDefinition, resources: Mapping[str, Any], **settings: Any) -> dg.JobDefinition:
+    """Return a job of a graph, bound to the pipeline's own resources.
+
+    Resources that stages and hooks name besides come from the definitions of the location: Dagster adds them to a job
+    that lacks some. Given ours when it is made, a job would insist on having all of them at once.
+    """
+    return graph.to_job(**settings)._copy(
+        resource_defs=wrap_resources_for_execution(dict(resources)), _was_explicitly_provided_resources=False
     )
 
 

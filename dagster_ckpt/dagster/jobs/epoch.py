@@ -14,7 +14,7 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.settings import our_name
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.attempt import PipelineAttempt
-from dagster_ckpt.dagster.jobs.build import clear_errors
+from dagster_ckpt.dagster.jobs.build import clear_errors, job_with
 from dagster_ckpt.dagster.names import (
     COMPLETE_OP,
     COMPUTE_KIND_TAG,
@@ -113,11 +113,12 @@ def build_epoch_job(
         node_defs=nodes,
         dependencies=dependencies,
     )
-    return graph.to_job(
+    return job_with(
+        graph,
+        resources,
         name=epoch_job_name(pipeline.name),
         description=f"An epoch of `{pipeline.name}`: what has arrived, stage by stage, ending with a checkpoint. "
         f"{pipeline.description}".strip(),
-        resource_defs=dict(resources),
         executor_def=dg.in_process_executor,
         tags={
             PIPELINE_TAG: pipeline.name,

@@ -12,6 +12,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.asset import checkpoints_partitions
+from dagster_ckpt.dagster.jobs.build import job_with
 from dagster_ckpt.dagster.names import JOB_TAG, RESTORE_OP, RESTORE_TAG, restore_job_name
 
 
@@ -27,14 +28,15 @@ def build_restore_job(
         run_config_for_partition_key_fn=lambda key: {"ops": {RESTORE_OP: {"config": {"restore_from": key}}}},
         tags_for_partition_key_fn=lambda key: {RESTORE_TAG: key},
     )
-    return epoch_job.graph.to_job(
+    return job_with(
+        epoch_job.graph,
+        resources,
         name=restore_job_name(pipeline.name),
         description=(
             f"Run `{pipeline.name}` from one of its retained checkpoints or savepoints: choose it as the partition. "
             "Tables go back to where they stood then, and what came later is read again."
         ),
         config=config,
-        resource_defs=dict(resources),
         executor_def=dg.in_process_executor,
         tags={**epoch_job.tags, JOB_TAG: RESTORE_OP},
     )
