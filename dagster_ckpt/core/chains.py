@@ -173,7 +173,7 @@ def _kept(graph: PipelineGraph, saved: Chain) -> Chain | None:
         raise InvalidRequest(
             f"previous_uids name two stages of the chain {saved.name} of the restore point in one stage. {_WAY_OUT}"
         )
-    for uid in members - {last}:
+    for uid in (stage.uid for stage in graph.topological if stage.uid in members and stage.uid != last):
         readers = list(dict.fromkeys(edge.downstream for edge in graph.outputs[uid]))
         outside = next((reader for reader in readers if reader not in members), None)
         why = f"feeds {outside!r}" if outside else _why_declared_apart(graph, uid, readers[0])
