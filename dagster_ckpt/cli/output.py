@@ -21,8 +21,8 @@ from dagster_ckpt.operations.deployment import Progress, ProgressCallback, silen
 
 __all__ = ["Output", "moment", "size"]
 
-_PIPE_WIDTH = 220
-"""Columns where nobody has a terminal: a table that is piped on must not be cut."""
+_PIPE_WIDTH = 10_000
+"""Columns where nobody has a terminal: in a table that is piped on no cell may be broken, however long a place is."""
 
 
 def size(count: int) -> str:

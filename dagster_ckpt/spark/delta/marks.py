@@ -4,52 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
-from dagster_ckpt.core.model import Record
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.spark.sink.port import SinkPosition
+from dagster_ckpt.spark.sink.log_table import MARK_PREFIX, TableMark
 
-_PREFIX = "dagster_ckpt."
 _REARRANGES = ("OPTIMIZE", "VACUUM START", "VACUUM END")
 """Operations after which the table has the same rows."""
 
 
-class Mark(Record):
+class Mark(TableMark):
     """What the table has seen of one sink, in the metadata of a commit as ``dagster_ckpt.<name>``."""
 
-    format_version: Literal[1] = 1
-    pipeline: str
-    sink: str
-    lineage: str
-    epoch: int
-    checkpoint: int | None = None
-    """Newest checkpoint that was ever published."""
-    head: int | None = None
-    """Checkpoint whose rows the table shows; 0: a fork's first rows."""
-    through_batch: int | None = None
-    base: int | None = None
-    """Version before our first commit, where others' rows were there first; None: the table is ours."""
     staged: tuple[str, ...] = ()
     """Staged folders whose files this commit made part of the table."""
-    origin: str = ""
-    """Where a fork's first rows come from."""
 
     def metadata(self) -> dict[str, Any]:
         """Return it as metadata of a commit."""
-        return {_PREFIX + name: value for name, value in self.model_dump(mode="json").items()}
-
-    def position(self) -> SinkPosition:
-        """Return it in the port's words."""
-        return SinkPosition(
-            lineage=self.lineage,
-            epoch=self.epoch,
-            checkpoint_id=self.checkpoint,
-            head=self.head,
-            through_batch=self.through_batch,
-        )
+        return {MARK_PREFIX + name: value for name, value in self.model_dump(mode="json").items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +79,7 @@ def others_since(history: Sequence[Commit], version: int) -> Commit | None:
 
 
 def _commit(entry: dict[str, Any], owner: tuple[str, str] | None) -> Commit:
-    fields = {name.removeprefix(_PREFIX): v for name, v in entry.items() if name.startswith(_PREFIX)}
+    fields = {name.removeprefix(MARK_PREFIX): v for name, v in entry.items() if name.startswith(MARK_PREFIX)}
     mark = None
     if fields and (owner is None or (fields.get("pipeline"), fields.get("sink")) == owner):
         try:

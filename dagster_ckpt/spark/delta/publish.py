@@ -21,7 +21,7 @@ from dagster_ckpt.spark.delta.columns import (
 )
 from dagster_ckpt.spark.delta.lake import Lake, Outside, Raced, Version, refuse_fenced
 from dagster_ckpt.spark.delta.upsert import upsert
-from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows, shown_files
 from dagster_ckpt.spark.sink.owner import Owner, note_owner, read_owner
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
 from dagster_ckpt.spark.sink.table_files import StagedFiles, folder_of
@@ -87,7 +87,7 @@ class Writer:
             version = self.newest(attempt)
             through = version.mark.through_batch if version is not None and version.mark else None
             new = [batch for batch in batches if through is None or batch.batch_id > through]
-            if not any(batch.files or batch.replaces for batch in new):
+            if not batches_with_rows(new):
                 return AlreadyPublished()
             return self.add(version or self.created(attempt, new), attempt, new, checkpoint)
 
@@ -159,12 +159,6 @@ class Writer:
                 version.fence(attempt)
 
         self.lake.repeat(step)
-
-
-def shown_files(batches: Sequence[PreparedBatch]) -> tuple[list[Any], bool]:
-    """Return the files whose rows are there in the end, and whether they are all there is."""
-    last = max((index for index, batch in enumerate(batches) if batch.replaces), default=None)
-    return [file for batch in batches[last or 0 :] for file in batch.files], last is not None
 
 
 def _columns(batches: Sequence[PreparedBatch]) -> list[Column]:

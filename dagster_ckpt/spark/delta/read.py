@@ -9,9 +9,9 @@ import pyarrow as pa
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.spark.delta.lake import Version, reading
 from dagster_ckpt.spark.delta.marks import version_of
-from dagster_ckpt.spark.delta.publish import Writer, shown_files
-from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.latest import latest_rows
+from dagster_ckpt.spark.delta.publish import Writer
+from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
+from dagster_ckpt.spark.sink.log_table import LogTableRows
 from dagster_ckpt.spark.sink.port import SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
@@ -19,30 +19,22 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
-class DeltaRows(PublishedRows):
+class DeltaRows(LogTableRows):
     """One version; with the batches that a cut had prepared, where no version shows them."""
 
     def __init__(
         self, writer: Writer, table: DeltaTable | None, prepared: tuple[PreparedBatch, ...] = ()
     ) -> None:
-        super().__init__(writer.lake.uri, "" if table is None else str(table.version()))
-        self._writer, self._table, self._prepared = writer, table, prepared
+        super().__init__(writer.lake.uri, "" if table is None else str(table.version()), writer, prepared)
+        self._table = table
 
-    def to_arrow(self) -> pa.Table:
+    def of_table(self) -> pa.Table | None:
         """Read the version's files."""
-        files, replaces = shown_files(self._prepared)
-        parts = [self._writer.staged.rows(file).replace_schema_metadata() for file in files]
-        if self._table is not None and not replaces:
-            parts.insert(0, self._of_version(self._table))
-        if not parts:
-            return pa.schema([]).empty_table()
-        rows = pa.concat_tables(parts, promote_options="permissive")
-        return latest_rows(rows, self._writer.key) if files and self._writer.key else rows
-
-    def _of_version(self, table: DeltaTable) -> pa.Table:
+        if self._table is None:
+            return None
         with reading(self.place):
             try:
-                return table.to_pyarrow_table().replace_schema_metadata()
+                return self._table.to_pyarrow_table().replace_schema_metadata()
             except FileNotFoundError as error:
                 raise Corrupt(
                     f"table {self.place} can no longer show version {self.version}: {error}. Choose a later "
@@ -57,7 +49,7 @@ def rows_of(writer: Writer, cut: SinkCut | None) -> PublishedRows:
         if version is None:
             raise NotFound(f"there is no table at {writer.lake.uri} yet: it is made with the first rows")
         return DeltaRows(writer, version.table)
-    batches = tuple(batch for batch in cut.batches if batch.files or batch.replaces)
+    batches = batches_with_rows(cut.batches)
     if version is None:
         if cut.snapshot.head is not None:
             raise Corrupt(f"there is no table at {writer.lake.uri}: it was removed, and the rows with it")

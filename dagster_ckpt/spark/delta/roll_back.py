@@ -12,7 +12,7 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.delta.lake import Outside, Raced, Version
 from dagster_ckpt.spark.delta.marks import Commit, others_since, version_of
 from dagster_ckpt.spark.delta.publish import Writer
-from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, RolledBack, SinkCut
 
 
@@ -64,19 +64,10 @@ def roll_back(writer: Writer, attempt: AttemptId, cut: SinkCut | None, later: La
     return RolledBack(text="; ".join(done))
 
 
-def why_not(writer: Writer, cut: SinkCut | None) -> str:
-    """Return why a roll-back to this cut would fail; empty: it would not."""
-    try:
-        way_to(writer, writer.lake.load(), cut)
-    except (Corrupt, InvalidRequest) as error:
-        return " ".join(str(error).split())
-    return ""
-
-
 def way_to(writer: Writer, version: Version | None, cut: SinkCut | None) -> Way:
     """Return how to show a cut. Raises Corrupt where its rows are gone, InvalidRequest where others' would leave."""
     head = None if cut is None else cut.snapshot.head
-    batches = () if cut is None else tuple(batch for batch in cut.batches if batch.files or batch.replaces)
+    batches = () if cut is None else batches_with_rows(cut.batches)
     if version is None:
         if head is not None:
             raise Corrupt(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import BatchId
-from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.horizon import Pin
 from dagster_ckpt.errors import InvalidRequest, NotFound
@@ -23,23 +22,20 @@ from dagster_ckpt.spark.delta.columns import (
 from dagster_ckpt.spark.delta.fork import fork
 from dagster_ckpt.spark.delta.garbage import Garbage, pinned_versions
 from dagster_ckpt.spark.delta.lake import Lake, reading
+from dagster_ckpt.spark.delta.marks import Mark
 from dagster_ckpt.spark.delta.publish import Writer
 from dagster_ckpt.spark.delta.read import rows_of
 from dagster_ckpt.spark.delta.remote import staged_files
-from dagster_ckpt.spark.delta.roll_back import roll_back, why_not
+from dagster_ckpt.spark.delta.roll_back import roll_back, way_to
 from dagster_ckpt.spark.delta.upkeep import maintained, pins, planned
 from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.log_table import LogTableSink, why_not
 from dagster_ckpt.spark.sink.port import (
-    AlreadyPublished,
-    AttemptId,
     LaterRows,
-    Published,
     RolledBack,
-    Sink,
     SinkContext,
     SinkCut,
     SinkDescription,
-    SinkPosition,
     Upkeep,
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
@@ -49,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class DeltaSink(Sink):
+class DeltaSink(LogTableSink[Writer]):
     """A Delta table, local or in an object store."""
 
     kind: ClassVar[str] = "delta"
@@ -77,13 +73,10 @@ class DeltaSink(Sink):
         """The table's path or URI."""
         return self._lake.uri
 
-    def position(self) -> SinkPosition | None:
+    def newest_mark(self) -> Mark | None:
         """Return the newest mark in the table's log."""
         version = self._lake.load()
-        if version is not None and version.mark is not None:
-            return version.mark.position()
-        owner = self._writer.owner()
-        return None if owner is None else owner.position
+        return None if version is None else version.mark
 
     # --- rows -------------------------------------------------------------------------------------------------
 
@@ -115,31 +108,16 @@ class DeltaSink(Sink):
             partition_by=() if self._context.key else self._lake.partition_by,
         )
 
-    def flush(self, batches: Sequence[PreparedBatch]) -> None:
-        """Wait until the staged files are on disk, or in the table's object store."""
-        self._staged.flush([file for batch in batches for file in batch.files])
-
-    def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
-        """Make the batches visible in one commit."""
-        self._staged.upload(file for batch in batches for file in batch.files)
-        attempt = AttemptId(permit.lineage, permit.epoch)
-        return self._writer.publish(attempt, batches, permit.checkpoint_id)
-
     # --- attempts ---------------------------------------------------------------------------------------------
-
-    def take_over(self) -> None:
-        """Commit no rows: from here on older attempts are refused by the table."""
-        self._writer.take_over(self._context.attempt())
 
     def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
         """Restore the version of a cut, and add what it had prepared."""
-        if cut is not None:
-            self._staged.upload(file for batch in cut.batches for file in batch.files)
+        self._upload_cut(cut)
         return roll_back(self._writer, self._context.attempt(), cut, later)
 
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Return what is gone, or whose rows would leave."""
-        return why_not(self._writer, cut)
+        return why_not(lambda: way_to(self._writer, self._lake.load(), cut))
 
     def fork(self, cut: SinkCut) -> str:
         """Begin with the rows of a cut of another Delta table."""

@@ -15,7 +15,8 @@ from dagster_ckpt.spark.delta.garbage import log_retention_hours, pinned_version
 from dagster_ckpt.spark.delta.lake import Lake, Outside, Raced, Version, committing, reading
 from dagster_ckpt.spark.delta.marks import Commit, version_of
 from dagster_ckpt.spark.delta.publish import Writer
-from dagster_ckpt.spark.delta.roll_back import why_not
+from dagster_ckpt.spark.delta.roll_back import way_to
+from dagster_ckpt.spark.sink.log_table import why_not
 from dagster_ckpt.spark.sink.port import SinkCut, Upkeep
 from dagster_ckpt.spark.sink.table_files import STAGED
 
@@ -70,7 +71,7 @@ def kept_versions(version: Version, needed: Sequence[TableSnapshot]) -> list[int
 def pins(writer: Writer, cut: SinkCut, why: str = "") -> list[Pin]:
     """Return the version that a cut goes back to, and until when others may leave it alone."""
     version = writer.lake.load()
-    why = why or why_not(writer, cut)
+    why = why or why_not(lambda: way_to(writer, writer.lake.load(), cut))
     head = cut.snapshot.head
     found = None
     if version is not None:

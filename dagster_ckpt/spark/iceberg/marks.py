@@ -2,58 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import ValidationError
 from pyiceberg.table.snapshots import Snapshot
 
-from dagster_ckpt.core.model import Record
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.spark.sink.port import SinkPosition
-
-_PREFIX = "dagster_ckpt."
+from dagster_ckpt.spark.sink.log_table import MARK_PREFIX, TableMark
 
 
-class Mark(Record):
+class Mark(TableMark):
     """What the table has seen of one sink, in the summary of a snapshot as ``dagster_ckpt.<name>``."""
 
-    format_version: Literal[1] = 1
-    pipeline: str
-    sink: str
-    lineage: str
-    epoch: int
-    checkpoint: int | None = None
-    """Newest checkpoint that was ever published."""
-    head: int | None = None
-    """Checkpoint whose rows the table shows; 0: a fork's first rows."""
-    through_batch: int | None = None
-    base: int | None = None
-    """Snapshot before our first one, where others' rows were there first; None: the table is ours."""
     theirs: int | None = None
     """Newest snapshot since ``base`` by which somebody else changed rows, of those this one shows."""
-    origin: str = ""
-    """Where a fork's first rows come from."""
 
     def summary(self) -> dict[str, str]:
         """Return it as properties of a snapshot."""
         said = self.model_dump(mode="json", exclude_none=True)
-        return {_PREFIX + name: str(value) for name, value in said.items()}
-
-    def position(self) -> SinkPosition:
-        """Return it in the port's words."""
-        return SinkPosition(
-            lineage=self.lineage,
-            epoch=self.epoch,
-            checkpoint_id=self.checkpoint,
-            head=self.head,
-            through_batch=self.through_batch,
-        )
+        return {MARK_PREFIX + name: str(value) for name, value in said.items()}
 
 
 def mark_of(snapshot: Snapshot, owner: tuple[str, str] | None) -> Mark | None:
     """Return the mark of a snapshot of one sink, by its (pipeline, uid); None: it is not its. No owner: anybody's."""
     properties = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-    said = {name.removeprefix(_PREFIX): v for name, v in properties.items() if name.startswith(_PREFIX)}
+    said = {
+        name.removeprefix(MARK_PREFIX): v for name, v in properties.items() if name.startswith(MARK_PREFIX)
+    }
     if not said or (owner is not None and (said.get("pipeline"), said.get("sink")) != owner):
         return None
     version = said.pop("format_version", "")

@@ -24,7 +24,7 @@ from dagster_ckpt.spark.iceberg.columns import (
 from dagster_ckpt.spark.iceberg.lake import Change, Lake, Raced
 from dagster_ckpt.spark.iceberg.upsert import upsert
 from dagster_ckpt.spark.iceberg.version import Version
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, batches_with_rows, shown_files
 from dagster_ckpt.spark.sink.owner import Owner, note_owner, read_owner
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
 from dagster_ckpt.spark.sink.positions import not_shown, refuse_fenced
@@ -104,7 +104,7 @@ class Writer:
             version = self.newest(attempt)
             mark = version.mark if version is not None else None
             new = not_shown(mark.position() if mark is not None else None, batches)
-            if not any(batch.files or batch.replaces for batch in new):
+            if not batches_with_rows(new):
                 return AlreadyPublished()
             return self.add(version or self.created(new), attempt, new, checkpoint)
 
@@ -176,12 +176,6 @@ class Writer:
         return lambda transaction: upsert(
             transaction, staged, files, key=self.key, folder=folder, is_alone=is_alone
         )
-
-
-def shown_files(batches: Sequence[PreparedBatch]) -> tuple[list[TableFile], bool]:
-    """Return the files whose rows are there in the end, and whether they are all there is."""
-    last = max((index for index, batch in enumerate(batches) if batch.replaces), default=None)
-    return [file for batch in batches[last or 0 :] for file in batch.files], last is not None
 
 
 def _columns(batches: Sequence[PreparedBatch]) -> list[NestedField]:

@@ -7,15 +7,15 @@ from pyiceberg.table import DataScan
 
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.spark.iceberg.lake import reading
-from dagster_ckpt.spark.iceberg.publish import Writer, shown_files
+from dagster_ckpt.spark.iceberg.publish import Writer
 from dagster_ckpt.spark.iceberg.version import Version
-from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.latest import latest_rows
+from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
+from dagster_ckpt.spark.sink.log_table import LogTableRows
 from dagster_ckpt.spark.sink.port import SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
 
-class IcebergRows(PublishedRows):
+class IcebergRows(LogTableRows):
     """One snapshot; with the batches that a cut had prepared, where no snapshot shows them."""
 
     def __init__(
@@ -25,22 +25,14 @@ class IcebergRows(PublishedRows):
         snapshot: int | None,
         prepared: tuple[PreparedBatch, ...] = (),
     ) -> None:
-        super().__init__(writer.lake.place, "" if snapshot is None else str(snapshot))
-        self._writer, self._read, self._snapshot, self._prepared = writer, version, snapshot, prepared
+        super().__init__(writer.lake.place, "" if snapshot is None else str(snapshot), writer, prepared)
+        self._read, self._snapshot = version, snapshot
 
-    def to_arrow(self) -> pa.Table:
+    def of_table(self) -> pa.Table | None:
         """Read the snapshot's files."""
-        files, replaces = shown_files(self._prepared)
-        parts = [self._writer.staged.rows(file).replace_schema_metadata() for file in files]
-        if self._read is not None and not replaces:
-            parts.insert(0, self._of_snapshot(self._read))
-        if not parts:
-            return pa.schema([]).empty_table()
-        rows = pa.concat_tables(parts, promote_options="permissive")
-        return latest_rows(rows, self._writer.key) if files and self._writer.key else rows
-
-    def _of_snapshot(self, version: Version) -> pa.Table:
-        table = version.table
+        if self._read is None:
+            return None
+        table = self._read.table
         if self._snapshot is None:
             return table.schema().as_arrow().empty_table().replace_schema_metadata()
         with reading(self.place):
@@ -62,7 +54,7 @@ def rows_of(writer: Writer, cut: SinkCut | None) -> PublishedRows:
             raise NotFound(f"there is no table at {writer.lake.place} yet: it is made with the first rows")
         return IcebergRows(writer, version, version.current)
     head = cut.snapshot.head
-    batches = tuple(batch for batch in cut.batches if batch.files or batch.replaces)
+    batches = batches_with_rows(cut.batches)
     if version is None:
         if head is not None:
             raise Corrupt(f"there is no table at {writer.lake.place}: it was removed, and the rows with it")

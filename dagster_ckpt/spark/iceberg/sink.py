@@ -11,7 +11,6 @@ from pyiceberg.table import Table
 
 from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.core.ids import BatchId
-from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.spark.iceberg.catalogs import identifier_of, settings_of
@@ -25,22 +24,19 @@ from dagster_ckpt.spark.iceberg.columns import (
 from dagster_ckpt.spark.iceberg.fork import fork
 from dagster_ckpt.spark.iceberg.garbage import Garbage, ReadManifests
 from dagster_ckpt.spark.iceberg.lake import Lake, reading
+from dagster_ckpt.spark.iceberg.marks import Mark
 from dagster_ckpt.spark.iceberg.publish import Writer
 from dagster_ckpt.spark.iceberg.read import rows_of
-from dagster_ckpt.spark.iceberg.roll_back import roll_back, why_not
+from dagster_ckpt.spark.iceberg.roll_back import roll_back, way_to
 from dagster_ckpt.spark.iceberg.staged import staged_files
 from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.log_table import LogTableSink, why_not
 from dagster_ckpt.spark.sink.port import (
-    AlreadyPublished,
-    AttemptId,
     LaterRows,
-    Published,
     RolledBack,
-    Sink,
     SinkContext,
     SinkCut,
     SinkDescription,
-    SinkPosition,
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import stage_rows
@@ -52,7 +48,7 @@ if TYPE_CHECKING:
 _PART = "_dagster_ckpt_part_"
 
 
-class IcebergSink(Sink):
+class IcebergSink(LogTableSink[Writer]):
     """An Iceberg table of any catalog that pyiceberg knows."""
 
     kind: ClassVar[str] = "iceberg"
@@ -85,13 +81,10 @@ class IcebergSink(Sink):
         """The catalog and the table's name in it."""
         return self._lake.place
 
-    def position(self) -> SinkPosition | None:
-        """Return the newest mark of the table's snapshots."""
+    def newest_mark(self) -> Mark | None:
+        """Return the newest mark in the table's snapshots."""
         version = self._lake.load()
-        if version is not None and version.mark is not None:
-            return version.mark.position()
-        owner = self._writer.owner()
-        return None if owner is None else owner.position
+        return None if version is None else version.mark
 
     # --- rows -------------------------------------------------------------------------------------------------
 
@@ -132,31 +125,16 @@ class IcebergSink(Sink):
             partition_by=[f"{_PART}{number}" for number in range(len(parts))],
         )
 
-    def flush(self, batches: Sequence[PreparedBatch]) -> None:
-        """Wait until the staged files are on disk, or in the table's object store."""
-        self._staged.flush([file for batch in batches for file in batch.files])
-
-    def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
-        """Make the batches visible in one snapshot."""
-        self._staged.upload(file for batch in batches for file in batch.files)
-        attempt = AttemptId(permit.lineage, permit.epoch)
-        return self._writer.publish(attempt, batches, permit.checkpoint_id)
-
     # --- attempts ---------------------------------------------------------------------------------------------
-
-    def take_over(self) -> None:
-        """Commit no rows: from here on older attempts are refused by the catalog."""
-        self._writer.take_over(self._context.attempt())
 
     def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
         """Go back to the snapshot of a cut, and add what it had prepared."""
-        if cut is not None:
-            self._staged.upload(file for batch in cut.batches for file in batch.files)
+        self._upload_cut(cut)
         return roll_back(self._writer, self._context.attempt(), cut, later)
 
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Return what is gone, or whose rows would leave."""
-        return why_not(self._writer, cut)
+        return why_not(lambda: way_to(self._writer, self._lake.load(), cut))
 
     def fork(self, cut: SinkCut) -> str:
         """Begin with the rows of a cut of another Iceberg table."""

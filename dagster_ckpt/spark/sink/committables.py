@@ -44,6 +44,23 @@ class PreparedBatch(Record):
     """Output mode *complete*: these rows are all there are, earlier ones go."""
 
 
+def from_last_replacing(batches: Sequence[PreparedBatch]) -> tuple[Sequence[PreparedBatch], bool]:
+    """Return the batches from the last one that replaces all rows, and whether there is one."""
+    last = max((index for index, batch in enumerate(batches) if batch.replaces), default=None)
+    return (batches, False) if last is None else (batches[last:], True)
+
+
+def shown_files(batches: Sequence[PreparedBatch]) -> tuple[list[TableFile], bool]:
+    """Return the files whose rows are there in the end, and whether they are all there is."""
+    shown, replaces = from_last_replacing(batches)
+    return [file for batch in shown for file in batch.files], replaces
+
+
+def batches_with_rows(batches: Sequence[PreparedBatch]) -> tuple[PreparedBatch, ...]:
+    """Return the batches by which a table changes: those with rows, and those that replace all rows."""
+    return tuple(batch for batch in batches if batch.files or batch.replaces)
+
+
 def prepared_folder(stage_dir: Path) -> Path:
     """Folder of a sink's prepared batches in its stage's working directory."""
     return StageDirectory(stage_dir).prepared

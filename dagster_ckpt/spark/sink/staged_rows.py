@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.channel.schema import arrow_schema, conformed, parsed_schema
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, from_last_replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,9 +25,8 @@ class StagedRows:
     """
 
     def __init__(self, folder: Path, batches: Sequence[PreparedBatch]) -> None:
-        newest = max((i for i, batch in enumerate(batches) if batch.replaces), default=None)
-        self.replaces = newest is not None
-        self.batches = tuple(batches if newest is None else batches[newest:])
+        shown, self.replaces = from_last_replacing(batches)
+        self.batches = tuple(shown)
         self._files = tuple((file, folder / file.staged) for batch in self.batches for file in batch.files)
         for file, path in self._files:
             if not path.exists():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.sink.committables import batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import refuse_fenced
 from dagster_ckpt.spark.sql.history import Way, way
@@ -40,7 +41,7 @@ class Origin:
         tree = self.positions.tree(connection)
         shown = now.head if now is not None else None
         wanted = cut.snapshot.head
-        if any(batch.files or batch.replaces for batch in cut.batches):
+        if batches_with_rows(cut.batches):
             wanted = int(cut.checkpoint_id)
             if wanted != shown and wanted not in tree:
                 raise InvalidRequest(

@@ -9,11 +9,11 @@ from typing import assert_never
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.files import classified, link_or_copy
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, from_last_replacing
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
 from dagster_ckpt.spark.table.buckets import located_versions, touched_buckets, write_versions
 from dagster_ckpt.spark.table.log import Table, refuse_fenced
-from dagster_ckpt.spark.table.publish import begin_and_finish, from_last_replacing, locate_hidden
+from dagster_ckpt.spark.table.publish import begin_and_finish, locate_hidden
 from dagster_ckpt.spark.table.records import (
     SEED,
     Append,

@@ -13,7 +13,7 @@ from typing import assert_never
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.files import classified, flush_to_disk, move_whole
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, from_last_replacing
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
 from dagster_ckpt.spark.table.buckets import located_versions, show_versions, touched_buckets, write_versions
 from dagster_ckpt.spark.table.log import Table, refuse_fenced, refuse_half_rolled_back, refuse_written_through
@@ -141,12 +141,6 @@ def new_record(
         replaces=replaces,
         row_schema=row_schema if replaces else merged(before_schema, row_schema),
     )
-
-
-def from_last_replacing(batches: Sequence[PreparedBatch]) -> tuple[Sequence[PreparedBatch], bool]:
-    """Return the batches from the last one that replaces all rows, and whether there is one."""
-    last = max((index for index, batch in enumerate(batches) if batch.replaces), default=None)
-    return (batches, False) if last is None else (batches[last:], True)
 
 
 def _schema_of(table: Table, number: int | None) -> str:

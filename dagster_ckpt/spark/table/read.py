@@ -15,13 +15,18 @@ import pyarrow as pa
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.channel.schema import arrow_schema, parsed_schema
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.committables import (
+    PreparedBatch,
+    TableFile,
+    batches_with_rows,
+    from_last_replacing,
+)
 from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.port import SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.table.buckets import concatenated, located_versions, read_file
 from dagster_ckpt.spark.table.log import Table
-from dagster_ckpt.spark.table.publish import from_last_replacing, locate_hidden
+from dagster_ckpt.spark.table.publish import locate_hidden
 from dagster_ckpt.spark.table.records import BUCKET_COLUMN, Append, BucketVersion, PublishRecord, Upsert
 from dagster_ckpt.spark.table.roll_back import refuse_another_publish, unique_files
 
@@ -107,7 +112,7 @@ def shown_now(table: Table) -> Shown:
 
 def shown_at(table: Table, cut: SinkCut) -> Shown:
     """Return the state of a cut. Raises Corrupt where it can no longer be told, or is another history's."""
-    batches = tuple(batch for batch in cut.batches if batch.files or batch.replaces)
+    batches = batches_with_rows(cut.batches)
     published = table.record(cut.checkpoint_id) if batches else None
     if published is not None:
         refuse_another_publish(table, published, cut)

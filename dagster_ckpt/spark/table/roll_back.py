@@ -16,14 +16,13 @@ from typing import assert_never
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.files import classified, flush_to_disk, move_whole
-from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.committables import TableFile, from_last_replacing
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, SinkCut
 from dagster_ckpt.spark.table.buckets import located_versions, show_versions
 from dagster_ckpt.spark.table.log import Table, refuse_fenced, refuse_written_through
 from dagster_ckpt.spark.table.publish import (
     check_versions,
     finish_begun,
-    from_last_replacing,
     locate_hidden,
     make_versions,
     new_record,
