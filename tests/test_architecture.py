@@ -57,7 +57,7 @@ ROOMS = {
     ),
     "testing": room("core errors ports digests runtime spark testing", "pyarrow pytest"),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
-    "page": room("core errors runtime operations page"),
+    "page": room("core errors operations page"),
     "dagster": room(
         "core errors version ports digests runtime adapters authoring spark operations dagster",
         "dagster pydantic pyspark yaml",

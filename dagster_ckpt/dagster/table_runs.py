@@ -13,13 +13,12 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from dagster_ckpt.dagster.jobs.build import clear_errors
 from dagster_ckpt.dagster.jobs.epoch import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import stage_arguments
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, TABLES_OP, op_name
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
+from dagster_ckpt.dagster.pipeline_resources import own_keys
 from dagster_ckpt.dagster.table_assets import changed_event, changed_result
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.spark.stage_report import TableChanged
@@ -66,12 +65,7 @@ def _epoch(
 ) -> Sequence[TableChanged]:
     """Run an epoch in its turn; return the changes of tables, which are materialized by the results of the op."""
     with clear_errors():
-        layers = (
-            coordinator_of(context, pipeline.name).concurrent_runs,
-            concurrent_runs,
-            config.concurrent_runs,
-        )
-        turn = Turn.of(context, pipeline, ConcurrentRuns.of(*layers))
+        turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
         options, settings = config.options(), config.settings()
         arguments = stage_arguments(context, pipeline, config.stages)
         attempt = turn.take(

@@ -89,6 +89,12 @@ class Turn:
             clock=SystemClock(),
         )
 
+    @classmethod
+    def chosen(cls, context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, *more: str) -> Turn:
+        """Return the turn as the resource's ``concurrent_runs`` says, or the last of ``more`` that says anything."""
+        layers = (coordinator_of(context, pipeline.name).concurrent_runs, *more)
+        return cls.of(context, pipeline, ConcurrentRuns.of(*layers))
+
     def take(self, begin: Callable[[Admit], T]) -> T | Skipped:
         """Wait for the turn, then ``begin``, which claims the pipeline; again where another run was faster.
 

@@ -48,6 +48,7 @@ __all__ = [
     "list_pipelines",
     "pipeline_summary",
     "list_snapshots",
+    "snapshots_of",
     "list_storage",
     "snapshot_of_run",
 ]
@@ -149,7 +150,12 @@ def _pipeline(record: CoordinatorRecord) -> PipelineSummary:
 
 def list_snapshots(deployment: Deployment, pipeline: PipelineId) -> tuple[SnapshotSummary, ...]:
     """Return what the pipeline can be restored from, newest first. Raises NotFound, Corrupt, Unavailable."""
-    record = load_record(deployment.store, pipeline)
+    return snapshots_of(load_record(deployment.store, pipeline))
+
+
+def snapshots_of(record: CoordinatorRecord) -> tuple[SnapshotSummary, ...]:
+    """Return the same from a record that was read already."""
+    pipeline = PipelineId(record.pipeline)
     found = [
         *(_summary(entry, pipeline, SnapshotStatus.RETAINED) for entry in record.completed),
         *(_summary(entry, pipeline, SnapshotStatus.SAVEPOINT) for entry in record.savepoints),

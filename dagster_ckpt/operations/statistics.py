@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import SUMMARY_WINDOW, StatisticsSnapshot, snapshot_of
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId
@@ -9,7 +10,7 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.runtime.record_store import RecordStore
 
-__all__ = ["StatisticsSnapshot", "checkpoint_statistics"]
+__all__ = ["StatisticsSnapshot", "checkpoint_statistics", "statistics_of"]
 
 
 def checkpoint_statistics(
@@ -24,7 +25,14 @@ def checkpoint_statistics(
     Rows that a newer version wrote and this one cannot read are left out. Raises NotFound, Corrupt, Unavailable.
     """
     record = load_record(deployment.store, pipeline)
-    rows = RecordStore(deployment.store).statistics(pipeline, limit=window)
+    return statistics_of(deployment, record, window=window, history_size=history_size)
+
+
+def statistics_of(
+    deployment: Deployment, record: CoordinatorRecord, *, window: int, history_size: int
+) -> StatisticsSnapshot:
+    """Return the same for a record that was read already. Raises Unavailable."""
+    rows = RecordStore(deployment.store).statistics(PipelineId(record.pipeline), limit=window)
     return snapshot_of(
         rows.values(),
         counts=record.counts,

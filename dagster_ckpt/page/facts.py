@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
-from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, StatisticsSnapshot, snapshot_of
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, StatisticsSnapshot
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
 from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
-from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, list_snapshots
+from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, snapshots_of
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.records import load_record
-from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.operations.statistics import statistics_of
 
 __all__ = ["CheckpointPage", "Links", "PendingCheckpoint", "StagePosition", "page_facts"]
 
@@ -95,20 +95,21 @@ class CheckpointPage:
 
 
 def page_facts(
-    deployment: Deployment, pipeline: PipelineId, *, now: float, shown: int = SHOWN
+    deployment: Deployment,
+    pipeline: PipelineId,
+    *,
+    now: float,
+    shown: int = SHOWN,
+    with_positions: bool = True,
 ) -> CheckpointPage:
-    """Return what the page shows of a pipeline. Raises NotFound, Corrupt, Unavailable."""
+    """Return what the page shows of a pipeline, from one state of its record. Raises NotFound, Corrupt, Unavailable.
+
+    Without ``with_positions`` no snapshot is read: who looks every second asks the store alone.
+    """
     record = load_record(deployment.store, pipeline)
-    rows = RecordStore(deployment.store).statistics(pipeline, limit=max(WINDOW, shown))
-    statistics = snapshot_of(
-        rows.values(),
-        counts=record.counts,
-        history_size=shown,
-        restored_id=record.restored_id,
-        restored_at=record.restored_at,
-    )
-    restorable = list_snapshots(deployment, pipeline)
-    newest, metadata, unreadable = _newest(deployment, pipeline, restorable)
+    statistics = statistics_of(deployment, record, window=max(WINDOW, shown), history_size=shown)
+    restorable = snapshots_of(record)
+    newest, metadata, unreadable = _newest(deployment, pipeline, restorable if with_positions else ())
     return CheckpointPage(
         pipeline=pipeline,
         now=now,

@@ -58,7 +58,7 @@ def top(work: Work, *, pipeline: str, limit: int, every: float, times: int | Non
 
 
 def _facts(work: Work, pipeline: PipelineId, limit: int) -> CheckpointPage:
-    return page_facts(work.deployment, pipeline, now=time.time(), shown=limit)
+    return page_facts(work.deployment, pipeline, now=time.time(), shown=limit, with_positions=False)
 
 
 def _shown(page: CheckpointPage) -> Group:

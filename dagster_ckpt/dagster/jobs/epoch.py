@@ -28,7 +28,6 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     op_name,
 )
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
 
@@ -149,12 +148,7 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
     )
     def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
         with clear_errors():
-            layers = (
-                coordinator_of(context, pipeline.name).concurrent_runs,
-                concurrent_runs,
-                config.concurrent_runs,
-            )
-            turn = Turn.of(context, pipeline, ConcurrentRuns.of(*layers))
+            turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
             options, settings = config.options(), config.settings()
             attempt = turn.take(
                 lambda admit: PipelineAttempt.of(context, pipeline, options, settings, admit=admit)

@@ -12,7 +12,6 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.settings import word_of
-from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.asset import not_published
 from dagster_ckpt.dagster.events import DagsterEvents, StreamingEvents
 from dagster_ckpt.dagster.jobs.build import one_op_job
@@ -98,12 +97,7 @@ def build_streaming_job(
     """Return the job that runs all stages at once until it is stopped, with checkpoints on a timer."""
 
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
-        layers = (
-            coordinator_of(context, pipeline.name).concurrent_runs,
-            concurrent_runs,
-            config.concurrent_runs,
-        )
-        turn = Turn.of(context, pipeline, ConcurrentRuns.of(*layers))
+        turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
         end = turn.take(lambda admit: _stream(context, pipeline, config, admit))
         if not isinstance(end, Skipped):
             _report(context, end)
