@@ -16,9 +16,11 @@ from dagster_ckpt.operations.contents import prepared_batches_of
 from dagster_ckpt.operations.verify import FileProblem, ProblemKind, Verified
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.table.buckets import located_versions
 from dagster_ckpt.spark.table.log import Table, open_table
 from dagster_ckpt.spark.table.publish import locate_hidden
 from dagster_ckpt.spark.table.records import Append
+from dagster_ckpt.spark.table.version_digests import refuse_other_content
 
 __all__ = ["with_tables"]
 
@@ -42,9 +44,7 @@ def with_tables(verified: Verified, source: StoredSnapshot) -> Verified:
         if isinstance(table.mode, Append):
             problems += _problems(source, stage, cut, table)
         else:
-            remarks.append(
-                f"the table of stage {stage.uid} ({cut.uri}) has a key: its files have no checksums"
-            )
+            problems += _problems_of_versions(source, stage, cut, table)
     return replace(
         verified,
         problems=tuple(sorted((*verified.problems, *problems), key=lambda p: (p.stage, p.path))),
@@ -62,6 +62,32 @@ def _problems(
         yield _problem(stage, cut.uri, ProblemKind.UNREADABLE, str(error))
         return
     for file in {file.name: file for file in (*published, *prepared)}.values():
+        found = _checked(stage, file, table)
+        if found is not None:
+            yield found
+
+
+def _problems_of_versions(
+    source: StoredSnapshot, stage: StageSnapshot, cut: TableSnapshot, table: Table
+) -> Iterator[FileProblem]:
+    """Yield what is wrong with a keyed table's files as the snapshot shows them, and with what it has prepared."""
+    try:
+        record = None if cut.head is None else table.record(cut.head)
+        if cut.head is not None and record is None:
+            raise Corrupt(f"publish {cut.head} is gone from the log of table {table.uri}")
+        prepared = [file for batch in prepared_batches_of(source, stage) for file in batch.files]
+    except Corrupt as error:
+        yield _problem(stage, cut.uri, ProblemKind.UNREADABLE, str(error))
+        return
+    for bucket, version in ({} if record is None else record.versions).items():
+        place = table.paths.version(version.checkpoint_id, bucket)
+        kind = ProblemKind.DAMAGED if place.exists() else ProblemKind.MISSING
+        try:
+            located_versions(table.paths, {bucket: version})
+            refuse_other_content(place)
+        except (Corrupt, OSError) as error:
+            yield _problem(stage, table.paths.bucket(bucket).name, kind, str(error))
+    for file in prepared:
         found = _checked(stage, file, table)
         if found is not None:
             yield found

@@ -20,6 +20,7 @@ from dagster_ckpt.spark.table.log import Table, create_table
 from dagster_ckpt.spark.table.records import Append, PublishRecord, Upsert
 from dagster_ckpt.testing.faulty import Call, FaultyStorage, Operation
 from tests.operations.world import World, data_keys
+from tests.spark.table.tables import PIPELINE, Attempt
 
 T = TypeVar("T")
 ROWS = b"rows of a file"
@@ -122,11 +123,24 @@ def test_a_publish_that_is_gone_is_one_problem_of_its_table(world: World) -> Non
     assert found_with_tables(world, table) == ([(table.uri, "unreadable")], ())
 
 
+def test_the_files_of_a_keyed_table_are_read(world: World) -> None:
+    made = create_table(str(world.folder / "table"), pipeline=PIPELINE, mode=Upsert(keys=("k",), buckets=4))
+    attempt = Attempt(made, world.folder / "stage")
+    attempt.batch([(k, 0) for k in range(4)])
+    attempt.publish(attempt.cut(1))
+    table = attempt.table
+    assert found_with_tables(world, table) == ([], ())
+    table.paths.bucket(1).write_bytes(b"in place: what readers see, and the version it is")
+    table.paths.version(1, 2).unlink()
+    assert found_with_tables(world, table) == (
+        [("part-bucket-00001.parquet", "damaged"), ("part-bucket-00002.parquet", "missing")],
+        (),
+    )
+    table.paths.record(1).unlink()
+    assert found_with_tables(world, table) == ([(table.uri, "unreadable")], ())
+
+
 def test_tables_that_cannot_be_compared_are_named(world: World) -> None:
-    keyed = published(world, mode=Upsert(keys=("k",)))
-    problems, (remark,) = found_with_tables(world, keyed)
-    assert problems == []
-    assert "has a key: its files have no checksums" in remark
     stored = world.checkpoint(2, table=TableSnapshot(uri=str(world.folder / "elsewhere"), head=1))
     found = with_tables(verify_snapshot(stored), stored)
     assert found.is_intact

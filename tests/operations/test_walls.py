@@ -25,9 +25,22 @@ def test_operations_import_no_dagster_no_click_and_no_adapter() -> None:
 def test_looking_and_tidying_load_no_pyspark_and_no_dagster() -> None:
     program = (
         "import sys\n"
-        "from dagster_ckpt.cli.app import main\n"
+        "from tests.cli.reference_page import commands\n"
+        "assert len(commands()) > 10\n"
         "loaded = {name.partition('.')[0] for name in sys.modules}\n"
         "assert not loaded & {'pyspark', 'dagster', 'sqlalchemy'}, loaded & {'pyspark', 'dagster', 'sqlalchemy'}\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_what_is_run_in_loops_loads_no_arrow() -> None:
+    program = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from dagster_ckpt.cli.app import main\n"
+        "for name in ('list', 'show', 'history'):\n"
+        "    assert CliRunner().invoke(main, [name, '--help']).exit_code == 0\n"
+        "assert 'pyarrow' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

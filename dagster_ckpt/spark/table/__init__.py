@@ -7,6 +7,7 @@
 | ``schema`` | which rows it can take beside those it has |
 | ``publish`` | second phase: visible once the checkpoint is complete |
 | ``buckets`` | upsert tables |
+| ``version_digests`` | digests of upsert tables' files |
 | ``log`` | description, state and publish log |
 | ``records`` | what a table persists beside its rows |
 | ``roll_back`` | a table brought to the rows of a cut |

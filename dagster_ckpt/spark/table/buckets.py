@@ -32,6 +32,7 @@ from dagster_ckpt.spark.table.records import (
     Upsert,
 )
 from dagster_ckpt.spark.table.schema import columns
+from dagster_ckpt.spark.table.version_digests import keep_digest, refuse_other_content
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SEAL = b"dagster_ckpt.lineage"
@@ -70,7 +71,8 @@ def write_versions(
         base = bases.get(bucket)
         before = _without_rows(row_schema, rows) if base is None else read_file(base)
         merged = latest_rows(concatenated([before, rows]), mode.keys)
-        _write_whole(merged.replace_schema_metadata(_notes(staged, lineage, row_schema)), target)
+        notes = _notes(staged, lineage, row_schema)
+        _write_whole(merged.replace_schema_metadata(notes), target, is_version=bool(lineage))
 
 
 def merge_into_published(
@@ -93,7 +95,7 @@ def merge_into_published(
 
 
 def located_versions(paths: TablePaths, versions: Mapping[int, BucketVersion]) -> dict[int, Path]:
-    """Return the file of each bucket's version. Raises Corrupt, naming it, when one is gone or another history's."""
+    """Return the file of each version. Raises Corrupt, naming it, when one is gone or another history's."""
     places = {bucket: paths.version(version.checkpoint_id, bucket) for bucket, version in versions.items()}
     for bucket, path in places.items():
         if not path.exists():
@@ -101,6 +103,13 @@ def located_versions(paths: TablePaths, versions: Mapping[int, BucketVersion]) -
         if not _is_shown(paths, bucket, path):  # what readers see was looked at when it was shown
             _refuse_foreign(path, versions[bucket])
     return places
+
+
+def refuse_changed_versions(paths: TablePaths, places: Mapping[int, Path]) -> None:
+    """Raise Corrupt where a version that readers do not see yet is not what was written. Reads all of these."""
+    for bucket, path in places.items():
+        if not _is_shown(paths, bucket, path):
+            refuse_other_content(path)
 
 
 def _is_shown(paths: TablePaths, bucket: int, version: Path) -> bool:
@@ -181,9 +190,11 @@ def read_file(path: Path, names: list[str] | None = None) -> pa.Table:
         raise Corrupt(f"{path} is damaged: {error}; restore another checkpoint") from error
 
 
-def _write_whole(rows: pa.Table, target: Path) -> None:
+def _write_whole(rows: pa.Table, target: Path, *, is_version: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     pq.write_table(rows, temporary)
     flush_to_disk(temporary)
+    if is_version:
+        keep_digest(temporary, target)
     temporary.replace(target)

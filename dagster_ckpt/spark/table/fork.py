@@ -11,7 +11,12 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.files import classified, link_or_copy
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, from_last_replacing
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
-from dagster_ckpt.spark.table.buckets import located_versions, touched_buckets, write_versions
+from dagster_ckpt.spark.table.buckets import (
+    located_versions,
+    refuse_changed_versions,
+    touched_buckets,
+    write_versions,
+)
 from dagster_ckpt.spark.table.log import Table, refuse_fenced
 from dagster_ckpt.spark.table.publish import begin_and_finish, locate_hidden
 from dagster_ckpt.spark.table.records import (
@@ -23,6 +28,7 @@ from dagster_ckpt.spark.table.records import (
     Upsert,
 )
 from dagster_ckpt.spark.table.roll_back import unique_files
+from dagster_ckpt.spark.table.version_digests import digest_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +138,13 @@ def _merge_into(
 ) -> dict[int, BucketVersion]:
     """Link or write the target's first version of every bucket, and return it: linked ones stay of their history."""
     versions = located_versions(source.paths, before)
+    refuse_changed_versions(source.paths, versions)
     touched = touched_buckets(source.paths.root, prepared)
     seeds = {bucket: target.paths.version(SEED, bucket) for bucket in {*before, *touched}}
     linked = set(before) - set(touched)
     for bucket in linked:
+        if digest_path(versions[bucket]).exists():
+            link_or_copy(digest_path(versions[bucket]), digest_path(seeds[bucket]))
         link_or_copy(versions[bucket], seeds[bucket])
     merged = {bucket: seeds[bucket] for bucket in touched}
     write_versions(

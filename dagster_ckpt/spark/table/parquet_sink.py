@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 _OLD = "old versions of buckets removed"
 _NOT_MERGED = Upkeep(
     what="small files merged",
-    note="not done for appended rows: readers of the folder would meanwhile find rows twice, or not at all; "
-    "DeltaTable merges them",
+    note="not done for appended rows: readers of the folder would meanwhile find rows twice, or not at all; write to "
+    "a DeltaTable or an IcebergTable, whose small files are merged in one commit",
 )
 
 
@@ -149,7 +149,7 @@ class ParquetSink(Sink):
 
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Find out before any table is changed whether this one can show the cut. Raises Corrupt where it cannot."""
-        check_roll_back(self.table, cut, self._context.attempt())
+        check_roll_back(self.table, cut, self._context.attempt(), reads_all=True)
         return ""
 
     def has_published(self, checkpoint_id: int) -> bool:
@@ -171,7 +171,7 @@ class ParquetSink(Sink):
         """Return whether the files of the cut are there: nobody but us removes them."""
         named = f"rows of checkpoint {cut.checkpoint_id} in table {self.place}"
         try:
-            check_roll_back(open_table(self.place), cut, self._context.attempt())
+            check_roll_back(open_table(self.place), cut, self._context.attempt(), reads_all=False)
         except NotFound as error:
             is_empty = cut.snapshot.head is None and not cut.batches
             return (

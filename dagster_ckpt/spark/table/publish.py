@@ -15,7 +15,13 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.files import classified, flush_to_disk, move_whole
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, from_last_replacing
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
-from dagster_ckpt.spark.table.buckets import located_versions, show_versions, touched_buckets, write_versions
+from dagster_ckpt.spark.table.buckets import (
+    located_versions,
+    refuse_changed_versions,
+    show_versions,
+    touched_buckets,
+    write_versions,
+)
 from dagster_ckpt.spark.table.log import Table, refuse_fenced, refuse_half_rolled_back, refuse_written_through
 from dagster_ckpt.spark.table.records import (
     Append,
@@ -202,27 +208,34 @@ def make_versions(table: Table, record: PublishRecord) -> None:
     mine = [bucket for bucket, number in record.buckets.items() if number == record.checkpoint_id]
     targets = {bucket: table.paths.version(record.checkpoint_id, bucket) for bucket in mine}
     missing = {bucket for bucket, path in targets.items() if not path.exists()}
+    bases = located_versions(table.paths, {b: before[b] for b in missing if b in before})
+    refuse_changed_versions(table.paths, bases)
     write_versions(
         table.paths.root,
         table.mode,
         files=record.files,
-        bases=located_versions(table.paths, {b: before[b] for b in missing if b in before}),
+        bases=bases,
         targets=targets,
         lineage=record.lineage,
         row_schema=record.row_schema,
     )
 
 
-def check_versions(table: Table, record: PublishRecord) -> None:
-    """Raise Corrupt, naming the file, where a bucket version of a publish is gone and cannot be made again."""
+def check_versions(table: Table, record: PublishRecord, *, reads_all: bool) -> None:
+    """Raise Corrupt, naming the file, where a bucket version of a publish is gone and cannot be made again.
+
+    ``reads_all``: also where one that readers do not see is not what was written.
+    """
     number = record.checkpoint_id
     missing = {b for b, n in record.buckets.items() if n == number and not table.paths.version(n, b).exists()}
     versions = {bucket: version for bucket, version in record.versions.items() if bucket not in missing}
     if missing:
         touched_buckets(table.paths.root, record.files)
         before = {} if record.replaces else _versions_of(table, record.parent)
-        located_versions(table.paths, {bucket: before[bucket] for bucket in missing if bucket in before})
-    located_versions(table.paths, versions)
+        versions |= {bucket: before[bucket] for bucket in missing if bucket in before}
+    places = located_versions(table.paths, versions)
+    if reads_all:
+        refuse_changed_versions(table.paths, places)
 
 
 def _versions_of(table: Table, number: int | None) -> dict[int, BucketVersion]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dagster_ckpt.core.model import TableSnapshot
@@ -14,6 +14,7 @@ from dagster_ckpt.spark.table.records import (
     PublishRecord,
     TableState,
 )
+from dagster_ckpt.spark.table.version_digests import digest_path
 
 _MERGE_FROM = 256
 """Older publish records are merged into one when there are this many: merging rewrites a long list of files.
@@ -32,7 +33,7 @@ def collect_garbage(table: Table, needed: Sequence[TableSnapshot], waiting: Sequ
         kept = _kept(table, lineage, heads={s.head for s in needed if s.head is not None})
         unpublished = {Path(file.staged).parent.name for batch in waiting for file in batch.files}
         return (
-            remove_files(_versions_superseded(table, lineage, kept))
+            _remove_versions(_versions_superseded(table, lineage, kept))
             + _remove_staged(table, state, lineage, needed=batches, waiting=unpublished)
             + _merge_older(table, lineage, kept)
         )
@@ -55,8 +56,17 @@ def remove_superseded(table: Table, needed: Sequence[TableSnapshot]) -> list[tup
     """Remove them, while nobody publishes; return what went, with sizes."""
     with table.locked(), classified(f"removing old versions of table {table.uri}"):
         gone = [(path, path.stat().st_size) for path in superseded(table, needed)]
-        remove_files(path for path, _ in gone)
+        _remove_versions(path for path, _ in gone)
         return gone
+
+
+def _remove_versions(versions: Iterable[Path]) -> int:
+    """Remove bucket versions, each before its digest: one without it would be taken for an older release's."""
+    removed = 0
+    for version in versions:
+        removed += remove_files([version])
+        remove_files([digest_path(version)])
+    return removed
 
 
 def _kept(table: Table, lineage: Sequence[PublishRecord], *, heads: Collection[int]) -> list[PublishRecord]:

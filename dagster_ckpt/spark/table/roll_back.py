@@ -18,7 +18,7 @@ from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.files import classified, flush_to_disk, move_whole
 from dagster_ckpt.spark.sink.committables import TableFile, from_last_replacing
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, SinkCut
-from dagster_ckpt.spark.table.buckets import located_versions, show_versions
+from dagster_ckpt.spark.table.buckets import located_versions, refuse_changed_versions, show_versions
 from dagster_ckpt.spark.table.log import Table, refuse_fenced, refuse_written_through
 from dagster_ckpt.spark.table.publish import (
     check_versions,
@@ -69,8 +69,11 @@ def roll_back(
                 assert_never(later_rows)
 
 
-def check_roll_back(table: Table, cut: SinkCut | None, attempt: AttemptId) -> None:
-    """Raise what ``roll_back`` to this cut would raise; nothing is changed, so other tables can be asked as well."""
+def check_roll_back(table: Table, cut: SinkCut | None, attempt: AttemptId, *, reads_all: bool) -> None:
+    """Raise what ``roll_back`` to this cut would raise; nothing is changed, so other tables can be asked as well.
+
+    ``reads_all``: the content of bucket versions as well, which takes as long as reading them.
+    """
     if cut is None:
         return
     state = table.state()
@@ -80,7 +83,7 @@ def check_roll_back(table: Table, cut: SinkCut | None, attempt: AttemptId) -> No
         if isinstance(table.mode, Append):
             locate_hidden(table, target.files)
         elif target.record is not None:
-            check_versions(table, target.record)
+            check_versions(table, target.record, reads_all=reads_all)
 
 
 @contextmanager
@@ -92,8 +95,8 @@ def _histories_told(state: TableState, cut: SinkCut | None) -> Iterator[None]:
         if cut is None or not cut.lineages or state.head_lineage in ("", *cut.lineages):
             raise
         raise Corrupt(
-            f"{error}. The snapshot is of another history than the table's rows ({state.head_lineage}): do checkpoint "
-            "storage and table belong together?"
+            f"{error}. The snapshot is of another history than the table's rows ({state.head_lineage}): do "
+            "coordinator store, checkpoint storage and table belong together?"
         ) from error
 
 
@@ -205,6 +208,7 @@ def _converge(table: Table, state: TableState, target: _Target, attempt: Attempt
     if target.record is not None:
         make_versions(table, table.add_record(target.record))
     versions = located_versions(table.paths, target.versions)
+    refuse_changed_versions(table.paths, versions)
     update = {
         "epoch": attempt.epoch,
         "lineage": attempt.lineage,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +27,7 @@ from dagster_ckpt.spark.table.records import (
 )
 from dagster_ckpt.spark.table.retention import collect_garbage
 from dagster_ckpt.spark.table.roll_back import check_roll_back, roll_back
+from dagster_ckpt.spark.table.version_digests import digest_path
 from dagster_ckpt.testing.faults import SimulatedCrash
 from tests.spark.crashing import crash_before_change, crashes_at_every_change
 from tests.spark.table.tables import (
@@ -37,6 +41,7 @@ from tests.spark.table.tables import (
     roll_back_to,
     rows_of,
     sink_cut,
+    sink_of,
 )
 
 MODES = [pytest.param(Append(), id="append"), pytest.param(Upsert(keys=("k",), buckets=3), id="upsert")]
@@ -292,8 +297,48 @@ def test_garbage_collection_removes_superseded_versions_and_old_committables(tmp
     last = attempt.cut(6)
     assert collect(attempt, [last.snapshot]) > 0
     assert len(list((tmp_path / "table").rglob("versions/*/*.parquet"))) == 1
+    assert len(list((tmp_path / "table").rglob("versions/*/*.digest"))) == 1
     assert list((tmp_path / "table").rglob("staged/1/batch-*")) == []
     assert rows_of(tmp_path / "table") == [(1, 5)]
+
+
+@pytest.mark.parametrize("what", ["rewritten", "its digest damaged"])
+def test_a_version_that_was_changed_is_not_shown_again(tmp_path: Path, what: str) -> None:
+    attempt = new_attempt(tmp_path, Upsert(keys=("k",), buckets=1))
+    attempt.batch([(1, 10)])
+    first = attempt.cut(1)
+    attempt.publish(first)
+    attempt.batch([(1, 20)])
+    attempt.publish(attempt.cut(2))
+    earlier = attempt.table.paths.version(1, 0)
+    if what == "rewritten":
+        table = pq.read_table(earlier)
+        pq.write_table(table.set_column(1, "v", pa.array([11])), earlier)
+        said = "is not as it was written"
+    else:
+        digest_path(earlier).write_text("nothing")
+        said = "is damaged"
+    restored(attempt.table, first, tmp_path / "stage-2", epoch=2)
+    cut = sink_cut(first, tmp_path / "stage-2")
+    with pytest.raises(Corrupt, match=said):
+        sink_of(attempt.table, 2).cannot_roll_back(cut)
+    assert sink_of(attempt.table, 2).pins(cut)[0].is_there, "who asks every hour reads no whole table"
+    with pytest.raises(Corrupt, match=said):
+        roll_back_to(attempt.table, first, tmp_path / "stage-2", epoch=2)
+    assert rows_of(tmp_path / "table") == [(1, 20)]
+
+
+def test_a_version_of_before_digests_were_kept_is_shown(tmp_path: Path) -> None:
+    attempt = new_attempt(tmp_path, Upsert(keys=("k",), buckets=1))
+    attempt.batch([(1, 10)])
+    first = attempt.cut(1)
+    attempt.publish(first)
+    attempt.batch([(1, 20)])
+    attempt.publish(attempt.cut(2))
+    digest_path(attempt.table.paths.version(1, 0)).unlink()
+    restored(attempt.table, first, tmp_path / "stage-2", epoch=2)
+    roll_back_to(attempt.table, first, tmp_path / "stage-2", epoch=2)
+    assert rows_of(tmp_path / "table") == [(1, 10)]
 
 
 def test_a_long_publish_log_is_merged_and_the_rows_stay_tellable(tmp_path: Path) -> None:
@@ -399,7 +444,7 @@ def test_where_rows_are_gone_a_snapshot_of_another_history_is_named(tmp_path: Pa
     foreign = replace(sink_cut(cut, attempt.stage_dir), lineages=frozenset({"theirs"}))
     for file in (tmp_path / "table").glob("part-*.parquet"):
         file.unlink()
-    for act in (roll_back, check_roll_back):
+    for act in (roll_back, partial(check_roll_back, reads_all=False)):
         with pytest.raises(
             Corrupt, match=f"is gone.*another history .*{LINEAGE}.*checkpoint storage and table"
         ):
