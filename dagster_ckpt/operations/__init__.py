@@ -19,6 +19,7 @@ keys of state, and for nothing else.
 | ``preview`` | what a restore would do, and why it is refused |
 | ``preview_hooks`` | what it would do with the states of hooks |
 | ``preview_tables`` | what it would do to the tables |
+| ``preview_sources`` | how far behind sources would be, and whether they could read on |
 | ``load_table`` | a sink's published table, loaded |
 | ``export`` | a snapshot copied to another storage, self-contained |
 | ``registration`` | how a savepoint from elsewhere enters the coordinator's record; import |

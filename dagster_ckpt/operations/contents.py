@@ -14,6 +14,7 @@ from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
 from dagster_ckpt.core.storage import StoredObject
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.runtime.shared_files import handles_of_subtasks
+from dagster_ckpt.spark.directories import PLAN
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.snapshot.checkpoint_files import OffsetRecord, Unreadable, read_offset
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
@@ -26,6 +27,7 @@ __all__ = [
     "missing_files",
     "operators_of",
     "prepared_batches_of",
+    "readers_of",
     "require_stage",
 ]
 
@@ -171,6 +173,17 @@ def _operator(
         )
     except (IndexError, ValueError, AttributeError):
         return None  # a newer Spark describes operators in another way: the state itself is still readable
+
+
+def readers_of(source: StoredSnapshot, snapshot: StageSnapshot) -> dict[str, str]:
+    """Return, by the number Spark has for a source, the stage of the chain that reads it; empty outside of a chain."""
+    try:
+        entry = next((entry for entry in source.entries(snapshot) if entry.path == PLAN), None)
+        plan = {} if entry is None else parse_json(source.read(snapshot, entry))
+    except (ValueError, NotFound, Corrupt):
+        return {}  # it is for people only: the restore itself compares it
+    stages = plan.get("stages", ()) if isinstance(plan, dict) else ()
+    return {str(number): str(stage) for number, stage in enumerate(stages)}
 
 
 def prepared_batches_of(source: StoredSnapshot, snapshot: StageSnapshot) -> tuple[PreparedBatch, ...]:

@@ -15,6 +15,7 @@ from dagster_ckpt.operations.load_table import Coordinator, cut_of, open_sink
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
+from dagster_ckpt.spark.source.pins import SourcePins
 
 __all__ = ["NEAR_DAYS", "restorability"]
 
@@ -28,8 +29,8 @@ def restorability(
 ) -> tuple[Horizon, ...]:
     """Return for how long each retained checkpoint and savepoint can be restored, newest first; changes nothing.
 
-    Its files in storage and the rows of its sinks are looked at. What its sources read again is not asked for: how long
-    a topic or a folder keeps it, only those know. Raises NotFound, Corrupt for the record, Unavailable.
+    Its files in storage, the rows of its sinks and what its sources would read again are looked at: files, and topics
+    where the source says where they are (``reads``). Raises NotFound, Corrupt for the record, Unavailable.
     """
     deployment = coordinator.deployment(pipeline)
     entries = entries_of(load_record(deployment.store, pipeline.name))
@@ -38,13 +39,17 @@ def restorability(
         for uid, stage in pipeline.stages.items()
         if stage.table is not None
     }
+    sources = SourcePins(pipeline)
     newest_first = sorted(entries, key=lambda entry: entry.checkpoint_id, reverse=True)
     return tuple(
-        horizon_of(entry.known.key, tuple(_pins(deployment, entry, sinks)), now=now) for entry in newest_first
+        horizon_of(entry.known.key, tuple(_pins(deployment, entry, sinks, sources)), now=now)
+        for entry in newest_first
     )
 
 
-def _pins(deployment: Deployment, entry: CompletedRecord, sinks: dict[str, Sink]) -> Iterator[Pin]:
+def _pins(
+    deployment: Deployment, entry: CompletedRecord, sinks: dict[str, Sink], sources: SourcePins
+) -> Iterator[Pin]:
     storage = deployment.open_storage(entry.location.base_uri)
     try:
         source = open_snapshot(storage, entry.location.folder, recorded=entry.metadata_checksum)
@@ -56,6 +61,7 @@ def _pins(deployment: Deployment, entry: CompletedRecord, sinks: dict[str, Sink]
         name = f"{len(missing)} files of {entry.location.uri}, first {sentence}"
         yield Pin(what=name, is_there=False, advice=_FROM_BACKUP)
     yield from _of_tables(source, sinks)
+    yield from sources.of(source)
 
 
 def _of_tables(source: StoredSnapshot, sinks: dict[str, Sink]) -> Iterator[Pin]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.chains import with_kept_chains
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
@@ -30,16 +31,21 @@ from dagster_ckpt.core.restore.matching import (
 from dagster_ckpt.core.restore.point import ByUri
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
-from dagster_ckpt.operations.contents import missing_files, operators_of
+from dagster_ckpt.operations.contents import missing_files, operators_of, readers_of
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.offsets import OffsetStep, step_between
 from dagster_ckpt.operations.preview_hooks import HookPreview, preview_hooks
-from dagster_ckpt.operations.preview_tables import TableFate, TablePlan, TablePreview, preview_table
+from dagster_ckpt.operations.preview_sources import preview_sources
+from dagster_ckpt.operations.preview_tables import TableFate, TablePreview, preview_table, table_plan
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.runtime.restore_facts import facts_of
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
+from dagster_ckpt.spark.source.lag import SourceLag
+
+if TYPE_CHECKING:
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 __all__ = [
     "Replay",
@@ -117,6 +123,8 @@ class RestorePreview:
     tables: tuple[TablePreview, ...]
     schemas: tuple[SchemaMismatch, ...]
     hooks: tuple[HookPreview, ...] = ()
+    positions: tuple[SourceLag, ...] = ()
+    """Where sources would read on in their topics."""
 
     @property
     def is_possible(self) -> bool:
@@ -136,14 +144,15 @@ def preview_restore(
     *,
     graph: PipelineGraph | None = None,
     hooks: Sequence[str] | None = None,
+    code: CheckpointedPipeline | None = None,
     snapshot_of: PipelineId | None = None,
 ) -> RestorePreview:
     """Say what starting ``pipeline`` with ``options`` would do.
 
     ``graph`` is the pipeline as its code has it now; without it, as it last ran. ``hooks`` are the uids of its hooks;
-    without them their states are not compared. ``snapshot_of`` is the pipeline a
-    key in ``restore_from`` belongs to (a fork; default: ``pipeline``). Raises NotFound, Corrupt and InvalidRequest for
-    a restore point that cannot be opened at all, Unavailable.
+    without them their states are not compared. ``code`` is the pipeline itself, whose sources are asked whether they
+    can read on. ``snapshot_of`` is the pipeline a key in ``restore_from`` belongs to (a fork; default: ``pipeline``).
+    Raises NotFound, Corrupt and InvalidRequest for a restore point that cannot be opened at all, Unavailable.
     """
     found = find_snapshot(deployment, options.restore_from, snapshot_of or pipeline)
     record = _record_or_empty(deployment, pipeline)
@@ -157,13 +166,15 @@ def preview_restore(
         refusals.append(str(error))
     matched_hooks, hook_refusal = preview_hooks(hooks, found.stored.metadata, options)
     refusals += hook_refusal
+    sources = preview_sources(found.stored.metadata, code)
+    refusals += sources.refusals
     stages = _matched(wanted, found.stored.metadata)
     matches = stages.matches if stages is not None else ()
     refusals += [reason for match in matches if (reason := other_inputs(match))]
     tables = [
         preview
         for match in matches
-        if (preview := preview_table(found.stored, match.snapshot, _table_plan(options))) is not None
+        if (preview := preview_table(found.stored, match.snapshot, table_plan(options))) is not None
     ]
     refusals += [
         f"table {t.uri} of stage {t.stage!r}: {t.message}" for t in tables if t.fate is TableFate.IMPOSSIBLE
@@ -173,13 +184,14 @@ def preview_restore(
         snapshot=found.stored.describe(),
         uri=found.location.uri,
         refusals=tuple(dict.fromkeys(refusals)),
-        warnings=tuple(_warnings(found, tables, graph)),
+        warnings=(*_warnings(found, tables, graph), *sources.warnings),
         compared_with=now.name,
         stages=tuple(_stages(stages, found.stored.metadata)),
-        replay=tuple(_replay(wanted, matches, now)),
+        replay=tuple(_replay(wanted, matches, now, found.stored)),
         tables=tuple(tables),
         schemas=tuple(_schemas(found.stored, matches, now)),
         hooks=matched_hooks,
+        positions=sources.lags,
     )
 
 
@@ -241,12 +253,6 @@ def _matched(graph: PipelineGraph, metadata: CheckpointMetadata) -> MatchedStage
         return match_stages(graph, metadata, non_restored=NonRestoredState.SKIP)
     except InvalidRequest:
         return None  # it is among the refusals
-
-
-def _table_plan(options: RestoreOptions) -> TablePlan:
-    if options.fork:
-        return TablePlan.FORK
-    return TablePlan.ROLL_BACK if options.roll_back_tables else TablePlan.KEEP_LATER_ROWS
 
 
 def _warnings(found: FoundSnapshot, tables: list[TablePreview], graph: PipelineGraph | None) -> Iterator[str]:
@@ -339,18 +345,20 @@ class _Now:
         return None if saved is None else (saved.batch_id, saved.offsets)
 
 
-def _replay(graph: PipelineGraph, matches: tuple[StageMatch, ...], now: _Now) -> Iterator[Replay]:
+def _replay(
+    graph: PipelineGraph, matches: tuple[StageMatch, ...], now: _Now, stored: StoredSnapshot
+) -> Iterator[Replay]:
     sources = {stage.uid for stage in graph.sources}
     for match in matches:
         if match.uid not in sources:
             continue
-        current = now.position(match.uid) or now.position(match.snapshot.uid)
-        batch, offsets = current or (None, {})
         saved = match.snapshot
+        batch, offsets = now.position(match.uid) or now.position(saved.uid) or (None, {})
         batches = None if batch is None else batch - (-1 if saved.batch_id is None else saved.batch_id)
+        readers = readers_of(stored, saved)
         for source in dict.fromkeys([*saved.offsets, *offsets]):
             step = step_between(source, saved.offsets.get(source), offsets.get(source))
-            yield Replay(stage=match.uid, step=step, batches=batches)
+            yield Replay(stage=readers.get(source, match.uid), step=step, batches=batches)
 
 
 def _schemas(source: StoredSnapshot, matches: tuple[StageMatch, ...], now: _Now) -> Iterator[SchemaMismatch]:

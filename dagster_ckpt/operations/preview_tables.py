@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
+from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import CheckpointError, NotFound
 from dagster_ckpt.operations.contents import prepared_batches_of
@@ -20,7 +21,7 @@ from dagster_ckpt.spark.table.records import (
     Upsert,
 )
 
-__all__ = ["TableFate", "TablePlan", "TablePreview", "preview_table"]
+__all__ = ["TableFate", "TablePlan", "TablePreview", "preview_table", "table_plan"]
 
 
 class TablePlan(StrEnum):
@@ -29,6 +30,13 @@ class TablePlan(StrEnum):
     ROLL_BACK = "roll_back"
     KEEP_LATER_ROWS = "keep_later_rows"
     FORK = "fork"
+
+
+def table_plan(options: RestoreOptions) -> TablePlan:
+    """Return what a restore with these options does to tables."""
+    if options.fork:
+        return TablePlan.FORK
+    return TablePlan.ROLL_BACK if options.roll_back_tables else TablePlan.KEEP_LATER_ROWS
 
 
 class TableFate(StrEnum):

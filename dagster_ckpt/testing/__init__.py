@@ -8,6 +8,7 @@ Everything docs/reference/testing.md names can be imported from here; a name is 
 | ``barriers`` | ``BarrierHarness``: the input side of one stage, its channels played by the test |
 | ``subtask`` | ``SubtaskHarness``: the stage's side of a checkpoint, and the notices it hears |
 | ``memory`` | store and storage in memory; they pass the contract suites of the real ones |
+| ``topics`` | ``MemoryTopics``: topics that a source reads, their records expired by the test |
 | ``faults`` | calls that fail, vanish, hang or end the process |
 | ``faulty`` | the wrappers those faults work through |
 | ``clock`` | ``ManualClock``: time stands still until the test moves it |
@@ -48,6 +49,7 @@ _HOMES: dict[str, str] = {
     # stand-ins
     "MemoryCoordinatorStore": "testing.memory",
     "MemoryCheckpointStorage": "testing.memory",
+    "MemoryTopics": "testing.topics",
     "FaultyStore": "testing.faulty",
     "FaultyStorage": "testing.faulty",
     "UnreliableStore": "testing.faults",

@@ -33,6 +33,9 @@ def test_old_versions_go_and_every_retained_cut_can_be_restored(world: World) ->
     assert planned == done
     assert (done.sink, done.problem, done.done[0].files) == ("totals", "", 2)
     assert {int(path.parent.name) for path in versions.glob("*/*")} == {2, 3, 4, 5}
+    assert len(list(versions.glob("*/*.digest"))) == len(list(versions.glob("*/*.parquet"))), (
+        "digests go with them"
+    )
     stage = world.folder / "again"
     restored(run.attempt.table, cuts[3], stage, epoch=2)
     roll_back_to(run.attempt.table, cuts[3], stage, epoch=2)
@@ -43,9 +46,15 @@ def test_files_of_appended_rows_stay_and_it_says_why(world: World) -> None:
     run = played(world, Append())
     run.attempt.batch([(1, 1)])
     run.snapshot(1)
+    run.attempt.batch([(2, 2)])
+    run.snapshot(2)
+    root = run.attempt.table.paths.root
+    before = sorted((path.name, path.stat().st_ino) for path in root.glob("*.parquet"))
     [done] = maintain_tables(sales(), Known(world))
     assert "twice" in done.done[0].note
-    assert rows_of(run.attempt.table.paths.root) == [(1, 1)]
+    assert "DeltaTable or an IcebergTable" in done.done[0].note
+    assert sorted((path.name, path.stat().st_ino) for path in root.glob("*.parquet")) == before
+    assert rows_of(root) == [(1, 1), (2, 2)]
 
 
 def test_nothing_is_removed_while_a_retained_snapshot_cannot_be_read(world: World) -> None:

@@ -11,4 +11,5 @@
 | ``matching`` | which saved state goes to which stage |
 | ``finished_state`` | whether finished stages fit the graph |
 | ``horizon`` | for how long a snapshot can still be restored |
+| ``positions`` | positions in topics, judged by what the topics still hold |
 """

@@ -19,6 +19,8 @@ class Pin:
     """Time (seconds since the epoch) after which others may remove it, as things are set; None: no clock does."""
     advice: str = ""
     """What brings it back, or keeps it."""
+    unasked: str = ""
+    """Why nobody could be asked whether it is there; empty: it was looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +45,28 @@ class Horizon:
         """True where it is gone, or may be within so many days."""
         return bool(self.lost) or (self.days is not None and self.days < days)
 
+    @property
+    def unasked(self) -> tuple[Pin, ...]:
+        """What could not be looked at."""
+        return tuple(pin for pin in self.pins if pin.unasked)
+
     def sentence(self) -> str:
         """Return it for people."""
         if self.lost:
             first = self.lost[0]
             return f"{self.key} can no longer be restored: {first.what} is gone. {first.advice}".strip()
+        return self._while_there() + "".join(
+            f". {pin.what} could not be looked at: {pin.unasked}" for pin in self.unasked
+        )
+
+    def brief(self) -> str:
+        """Return it in a word or two, for a column: ``gone``, ``5.2 days``, ``kept``, ``kept?``."""
+        if self.lost:
+            return "gone"
+        left = "kept" if self.days is None else f"{self.days:.1f} days"
+        return f"{left}?" if self.unasked else left
+
+    def _while_there(self) -> str:
         if self.next is None or self.days is None:
             return f"{self.key} can be restored: nothing it needs is removed by a clock"
         left = f"{self.days:.1f} days" if self.days > 0 else "0 days (it may be removed at any time)"

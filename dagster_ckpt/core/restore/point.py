@@ -18,6 +18,7 @@ from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind, Record
 from dagster_ckpt.core.properties import CheckpointProperties
+from dagster_ckpt.core.settings import nearest
 from dagster_ckpt.errors import InvalidRequest, NotFound
 
 _KEY = re.compile(r"(?:(chk|savepoint)-)?([0-9]{1,18})", re.IGNORECASE)
@@ -87,6 +88,9 @@ def parse_restore_point(text: str) -> RestorePoint:
         return ByUri(_folder_uri(text))
     if given.startswith("savepoint-"):
         return ByFolderName(given)
+    meant = nearest(given.lower(), ("latest", "none"))
+    if meant:
+        raise InvalidRequest(f"restore_from {text!r}: did you mean {meant!r}?")
     raise InvalidRequest(f"restore_from {text!r} is not a restore point: {_FORMS}")
 
 

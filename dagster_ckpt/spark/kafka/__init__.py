@@ -1,8 +1,9 @@
-"""A topic of Kafka as a sink: the rows of a checkpoint and the position in one transaction.
+"""A topic of Kafka as a sink: the rows of a checkpoint and the position in one transaction. And topics that are read.
 
 | file | what it owns |
 |---|---|
 | ``sink`` | ``KafkaSink``: the port's steps |
 | ``broker`` | producers, topics and positions of one topic, what Kafka's errors mean |
 | ``messages`` | a row as a message |
+| ``topic_log`` | topics that sources read: their ends, their clocks, a consumer group's offsets |
 """

@@ -48,7 +48,7 @@ class Broker:
         self.topic, self.positions = topic, f"{topic}.dagster_ckpt"
         self.place = f"kafka://{servers}/{topic}"
         self._pipeline = pipeline
-        given = {name: _resolved(name, value) for name, value in options.items()}
+        given = {name: resolved(name, value) for name, value in options.items()}
         self._has_topics = False
         self._client = {**given, "bootstrap.servers": servers}
 
@@ -164,7 +164,8 @@ class Broker:
         raise Unavailable(f"{self.place} did not answer within {SECONDS} s: retry")
 
 
-def _resolved(name: str, value: Any) -> Any:
+def resolved(name: str, value: Any) -> Any:
+    """Return a setting; ``env:NAME`` is the content of that variable. Raises InvalidRequest where it is not set."""
     if not isinstance(value, str) or not value.startswith("env:"):
         return value
     variable = value.removeprefix("env:")

@@ -1,0 +1,11 @@
+"""What sources read again after a restore: is it there, until when, and how far behind its end is a position.
+
+| file | what it owns |
+|---|---|
+| ``port`` | the log of topics that is asked, as a Protocol |
+| ``positions`` | the positions in a snapshot, with the origins of a pipeline that know about them |
+| ``lag`` | how far behind its end a position is |
+| ``files`` | files that a snapshot would read again |
+| ``groups`` | consumer groups that are told the offsets of completed checkpoints |
+| ``pins`` | what a snapshot needs of its sources, and the restore that is refused without it |
+"""

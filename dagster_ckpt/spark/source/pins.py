@@ -1,0 +1,98 @@
+"""Pins of a snapshot on its sources: for the horizon, and for the restore that is refused where they are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.authoring.origins import KafkaTopics
+from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.restore.horizon import Pin
+from dagster_ckpt.core.restore.positions import TopicBounds, lost_positions, topic_pins, unread
+from dagster_ckpt.errors import CheckpointError, InvalidRequest
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.source.files import file_pins
+from dagster_ckpt.spark.source.port import TopicLog
+from dagster_ckpt.spark.source.positions import SourcePosition, source_positions
+from dagster_ckpt.spark.stage_report import Reporter
+
+if TYPE_CHECKING:
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+_UNDECLARED = 'say where it is, @spark_source(reads=KafkaTopics("broker:9092"))'
+
+
+class SourcePins:
+    """Pins of a pipeline's snapshots, the newest first: it knows what came after the others.
+
+    A log is asked once for its ends, and no more once it has not answered.
+    """
+
+    def __init__(self, pipeline: CheckpointedPipeline) -> None:
+        self._pipeline = pipeline
+        self._newest: StoredSnapshot | None = None
+        self._silent: dict[int, str] = {}
+        self._bounds: dict[tuple[int, frozenset[str]], TopicBounds] = {}
+
+    def of(self, snapshot: StoredSnapshot) -> Iterator[Pin]:
+        """Yield what reading on from a snapshot needs of its sources, and until when that is kept."""
+        if self._newest is None:
+            self._newest = snapshot
+        yield from file_pins(snapshot, self._newest)
+        yield from self._of_topics(snapshot.metadata)
+
+    def _of_topics(self, metadata: CheckpointMetadata) -> Iterator[Pin]:
+        for at in source_positions(metadata, self._pipeline):
+            why = _UNDECLARED if at.origin is None else self._silent.get(id(at.origin), "")
+            if not why:
+                try:
+                    yield from self._asked(at)
+                    continue
+                except CheckpointError as error:
+                    why = self._silent[id(at.origin)] = str(error)
+            yield Pin(what=_named(at), is_there=True, unasked=why)
+
+    def _asked(self, at: SourcePosition) -> tuple[Pin, ...]:
+        assert at.origin is not None
+        log: TopicLog = at.origin.open()
+        known = id(at.origin), frozenset(at.positions)
+        if known not in self._bounds:
+            self._bounds[known] = log.bounds(list(at.positions))
+        bounds = self._bounds[known]
+        lost = tuple(lost_positions(at.positions, bounds))
+        return lost or topic_pins(at.positions, log.clocks(unread(at.positions, bounds)))
+
+
+def refuse_lost(positions: Sequence[SourcePosition], reporter: Reporter) -> None:
+    """Raise InvalidRequest for positions from which a source cannot read on.
+
+    A log that does not answer does not keep the pipeline from starting: Spark may reach it by other ways than we do.
+    """
+    for at in positions:
+        if at.origin is None:
+            continue
+        try:
+            sentences = list(_lost(at))
+        except CheckpointError as error:
+            reporter.warn(f"whether {_named(at)} of source {at.source} is still there is not known: {error}")
+            continue
+        if sentences and _is_strict(at):
+            raise InvalidRequest(sentences[0])
+        for sentence in sentences:
+            reporter.warn(f"records are lost: {sentence}")
+
+
+def _lost(at: SourcePosition) -> Iterator[str]:
+    assert at.origin is not None
+    log: TopicLog = at.origin.open()
+    for pin in lost_positions(at.positions, log.bounds(list(at.positions))):
+        yield f"source {at.source} cannot read on: {pin.what} is gone in {log.place}. {pin.advice}"
+
+
+def _is_strict(at: SourcePosition) -> bool:
+    return not isinstance(at.origin, KafkaTopics) or at.origin.fail_on_data_loss
+
+
+def _named(at: SourcePosition) -> str:
+    topics = ", ".join(sorted(at.positions))
+    return f"topic {topics}" if len(at.positions) == 1 else f"topics {topics}"

@@ -1,0 +1,69 @@
+"""Topics of a real Kafka, read with Spark's own connector: each record once, and refused where records are gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dagster_ckpt.spark.source.positions import source_positions
+from tests.adapters.servers import KafkaBroker
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.kafka.topics import Topic, rows_in
+
+
+def position(lab: Lab, topic: Topic, checkpoint: int) -> dict[str, int]:
+    """Offsets of a checkpoint, by partition."""
+    [at] = source_positions(lab.metadata(topic.pipeline(), checkpoint), None)
+    return {str(partition): offset for partition, offset in at.positions[topic.name].items()}
+
+
+def test_each_committed_record_is_read_once_while_partitions_are_added_and_the_pipeline_goes_back(
+    lab: Lab, kafka_for_spark: KafkaBroker
+) -> None:
+    topic = Topic(kafka_for_spark.address, "grows", 2)
+    topic.put(0, 0, 1)
+    topic.put(0, 1, aborted=True)
+    first = lab.run(topic.pipeline())
+    assert first.success, failure_text(first)
+    assert rows_in(lab.tables) == topic.rows
+    shown = lab.materializations(topic.pipeline())[0].metadata
+    assert shown["lag"].value == 0
+    assert [row.data["lag"] for row in shown["positions"].records] == ["0", "0"]  # type: ignore[union-attr]
+    topic.grow(3)
+    topic.put(0, 2, 2, transaction=True)
+    topic.put(2, aborted=True)
+    assert lab.run(topic.pipeline()).success
+    assert rows_in(lab.tables) == topic.rows
+    assert set(position(lab, topic, 1)) == {"0", "1"}
+    assert set(position(lab, topic, 2)) == {"0", "1", "2"}
+    again = lab.run(topic.pipeline(), restore_from="chk-000001")
+    assert again.success, failure_text(again)
+    assert rows_in(lab.tables) == topic.rows
+
+
+def test_records_that_expired_under_a_snapshot_are_named_before_anything_starts(
+    lab: Lab, kafka_for_spark: KafkaBroker
+) -> None:
+    topic = Topic(kafka_for_spark.address, "expires", 2)
+    topic.put(0, 0, 1)
+    assert lab.run(topic.pipeline()).success
+    topic.put(0, 0, 1)
+    assert lab.run(topic.pipeline()).success
+    assert position(lab, topic, 1) == {"0": 2, "1": 1}
+    topic.expire(0, 3)
+    refused = lab.run(topic.pipeline(), restore_from="chk-000001")
+    assert not refused.success
+    assert (
+        "source orders cannot read on: offset 2 of partition 0 of topic expires (the earliest there is 3) is gone in "
+        f"kafka://{kafka_for_spark.address}" in failure_text(refused)
+    )
+    assert rows_in(lab.tables) == topic.rows, "nothing was taken back"
+    assert lab.record(topic.pipeline()).epoch == 2, "nothing was claimed"
+
+    topic.put(0, 0)
+    lost = [row for row in topic.rows if row[1:] == (0, 4)]
+    topic.expire(0, 5)
+    idle = lab.run(topic.pipeline())
+    assert "offset 4 of partition 0 of topic expires (the earliest there is 5) is gone" in failure_text(idle)
+    lossy = lab.run(topic.pipeline(strict=False))
+    assert lossy.success, failure_text(lossy)
+    assert rows_in(lab.tables) == topic.rows - Counter(lost)

@@ -1,0 +1,26 @@
+"""A stream over topics of a real Kafka, whose broker is killed under it."""
+
+from __future__ import annotations
+
+from tests.adapters.servers import KafkaBroker
+from tests.spark.kafka.topics import Topic, rows_in
+from tests.spark.streaming.lab import StreamLab, until
+
+
+def test_a_stream_reads_on_once_its_broker_is_back(lab: StreamLab, kafka_for_spark: KafkaBroker) -> None:
+    topic = Topic(kafka_for_spark.address, "streams", 2)
+    topic.put(0, 1)
+    running = lab.start(topic.pipeline())
+    running.checkpoint()
+    kafka_for_spark.kill()
+    kafka_for_spark.start()
+    topic.grow(3)
+    topic.put(0, 1, 2, transaction=True)
+
+    def all_there() -> bool:
+        running.checkpoint()
+        return rows_in(lab.tables) == topic.rows
+
+    until(all_there, running)
+    running.stop()
+    assert rows_in(lab.tables) == topic.rows
