@@ -22,6 +22,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 
 WHOLE_YEAR = tuple(range(1, 366))
 _CLOSE_ENOUGH = 1e-9
@@ -162,7 +163,11 @@ def compare_tail_totals(table_dir: Path, days: Iterable[int]) -> Comparison:
 
 
 def read_table(table_dir: Path, *, columns: list[str]) -> pd.DataFrame:
-    """Read what any reader sees: a Delta table, or Parquet files whose names begin with neither '_' nor '.'."""
+    """Read what any reader sees: a Delta or Iceberg table, or Parquet files that begin with neither '_' nor '.'."""
+    catalog = table_dir.parent / "iceberg" / "catalog.db"
+    if catalog.exists() and not table_dir.exists():
+        opened = SqlCatalog("default", uri=f"sqlite:///{catalog}")
+        return opened.load_table(f"default.{table_dir.name}").scan(selected_fields=tuple(columns)).to_pandas()
     if (table_dir / "_delta_log").is_dir():
         return DeltaTable(str(table_dir)).to_pandas(columns=columns)
     files = [path for path in sorted(table_dir.glob("*.parquet")) if path.name[0] not in "_."]

@@ -15,10 +15,13 @@ from dagster_ckpt.spark.delta.marks import Commit, Mark, commits, newest_mark
 from dagster_ckpt.spark.sink.port import AttemptId
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable, Schema
+    from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
     from deltalake.transaction import AddAction
 
 T = TypeVar("T")
+
+_CHECKPOINT_INTERVAL = 100
+"""The default of delta-rs."""
 
 _TRIES = 100
 """Commits that others may put in front of ours before we give up for now."""
@@ -65,7 +68,22 @@ class Outside:
             schema if schema is not None else table.schema(),
             table.metadata().partition_columns,
             commit_properties=properties,
+            post_commithook_properties=Outside._hooks(table),
         )
+
+    @staticmethod
+    def _hooks(table: DeltaTable) -> PostCommitHookProperties | None:
+        """Return what happens after a commit: all that delta-rs does, but only when a checkpoint of the log is due.
+
+        Finding out takes it as long as the commit.
+        """
+        said = table.metadata().configuration.get("delta.checkpointInterval", "")
+        interval = int(said) if said.isdigit() and int(said) else _CHECKPOINT_INTERVAL
+        is_due = (table.version() + 2) % interval == 0
+        none: PostCommitHookProperties = client().PostCommitHookProperties(
+            create_checkpoint=False, cleanup_expired_logs=False
+        )
+        return None if is_due else none
 
     @staticmethod
     def add_columns(table: DeltaTable, columns: Schema, properties: CommitProperties) -> None:
@@ -91,6 +109,11 @@ class Outside:
     def restore(table: DeltaTable, version: int, properties: CommitProperties) -> None:
         """Show an older version."""
         table.restore(version, commit_properties=properties)
+
+    @staticmethod
+    def set_properties(table: DeltaTable, said: dict[str, str], properties: CommitProperties) -> None:
+        """Set properties of the table, also those that delta-rs does not know."""
+        table.alter.set_table_properties(said, raise_if_not_exists=False, commit_properties=properties)
 
     @staticmethod
     def compact(table: DeltaTable) -> dict[str, Any]:
@@ -122,6 +145,8 @@ class Version:
     lake: Lake
     table: DeltaTable
     mark: Mark | None
+    entry: bytes = b""
+    """Its entry in the log, where a later publish may read on from it."""
 
     @cached_property
     def history(self) -> list[Commit]:
@@ -169,6 +194,16 @@ class Version:
             self.commit(mark, lambda table, properties: Outside.write(table, [], properties))
 
 
+@dataclass(frozen=True)
+class LeftOpen:
+    """A table whose log was read, for the next who needs it."""
+
+    table: DeltaTable
+    version: int
+    entry: bytes
+    """The log's entry of that version: a table that was put back, or made again, has another."""
+
+
 def refuse_fenced(uri: str, attempt: AttemptId, owner: AttemptId) -> None:
     """Raise Fenced unless ``attempt`` is the owner or newer than it."""
     is_another = owner.epoch == attempt.epoch and owner.lineage != attempt.lineage
@@ -190,6 +225,8 @@ class Lake:
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
     known: list[Commit] = field(default_factory=list, repr=False, compare=False)
     """Its versions as far as they were read, newest first."""
+    left: list[LeftOpen] = field(default_factory=list, repr=False, compare=False)
+    """What the last publish read the table with."""
 
     @property
     def owner(self) -> tuple[str, str]:
@@ -201,18 +238,49 @@ class Lake:
         """The table's folder, where it is one."""
         return None if "://" in self.uri else Path(self.uri)
 
-    def load(self) -> Version | None:
-        """Return the newest version, or None where there is no table."""
+    def load(self, *, reads_on: bool = False) -> Version | None:
+        """Return the newest version, or None where there is no table.
+
+        ``reads_on``: from where the last publish ended, if the log is still the same; for one caller at a time.
+        """
         errors = client().exceptions
         if self.root is not None and not (self.root / "_delta_log").is_dir():
             return None
         with reading(self.uri):
             try:
-                table = client().DeltaTable(self.uri, storage_options=self.storage_options)
+                table = self._read_on() if reads_on else None
+                if table is None:
+                    table = client().DeltaTable(self.uri, storage_options=self.storage_options)
             except errors.TableNotFoundError:
                 return None
+            entry = self._entry(table.version()) if reads_on else b""
             mark = newest_mark(table, self.owner)
-        return Version(self, table, mark)
+        return Version(self, table, mark, entry)
+
+    def _read_on(self) -> DeltaTable | None:
+        """Return the table that the last publish left, read on; None: there is none, or its log was put back."""
+        left = self.left.pop() if self.left else None
+        if left is None or left.table.version() != left.version or self._entry(left.version) != left.entry:
+            return None
+        left.table.update_incremental()
+        return left.table
+
+    def leave(self, version: Version, number: int) -> None:
+        """Let the next publish read on from a version whose use is over; ``number``: it was read as that.
+
+        Only in a folder, where asking whether the log is still the same costs next to nothing.
+        """
+        if version.entry:
+            self.left[:] = [LeftOpen(version.table, number, version.entry)]
+
+    def _entry(self, number: int) -> bytes:
+        """Return the log's entry of a version; empty: it is gone, or the table lies in an object store."""
+        if self.root is None:
+            return b""
+        try:
+            return (self.root / "_delta_log" / f"{number:020d}.json").read_bytes()
+        except FileNotFoundError:
+            return b""
 
     def at(self, version: int) -> DeltaTable:
         """Return the table as of an older version. Raises Corrupt where the log has lost it."""
@@ -257,7 +325,7 @@ class Lake:
 
     def elsewhere(self, uri: str) -> Lake:
         """Return another table, reached in the same way."""
-        return replace(self, uri=uri, known=[])
+        return replace(self, uri=uri, known=[], left=[])
 
 
 @contextlib.contextmanager

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.sink.log_table import MARK_PREFIX, TableMark
 
-_REARRANGES = ("OPTIMIZE", "VACUUM START", "VACUUM END")
+_SAME_ROWS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES")
 """Operations after which the table has the same rows."""
 
 
@@ -20,10 +20,14 @@ class Mark(TableMark):
 
     staged: tuple[str, ...] = ()
     """Staged folders whose files this commit made part of the table."""
+    reapply: dict[str, str] = Field(default_factory=dict)
+    """Properties that somebody set after the version which this commit restored: they are to be set again."""
 
     def metadata(self) -> dict[str, Any]:
         """Return it as metadata of a commit."""
-        return {MARK_PREFIX + name: value for name, value in self.model_dump(mode="json").items()}
+        left_out = set() if self.reapply else {"reapply"}
+        said = self.model_dump(mode="json", exclude=left_out)
+        return {MARK_PREFIX + name: value for name, value in said.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +43,8 @@ class Commit:
 
     @property
     def changes_rows(self) -> bool:
-        """False where it only arranged the same rows otherwise."""
-        return self.operation not in _REARRANGES
+        """False where it only arranged the same rows otherwise, or set the table's properties."""
+        return self.operation not in _SAME_ROWS
 
     @property
     def only_adds(self) -> bool:

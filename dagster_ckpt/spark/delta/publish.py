@@ -48,9 +48,9 @@ class Writer:
         """Return the attempt that took over before there was a table."""
         return read_owner(self.owner_path)
 
-    def newest(self, attempt: AttemptId) -> Version | None:
+    def newest(self, attempt: AttemptId, *, reads_on: bool = False) -> Version | None:
         """Return the newest version. Raises Fenced when a newer attempt owns the table."""
-        version = self.lake.load()
+        version = self.lake.load(reads_on=reads_on)
         # The table first: a newer attempt writes its note and looks for the table then, so one sees the other.
         owner = self.owner()
         if owner is not None:
@@ -69,12 +69,20 @@ class Writer:
             )
 
     def own(self, attempt: AttemptId) -> Version | None:
-        """Return the newest version, with a note of this attempt for as long as there is none."""
+        """Return the newest version, with a note of this attempt for as long as there is none. Raises Raced."""
         version = self.newest(attempt)
         if version is None or version.mark is None:
             note_owner(self.owner_path, attempt)
             return self.lake.load()
+        if version.mark.reapply:
+            self._reapply(version, attempt, version.mark.reapply)
         return version
+
+    def _reapply(self, version: Version, attempt: AttemptId, said: dict[str, str]) -> None:
+        """Set properties again that a roll-back took with it, and begin again on top of it."""
+        mark = version.next_mark(attempt, reapply={})
+        version.commit(mark, lambda table, p: Outside.set_properties(table, said, p))
+        raise Raced
 
     # --- rows -------------------------------------------------------------------------------------------------
 
@@ -84,12 +92,16 @@ class Writer:
         """Make the batches above the table's position visible as a checkpoint's."""
 
         def step() -> Published | AlreadyPublished:
-            version = self.newest(attempt)
+            version = self.newest(attempt, reads_on=True)
             through = version.mark.through_batch if version is not None and version.mark else None
             new = [batch for batch in batches if through is None or batch.batch_id > through]
             if not batches_with_rows(new):
                 return AlreadyPublished()
-            return self.add(version or self.created(attempt, new), attempt, new, checkpoint)
+            version = version or self.created(attempt, new)
+            number = version.number
+            published = self.add(version, attempt, new, checkpoint)
+            self.lake.leave(version, number)
+            return published
 
         return self.lake.repeat(step)
 

@@ -152,6 +152,11 @@ def _go_back(version: Version, attempt: AttemptId, way: Way) -> str:
         version.commit(mark, lambda table, p: Outside.write(table, [], p, mode="overwrite"))
         return f"all rows left the table; they can be read at version {version.number}"
     to = way.restore
+    # Delta restores the properties with the rows; those that are newer are kept by a commit on top (``Writer.own``).
+    then = version.lake.at(to).metadata().configuration
+    now = version.table.metadata().configuration
+    newer = {name: value for name, value in now.items() if then.get(name) != value}
+    mark = mark.model_copy(update={"reapply": mark.reapply | newer})
     version.commit(mark, lambda table, p: Outside.restore(table, to, p))
     return f"version {to} was restored; later rows can be read at version {version.number}"
 

@@ -20,7 +20,9 @@ catalog (docs/decisions/0020-iceberg.md).
 | ``roll_back`` | the snapshot of a cut, and the way to it |
 | ``read`` | the rows of one snapshot |
 | ``fork`` | a table that begins with the rows of a cut |
-| ``garbage`` | snapshots and files that nothing needs; tags for those that cuts need |
+| ``expiry`` | tags for the snapshots that cuts need; those that nothing needs are expired |
+| ``garbage`` | staged files that no snapshot shows |
+| ``upkeep`` | maintenance: small files merged, snapshots expired |
 """
 
 from dagster_ckpt.errors import InvalidRequest

@@ -16,6 +16,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
@@ -24,7 +25,9 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import EMPTY_DICT
 from pyiceberg.types import NestedField
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -64,6 +67,8 @@ class Change:
     """All other files leave."""
     rewrite: Callable[[Transaction], tuple[Sequence[DataFile], Sequence[DataFile]]] | None = None
     """Returns files that are added, and those that leave, given the transaction so far."""
+    rearranges: bool = False
+    """The files that are added hold the same rows as those that leave."""
 
 
 class StagedCommit(Transaction):
@@ -82,6 +87,14 @@ class StagedCommit(Transaction):
         if self._known is None or self._known[0] is not self._updates:
             self._known = (self._updates, super().table_metadata)
         return self._known[1]
+
+
+class Rearranged(_OverwriteFiles):
+    """Files that hold the rows of those that leave: Iceberg's operation ``replace``, which pyiceberg only reads."""
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        summary = super()._summary(snapshot_properties)
+        return Summary(Operation.REPLACE, **summary.additional_properties)
 
 
 class Outside:
@@ -123,6 +136,10 @@ class Outside:
         merges = version.table.metadata.properties.get(TableProperties.MANIFEST_MERGE_ENABLED) == "true"
         append = producer.merge_append if merges else producer.fast_append
         snapshot = producer.overwrite() if removed else append()
+        if change.rearranges:
+            snapshot = Rearranged(
+                Operation.OVERWRITE, transaction, version.table.io, snapshot_properties=change.mark.summary()
+            )
         with snapshot:
             for file in removed:
                 snapshot.delete_data_file(file)

@@ -21,14 +21,16 @@ from dagster_ckpt.spark.iceberg.columns import (
     refuse_table,
     spelt,
 )
+from dagster_ckpt.spark.iceberg.expiry import ReadManifests
 from dagster_ckpt.spark.iceberg.fork import fork
-from dagster_ckpt.spark.iceberg.garbage import Garbage, ReadManifests
+from dagster_ckpt.spark.iceberg.garbage import Garbage
 from dagster_ckpt.spark.iceberg.lake import Lake, reading
 from dagster_ckpt.spark.iceberg.marks import Mark
 from dagster_ckpt.spark.iceberg.publish import Writer
 from dagster_ckpt.spark.iceberg.read import rows_of
 from dagster_ckpt.spark.iceberg.roll_back import roll_back, way_to
 from dagster_ckpt.spark.iceberg.staged import staged_files
+from dagster_ckpt.spark.iceberg.upkeep import maintained, planned
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.log_table import LogTableSink, why_not
 from dagster_ckpt.spark.sink.port import (
@@ -37,6 +39,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkContext,
     SinkCut,
     SinkDescription,
+    Upkeep,
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import stage_rows
@@ -146,6 +149,14 @@ class IcebergSink(LogTableSink[Writer]):
         """Expire snapshots of ours, and remove staged files, that nothing needs."""
         attempt = self._context.attempt()
         return Garbage(self._writer, attempt, time.time(), needed, waiting, self._read).collect()
+
+    def upkeep(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Return which files would be merged, and which snapshots expired."""
+        return planned(self._lake, needed)
+
+    def maintain(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Merge small files, and expire snapshots of ours that neither readers nor these cuts need."""
+        return maintained(self._lake, needed)
 
     def rows(self, cut: SinkCut | None = None) -> PublishedRows:
         """Read one snapshot."""

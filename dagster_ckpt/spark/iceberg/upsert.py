@@ -42,14 +42,12 @@ def upsert(
     ``is_alone``: no row of the table stays, whatever its key.
     """
     metadata, io = transaction.table_metadata, transaction._table.io
-    written = metadata.model_copy(
-        update={"properties": metadata.properties | {TableProperties.WRITE_DATA_PATH: folder}}
-    )
+    written = written_below(metadata, folder)
     arrow = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
     rows = pa.concat_tables(
         [staged.rows(file).replace_schema_metadata() for file in files], promote_options="default"
     )
-    new = _conformed(latest_rows(rows, key), arrow)
+    new = conformed(latest_rows(rows, key), arrow)
     removed: list[DataFile] = []
     added: list[DataFile] = []
     parts = [new]
@@ -64,6 +62,12 @@ def upsert(
     return added, removed
 
 
+def written_below(metadata: TableMetadata, folder: str) -> TableMetadata:
+    """Return the table's metadata, as those who write files into this folder are given it."""
+    path = {TableProperties.WRITE_DATA_PATH: folder}
+    return metadata.model_copy(update={"properties": metadata.properties | path})
+
+
 def _touched(
     metadata: TableMetadata, io: Any, keys: pa.Table, arrow: pa.Schema
 ) -> Iterator[tuple[DataFile, pa.Table]]:
@@ -73,10 +77,10 @@ def _touched(
     only_keys = pa.schema([arrow.field(name) for name in names])
     for task in DataScan(metadata, io, row_filter=_within(keys)).plan_files():
         there = ArrowScan(metadata, io, schema.select(*names), AlwaysTrue()).to_table([task])
-        stay = staying(_conformed(there, only_keys), keys)
+        stay = staying(conformed(there, only_keys), keys)
         if len(stay) == there.num_rows:
             continue
-        rows = _conformed(ArrowScan(metadata, io, schema, AlwaysTrue()).to_table([task]), arrow)
+        rows = conformed(ArrowScan(metadata, io, schema, AlwaysTrue()).to_table([task]), arrow)
         yield task.file, rows.take(staying(rows.select(names), keys))
 
 
@@ -109,7 +113,7 @@ def _has_bounds(column: Any) -> bool:
     return plain and column.null_count == 0 and len(column) > 0
 
 
-def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with exactly these columns; one that is missing is null."""
     columns = [
         rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from dagster_ckpt.spark.delta.sink import DeltaSink
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkRun, Staging
-from dagster_ckpt.testing.sinks.run import AtStep, context_in
+from dagster_ckpt.testing.sinks.run import AtStep, context_in, crash_points
 
 FIRST = AttemptId("first", CoordinatorEpoch(1))
 THEIRS = pa.table({"k": pa.array([100], pa.int64()), "v": pa.array([100], pa.int64())})
@@ -110,6 +112,36 @@ def test_files_that_others_compacted_are_no_others_rows(tmp_path: Path) -> None:
     assert keys(run) == [1, 2]
 
 
+def test_properties_that_somebody_set_outlive_a_roll_back_that_stopped_anywhere(tmp_path: Path) -> None:
+    found: list[SinkRun] = []
+
+    def work() -> Callable[[], object]:
+        run = begun(tmp_path / str(len(found)))
+        run.batch([(1, 1)])
+        run.publish(1)
+        at = run.cut(2)
+        run.batch([(2, 2)])
+        run.publish(2)
+        theirs = {"delta.deletedFileRetentionDuration": "interval 3 days", "delta.checkpointInterval": "7"}
+        Reader(run.sink.place).alter.set_table_properties(theirs)
+        newer = run.successor()
+        found.append(newer)
+        assert newer.sink.cannot_roll_back(at.cut) == ""
+        return lambda: newer.roll_back(at)
+
+    for where in crash_points(work, [(Outside, "restore"), (Outside, "set_properties")]):
+        run = found[-1]
+        run.successor(epoch=9).sink.take_over()
+        table = Reader(run.sink.place)
+        assert table.metadata().configuration["delta.deletedFileRetentionDuration"] == "interval 3 days", (
+            where
+        )
+        assert table.metadata().configuration["delta.checkpointInterval"] == "7", where
+    assert keys(found[-1]) == [1]
+    said = [entry["operation"] for entry in Reader(found[-1].sink.place).history()]
+    assert said.count("SET TBLPROPERTIES") == 2, "what is set again is set once"
+
+
 def test_others_that_commit_in_between_are_only_waited_for(tmp_path: Path) -> None:
     run = begun(tmp_path)
     run.batch([(1, 1)])
@@ -120,6 +152,56 @@ def test_others_that_commit_in_between_are_only_waited_for(tmp_path: Path) -> No
         run.publish(2)
     assert theirs.was_reached
     assert keys(run) == [1, 2, 100]
+
+
+def test_a_publish_reads_on_where_the_last_one_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begun(tmp_path)
+    opened: list[str] = []
+
+    def counted(uri: str, **options: Any) -> Reader:
+        opened.append(uri)
+        return Reader(uri, **options)
+
+    for number in (1, 2, 3):
+        run.batch([(number, number)])
+        if number == 2:
+            monkeypatch.setattr("deltalake.DeltaTable", counted)
+        run.publish(number)
+        write_deltalake(run.sink.place, THEIRS, mode="append")
+    monkeypatch.undo()
+    assert opened == []
+    assert keys(run) == [1, 2, 3, 100, 100, 100]
+
+
+def test_the_log_gets_its_checkpoints_when_they_are_due(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    run.batch([(0, 0)])
+    run.publish(1)
+    Reader(run.sink.place).alter.set_table_properties({"delta.checkpointInterval": "4"})
+    for number in range(2, 8):
+        run.batch([(number, number)])
+        run.publish(number)
+    log = Path(run.sink.place) / "_delta_log"
+    assert {path.name[:20].lstrip("0") for path in log.glob("*.checkpoint.parquet")} == {"3", "7"}
+
+
+def test_a_log_that_was_put_back_between_two_publishes_is_read_anew(tmp_path: Path) -> None:
+    """Also where others have brought it to the version that the last publish had read."""
+    run = begun(tmp_path)
+    run.batch([(1, 1)])
+    run.publish(1)
+    log = Path(run.sink.place) / "_delta_log"
+    shutil.copytree(log, tmp_path / "older")
+    newest = Reader(run.sink.place).version()
+    for number in (2, 3):
+        run.batch([(number, number)])
+        run.publish(number)
+    shutil.rmtree(log)
+    shutil.move(tmp_path / "older", log)
+    while Reader(run.sink.place).version() < newest + 2:
+        write_deltalake(run.sink.place, THEIRS, mode="append")
+    run.publish(4)
+    assert keys(run) == [1, 2, 3, 100, 100]
 
 
 def test_two_pipelines_share_a_table(tmp_path: Path) -> None:

@@ -488,7 +488,7 @@ def collected(run: SinkRun, *needed: Any, after_days: float = 0) -> int:
 def test_cuts_pin_snapshots_and_ours_that_nothing_needs_are_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_ckpt.spark.iceberg.garbage._WORTH_A_COMMIT", 2)
+    monkeypatch.setattr("dagster_ckpt.spark.iceberg.expiry._WORTH_A_COMMIT", 2)
     run = begun(tmp_path, key=("k",))
     cuts = []
     for number in (1, 2, 3, 4, 5):
