@@ -89,7 +89,7 @@ def measure(folder: Path, spark: SparkSession, keys: int, checkpoints: int) -> d
     arriving.put(0, keys)
     resting: list[Completed] = []
     flowing: list[Completed] = []
-    with streaming(folder / "run", pipeline, spark) as stream:
+    with streaming(folder / "run", pipeline, spark, operator_chaining=False) as stream:
         caught_up(stream, arriving.files)
         at_rest(stream)
         stream.checkpoint()

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 SCHEMA = "id LONG, value LONG"
 BARE = "bare query"
 STAGED: dict[str, dict[str, Any]] = {
-    "channels": {},
-    "channels, 1 s checkpoints": {"interval": 1.0},
+    "channels": {"operator_chaining": False},
+    "channels, 1 s checkpoints": {"operator_chaining": False, "interval": 1.0},
     "chain": {"operator_chaining": True},
     "chain, 1 s checkpoints": {"operator_chaining": True, "interval": 1.0},
 }

@@ -23,4 +23,5 @@ def chaining_of(stage: StageDefinition) -> Chaining:
         leaves_reader=next((why for is_so, why in apart if is_so), ""),
         leaves_inputs=next((why for is_so, why in alone if is_so), ""),
         bounded=stage.boundedness is Boundedness.BOUNDED,
+        reads=stage.reads,
     )

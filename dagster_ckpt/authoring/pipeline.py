@@ -135,7 +135,12 @@ class CheckpointedPipeline:
                 f"{unknown[0]!r} is no sink of {self.name!r}: its stages are {sorted(self.stages)}"
             )
         stages = {
-            uid: replace(stage, to=targets.get(uid, stage.to), asset="" if stage.table else stage.asset)
+            uid: replace(
+                stage,
+                to=targets.get(uid, stage.to),
+                asset="" if stage.table else stage.asset,
+                reads=None if stage.reads is None else stage.reads.of_fork(),
+            )
             for uid, stage in self.stages.items()
         }
         return replace(self, name=pipeline_id(name), table_dir=table_dir, stages=stages)

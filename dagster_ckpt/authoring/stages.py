@@ -14,8 +14,17 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
+from dagster_ckpt.authoring.origins import SourceOrigin
+from dagster_ckpt.authoring.stage_settings import (
+    OutputMode,
+    SinkSettings,
+    SourceBatch,
+    SourceSettings,
+    StageSettings,
+    check_values,
+)
 from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.ids import StageUid, stage_uid
@@ -23,8 +32,6 @@ from dagster_ckpt.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-OutputMode = Literal["append", "update", "complete"]
 
 RESERVED_NAMES = frozenset({"restore", "complete"})
 """Names of the first and last op of every epoch job."""
@@ -96,17 +103,6 @@ _composing: ContextVar[dict[StageUid, tuple[StageDefinition, tuple[StageUid, ...
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceBatch:
-    """A micro-batch of a source that is written; the next has not begun."""
-
-    batch_id: int
-    offsets: dict[str, Any]
-    """End offset per Spark source (its number, or its name), parsed from Spark's JSON."""
-    files: tuple[str, ...] = ()
-    """Paths a file source has read in this batch, in the order of its log; empty for other sources."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StageDefinition:
     """One stage as its author declared it; made by the three decorators."""
@@ -122,6 +118,8 @@ class StageDefinition:
     table: TableTarget | None = None
     to: SinkTarget | None = None
     """Of a sink: where its rows end; None: a Parquet table."""
+    reads: SourceOrigin | None = None
+    """Of a source: where it reads, for questions beside Spark's; None: nobody is asked."""
     partitions: int | None = None
     """Number of state partitions (``spark.sql.shuffle.partitions`` of the query); None: the session's."""
     max_entries_per_trigger: int = 0
@@ -251,7 +249,7 @@ _FOR_ALL = {
 }
 _OF_SOURCES = {"boundedness", "barrier_after", "is_backlog"}
 _SETTINGS = {
-    StageRole.SOURCE: {*_FOR_ALL, *_OF_SOURCES, "asset"},
+    StageRole.SOURCE: {*_FOR_ALL, *_OF_SOURCES, "asset", "reads"},
     StageRole.STAGE: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger"},
     StageRole.SINK: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger", "table", "key", "to", "asset"},
 }
@@ -275,9 +273,14 @@ def _define(
     settings["required_resource_keys"] = frozenset(
         _names(fn, "required_resource_keys", settings.get("required_resource_keys", ()))
     )
+    check_values(fn, settings)
     if not isinstance(settings.get("chain", True), bool):
         raise InvalidRequest(f"{fn.__name__!r} has chain={settings['chain']!r}: give True or False")
     settings["boundedness"] = _boundedness(fn, role, settings.get("boundedness", Boundedness.UNBOUNDED))
+    if not isinstance(settings.get("reads"), SourceOrigin | None):
+        raise InvalidRequest(
+            f"source {fn.__name__!r} has reads={settings['reads']!r}: give KafkaTopics(...) of dagster_ckpt"
+        )
     if settings.get("barrier_after") is not None and role is not StageRole.SOURCE:
         raise InvalidRequest(f"{fn.__name__!r} is no source: only a source decides where barriers fall")
     if settings.get("is_backlog") is not None and role is not StageRole.SOURCE:
@@ -294,7 +297,9 @@ def _define(
     )
 
 
-def spark_source(fn: Callable[..., DataFrame] | None = None, /, *, uid: str = "", **settings: Any) -> Any:
+def spark_source(
+    fn: Callable[..., DataFrame] | None = None, /, *, uid: str = "", **settings: Unpack[SourceSettings]
+) -> Any:
     """Make a function ``(spark[, context]) -> streaming DataFrame`` a source.
 
     Args:
@@ -307,7 +312,8 @@ def spark_source(fn: Callable[..., DataFrame] | None = None, /, *, uid: str = ""
             that decides itself where a stream's checkpoints fall (the end of a file, of a day): a checkpoint,
             and a savepoint that stops the stream, waits for such a batch, and expires when none comes within
             its timeout; ``is_backlog`` (SourceBatch -> bool) for one that knows when it catches up with old data:
-            then ``interval_during_backlog`` counts.
+            then ``interval_during_backlog`` counts; ``reads=KafkaTopics("broker:9092")``:
+            where it reads, so that a snapshot whose records are gone is told.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:
@@ -322,7 +328,7 @@ def spark_stage(
     *,
     uid: str = "",
     output_mode: OutputMode = "append",
-    **settings: Any,
+    **settings: Unpack[StageSettings],
 ) -> Any:
     """Make a function ``(input, …[, spark, context]) -> streaming DataFrame`` a stage; parameters name its inputs.
 
@@ -348,7 +354,7 @@ def spark_sink(
     key: tuple[str, ...] | list[str] = (),
     to: SinkTarget | None = None,
     output_mode: OutputMode | None = None,
-    **settings: Any,
+    **settings: Unpack[SinkSettings],
 ) -> Any:
     """Make a function ``(input, …) -> streaming DataFrame`` a sink: its rows become visible with their checkpoint.
 

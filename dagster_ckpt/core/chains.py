@@ -7,7 +7,7 @@ it in one way. Source: flink-streaming StreamingJobGraphGenerator#isChainable, d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
@@ -63,6 +63,7 @@ def layout_of(graph: PipelineGraph, seen: SeenInPlans) -> Layout:
     members: dict[StageUid, tuple[StageUid, ...]] = {}
     fed_by_channel: dict[StageUid, bool] = {}
     bounded: dict[StageUid, bool] = {}
+    places: dict[StageUid, frozenset[Hashable]] = {}
     reasons: dict[tuple[StageUid, StageUid], str] = {}
     for stage in graph.topological:
         inputs = _upstream(graph, stage.uid)
@@ -75,10 +76,15 @@ def layout_of(graph: PipelineGraph, seen: SeenInPlans) -> Layout:
         elif len({bounded[uid] for uid in from_sources}) > 1:
             why = f"has data that ends and data that does not beside it in {stage.uid!r}"
             apart |= dict.fromkeys(from_sources, why)
+        elif len(frozenset().union(*(places[uid] for uid in from_sources))) > 1:
+            why = f"reads in another place (reads) than a source beside it in {stage.uid!r}"
+            apart |= dict.fromkeys(from_sources, why)
         joining = [uid for uid in inputs if not apart[uid]]
         reasons |= {(uid, stage.uid): why for uid, why in apart.items() if why}
         members[stage.uid] = (*(one for uid in joining for one in members[uid]), stage.uid)
         fed_by_channel[stage.uid] = any(uid not in joining or fed_by_channel[uid] for uid in inputs)
+        said = frozenset() if stage.chaining.reads is None else frozenset({stage.chaining.reads})
+        places[stage.uid] = said.union(*(places[uid] for uid in joining))
         bounded[stage.uid] = (
             all(bounded[uid] for uid in joining) if inputs and joining else stage.chaining.bounded
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -42,6 +42,8 @@ class Chaining:
     """Why none of its inputs runs in its query; empty: they may."""
     bounded: bool = False
     """Of a source: its data ends."""
+    reads: Hashable | None = None
+    """Of a source: where it says that it reads; None: nothing is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
