@@ -21,6 +21,7 @@
 | ``mailbox`` | requests of other processes to a run that is alive |
 | ``dead_attempt`` | recovers an attempt whose process died |
 | ``driver/`` | master hooks and driver-side state |
+| ``turn`` | the turn of a run, where another one of its pipeline is alive |
 | ``lease`` | renews an attempt's lease while its process lives |
 | ``clock`` | the clock of a real process |
 """

@@ -17,6 +17,7 @@ from dagster_ckpt.core.coordinator.state import AckDurability, Now, Setup
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.restore.decision import RestoreDecision
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
 from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import CheckpointError
@@ -50,6 +51,10 @@ class Occupied(CheckpointError):
 
 def admit_anyone(_record: CoordinatorRecord) -> None:
     """Let the claim go on, whoever owns the pipeline."""
+
+
+def starts_anyway(_decision: RestoreDecision) -> None:
+    """Know nothing that an attempt would need beside what is restored."""
 
 
 class Ownership(StrEnum):
@@ -93,6 +98,8 @@ class AttemptSetup:
     directory_state: Callable[[str, CoordinatorRecord], DirectoryState] = directory_state
     seen: Callable[[], Sequence[Seen]] = tuple
     """Returns what working directory and sinks have seen of the pipeline: asked before every claim."""
+    check_start: Callable[[RestoreDecision], None] = starts_anyway
+    """Raises InvalidRequest where the attempt could not go on from what it starts from: nothing was claimed then."""
     new_lineage: Callable[[], str] = _random_lineage
     """Makes the identity of a history."""
     acks: AckDurability = AckDurability.PER_STAGE

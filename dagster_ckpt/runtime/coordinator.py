@@ -96,7 +96,12 @@ class CheckpointCoordinator(CoordinatorView):
 
     @classmethod
     def _opened(cls, setup: AttemptSetup) -> CheckpointCoordinator:
-        opened = open_attempt(setup, lambda restored: check_hook_states(setup.hooks, restored, setup.restore))
+
+        def check(restored: RestoreDecision) -> None:
+            check_hook_states(setup.hooks, restored, setup.restore)
+            setup.check_start(restored)
+
+        opened = open_attempt(setup, check)
         workings = EventLoop(setup, opened.state, opened.version)
         coordinator = cls(workings, opened.restored)
         coordinator._keep_lease()

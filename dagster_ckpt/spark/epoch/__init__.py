@@ -2,6 +2,7 @@
 
 | file | what it owns |
 |---|---|
+| ``attempt`` | an attempt: opened, its stages run, its checkpoint reported, left in order |
 | ``run`` | the run: stage by stage, the barrier follows |
 | ``gateway`` | how the coordinator reaches its stages |
 """

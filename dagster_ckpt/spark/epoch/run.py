@@ -18,7 +18,6 @@ from dagster_ckpt.core.outcomes import Failed, Rejected, Triggered
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import Corrupt, Fenced
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.spark.attempt.changed_query import changed_query
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry
@@ -225,9 +224,9 @@ class EpochRun:
                 running.awaitTermination()
                 return ran
             except Exception as error:
-                changed = changed_query(query.uid, error)
-                if changed is not None:
-                    raise changed from None
+                told = query.understood(error)
+                if told is not None:
+                    raise told from error
                 if not is_retryable_start(error) or len(ran) >= MAX_START_ATTEMPTS:
                     raise
             finally:

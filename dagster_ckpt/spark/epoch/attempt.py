@@ -1,0 +1,174 @@
+"""One attempt of a pipeline as an epoch run: opened, its stages run, its checkpoint reported, left in order.
+
+Nothing of Dagster is in here: ops share one through ``dagster/attempt.py``, plain programs have one of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.checkpoint.lease import Lease
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.outcomes import Completed, Failed
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.errors import CheckpointError, Declined, Fenced, Unavailable
+from dagster_ckpt.spark.attempt.attempt import Attempt
+from dagster_ckpt.spark.attempt.mark import mark_ended
+from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
+from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.epoch.gateway import EpochGateway
+from dagster_ckpt.spark.epoch.run import EpochRun, EpochWork, RetryStage
+from dagster_ckpt.spark.stage_report import not_published
+
+if TYPE_CHECKING:
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+
+class NotPublished(Unavailable):
+    """The run's checkpoint is complete, and tables do not show its rows; the next run tries again."""
+
+
+class EpochAttempt:
+    """Attempt of an epoch run. Opening it claims the pipeline; raises as ``CheckpointCoordinator.open`` does."""
+
+    def __init__(self, setup: PipelineSetup) -> None:
+        self._setup = setup
+        self._closed = False
+        self._attempt = Attempt.open(setup, EpochGateway, lease=Lease(reads_mailbox=False))
+        self.coordinator = self._attempt.coordinator
+        self.tables = self._attempt.tables
+
+    @property
+    def pipeline(self) -> CheckpointedPipeline:
+        """The pipeline as its author wrote it."""
+        return self._setup.pipeline
+
+    @property
+    def directory(self) -> AttemptDirectory:
+        """The attempt's working directory, restored unless another process of this run has done that."""
+        return self._attempt.directory
+
+    def epoch(
+        self,
+        *,
+        request: CheckpointRequest = CheckpointRequest(),
+        work: EpochWork = EpochWork.DRAIN,
+    ) -> EpochRun:
+        """Return the run's stages, ready to run."""
+        return EpochRun(
+            pipeline=self._attempt.pipeline,
+            coordinator=self.coordinator,
+            attempt=self.directory,
+            run_id=self._setup.owner,
+            session=self._setup.session,
+            tables=self.tables,
+            reporter=self._setup.reporter,
+            request=request,
+            work=work,
+            hooks=self._attempt.hooks,
+            arguments_of=self._setup.planning,
+        )
+
+    def run_all(self, arguments: Callable[[StageUid], StageArguments], *, retries: int, pause: float) -> None:
+        """Run all stages, and a stage again where the failure manager decides so; ``pause`` in seconds, doubling.
+
+        Raises RetryStage where ``retries`` were not enough; FailRun, Fenced.
+        """
+        epoch = self.epoch()
+        for stage in self.pipeline.graph.topological:
+            for number in itertools.count():
+                try:
+                    epoch.run_stage(stage.uid, arguments(stage.uid), retries_left=max(0, retries - number))
+                    break
+                except RetryStage:
+                    if number >= retries:
+                        raise
+                    time.sleep(pause * 2**number)
+
+    def complete(self, *, tell: Callable[[], object] = lambda: None) -> Completed | None:
+        """Run what has not run, ``tell`` of the run's checkpoint, and leave the working directory in order.
+
+        Returns the checkpoint; None where the run has none. Raises NotPublished.
+        """
+        epoch = self.epoch()
+        epoch.run_missing()
+        number = epoch.checkpoint
+        outcome = None if number is None else self.coordinator.status_of(number)
+        if number is not None and isinstance(outcome, Completed):
+            epoch.forget_consumed_entries(number)
+            self._collect_table_garbage()
+        elif isinstance(outcome, Failed):
+            why = outcome.message or outcome.reason.text
+            self._setup.reporter.warn(f"this run has no checkpoint: {why}")
+        tell()
+        self.close(RunStatus.SUSPENDED, clean=True)
+        late = not_published(self.tables.unpublished)
+        if late:
+            raise NotPublished(
+                "the checkpoint is complete and holds all rows, but tables do not show its rows yet, and the next run "
+                f"tries again: {late}"
+            )
+        return outcome if isinstance(outcome, Completed) else None
+
+    def take_snapshot(self, request: CheckpointRequest) -> Completed:
+        """Take a checkpoint or savepoint of the idle pipeline and leave its working directory in order.
+
+        Raises Declined when it failed; the pipeline is as it was.
+        """
+        epoch = self.epoch(request=request, work=EpochWork.NONE)
+        epoch.run_missing()
+        number = epoch.checkpoint
+        outcome = self.coordinator.status_of(number) if number is not None else None
+        self.close(RunStatus.SUSPENDED, clean=True)
+        if not isinstance(outcome, Completed):
+            why = (
+                outcome.message or outcome.reason.text
+                if isinstance(outcome, Failed)
+                else "it was not triggered"
+            )
+            raise Declined(f"the {request.kind.noun} failed and nothing of it remains: {why}")
+        late = not_published(self.tables.unpublished)
+        if late:
+            self._setup.reporter.warn(f"the {request.kind.noun} is complete, but {late}")
+        return outcome
+
+    @property
+    def unpublished(self) -> Mapping[str, str]:
+        """Tables that do not show the rows of the newest checkpoint, and why."""
+        return self.tables.unpublished
+
+    def _collect_table_garbage(self) -> None:
+        """Remove table files no restorable snapshot needs; when one of these cannot be read, nothing goes."""
+        try:
+            TableCleanUp(
+                coordinator=self.coordinator,
+                tables=self.tables,
+                attempt=self.directory,
+                publishing=self._attempt.gateway.publishing,
+            ).collect()
+        except CheckpointError as error:
+            self._setup.reporter.info(f"table files no longer needed are kept for now: {error}")
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def close(self, status: RunStatus, *, clean: bool) -> None:
+        """End the attempt. A fenced one has nothing to close."""
+        if self._closed:
+            return
+        self._closed = True
+        if clean:
+            mark_ended(self.coordinator)
+        with suppress(Fenced):
+            self.coordinator.close(status, clean=clean)
+
+    def close_after_failure(self) -> None:
+        """End an attempt whose run failed or was terminated; its working directory is not continued."""
+        with suppress(CheckpointError):
+            self.close(RunStatus.FAILED, clean=False)
