@@ -9,12 +9,14 @@ import pytest
 from hypothesis import settings
 
 from tests.adapters.servers import (
+    KafkaBroker,
     PostgresCluster,
     S3Server,
     ServerMissing,
     kafka_broker,
     postgres_cluster,
     s3_server,
+    spark_kafka_jars,
 )
 from tests.spark_session import pytest_collection_modifyitems, pytest_configure, shared_spark, spark
 
@@ -45,15 +47,32 @@ def postgres_url(postgres_server: PostgresCluster) -> str:
 
 
 @pytest.fixture(scope="session")
-def kafka_servers() -> Iterator[str]:
-    """Address of a real Kafka for the whole session."""
+def kafka() -> Iterator[KafkaBroker]:
+    """A real Kafka for the whole session."""
     try:
-        with kafka_broker() as address:
-            yield address
+        with kafka_broker() as broker:
+            yield broker
     except ServerMissing as missing:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def kafka_servers(kafka: KafkaBroker) -> str:
+    """Its address."""
+    return kafka.address
+
+
+@pytest.fixture(scope="session")
+def kafka_for_spark(kafka: KafkaBroker) -> KafkaBroker:
+    """The same, where the shared Spark session can read topics."""
+    if not spark_kafka_jars():
+        missing = "Spark's Kafka connector is not installed: scripts/bootstrap spark_kafka, which needs Maven"
+        if os.environ.get("CI"):
+            raise ServerMissing(missing)
+        pytest.skip(missing)
+    return kafka
 
 
 @pytest.fixture(scope="session")

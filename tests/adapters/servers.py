@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
 
 from tests.root import ROOT
@@ -168,42 +169,76 @@ def s3_server_process() -> Iterator[S3Server]:
 # --- Kafka ------------------------------------------------------------------------------------------------------
 
 
+BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Of a JVM that lives for minutes."""
+
+
+def cached_jars(folder: str) -> list[Path]:
+    """Jars that scripts/bootstrap has put into the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return sorted((cache / "dagster-ckpt" / folder).glob("*.jar"))
+
+
+def spark_kafka_jars() -> list[Path]:
+    """Spark's Kafka connector for the installed PySpark; none: scripts/bootstrap spark_kafka has not run."""
+    return cached_jars(f"spark-kafka-{version('pyspark')}")
+
+
+class KafkaBroker:
+    """A broker that is its own controller, in a folder; it can be killed and started again."""
+
+    def __init__(self, program: list[Path | str], folder: Path) -> None:
+        port, controller = free_port(), free_port()
+        self.address = f"127.0.0.1:{port}"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": folder / "data",
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
+        }
+        self._program, self._log, self._file = program, folder / "log", folder / "server.properties"
+        self._file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        identity = ["format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", self._file]
+        subprocess.run([*program, "kafka.tools.StorageTool", *identity], check=True, capture_output=True)
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [*self._program, "kafka.Kafka", self._file], stdout=log, stderr=log
+            )
+        _wait_for_kafka(self.address, self._process, self._log)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+
+
 @contextmanager
-def kafka_broker() -> Iterator[str]:
-    """Start a broker that is its own controller, in a temporary folder; yields its address."""
-    jars = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dagster-ckpt" / "kafka"
+def kafka_broker() -> Iterator[KafkaBroker]:
+    """Start a broker in a temporary folder."""
     java = subprocess.run([ROOT / "scripts" / "java-home"], capture_output=True, text=True, check=False)
-    if not list(jars.glob("kafka_*.jar")) or java.returncode:
+    jars = cached_jars("kafka")
+    if not any(jar.name.startswith("kafka_") for jar in jars) or java.returncode:
         raise ServerMissing("Kafka is not installed: scripts/bootstrap kafka, which needs Maven")
     folder = Path(tempfile.mkdtemp(prefix="dagster-ckpt-kafka-"))
-    port, controller = free_port(), free_port()
-    settings = {
-        "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": folder / "data",
-        "offsets.topic.replication.factor": 1,
-        "offsets.topic.num.partitions": 1,
-        "transaction.state.log.replication.factor": 1,
-        "transaction.state.log.min.isr": 1,
-        "transaction.state.log.num.partitions": 1,
-    }
-    file = folder / "server.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    program = [Path(java.stdout.strip()) / "bin" / "java", "-Xmx256m", "-cp", f"{jars}/*"]
-    identity = ["format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", file]
-    subprocess.run([*program, "kafka.tools.StorageTool", *identity], check=True, capture_output=True)
-    with (folder / "log").open("w") as log:
-        broker = subprocess.Popen([*program, "kafka.Kafka", file], stdout=log, stderr=log)
+    program = [Path(java.stdout.strip()) / "bin" / "java", "-Xmx256m", *BRIEF, "-cp", f"{jars[0].parent}/*"]
+    broker = None
     try:
-        address = f"127.0.0.1:{port}"
-        _wait_for_kafka(address, broker, folder / "log")
-        yield address
+        broker = KafkaBroker(program, folder)
+        yield broker
     finally:
-        broker.kill()
-        broker.wait()
+        if broker is not None:
+            broker.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
 
