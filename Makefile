@@ -30,7 +30,7 @@ dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
 	@DAGSTER_HOME="$$PWD/.demo/dagster_home" $(RUN) dagster dev -w workspace.yaml $(ARGS)
 
 test: ## Run the tests, in two processes with a Spark session each (PROCESSES=0: in this one)
-	@scripts/bootstrap python java postgres kafka chromium
+	@scripts/bootstrap python java postgres kafka spark_kafka chromium
 	@$(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
 lint: ## Check style, formatting and spelling

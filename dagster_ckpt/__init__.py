@@ -14,6 +14,7 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``operations/`` | what people do to snapshots, as functions |
 | ``page/`` | the checkpoint page of a pipeline: its facts, as HTML and for the terminal |
 | ``dagster/`` | everything that imports Dagster: resources, jobs, asset, checks, sensors, components |
+| ``programs`` | runs of a pipeline in a plain program |
 | ``cli/`` | the program ``dagster-ckpt`` |
 | ``sinks`` | public names of sinks: targets, and the port for one of your own |
 | ``testing/`` | fakes, faults and the harness for tests, yours included |
@@ -32,9 +33,10 @@ from dagster_ckpt.version import __version__ as __version__
 if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors; a test holds the two together
     from dagster_ckpt.authoring.hooks import HookContext as HookContext
     from dagster_ckpt.authoring.hooks import pipeline_hook as pipeline_hook
+    from dagster_ckpt.authoring.origins import KafkaTopics as KafkaTopics
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as CheckpointedPipeline
     from dagster_ckpt.authoring.pipeline import checkpointed_pipeline as checkpointed_pipeline
-    from dagster_ckpt.authoring.stages import SourceBatch as SourceBatch
+    from dagster_ckpt.authoring.stage_settings import SourceBatch as SourceBatch
     from dagster_ckpt.authoring.stages import StageContext as StageContext
     from dagster_ckpt.authoring.stages import spark_sink as spark_sink
     from dagster_ckpt.authoring.stages import spark_source as spark_source
@@ -55,6 +57,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     )
     from dagster_ckpt.dagster.definitions import build_location_definitions as build_location_definitions
     from dagster_ckpt.dagster.definitions import build_pipeline_definitions as build_pipeline_definitions
+    from dagster_ckpt.dagster.options import EpochSchedule as EpochSchedule
     from dagster_ckpt.dagster.options import PipelineOptions as PipelineOptions
     from dagster_ckpt.dagster.options import SavepointSchedule as SavepointSchedule
     from dagster_ckpt.dagster.published_tables import (
@@ -85,18 +88,21 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.operations.preview import preview_restore as preview_restore
     from dagster_ckpt.operations.statistics import checkpoint_statistics as checkpoint_statistics
     from dagster_ckpt.operations.verify import verify_snapshot as verify_snapshot
+    from dagster_ckpt.programs import run_epoch as run_epoch
+    from dagster_ckpt.programs import run_stream as run_stream
 
 _HOMES: dict[str, str] = {
     # what authors write
     "checkpointed_pipeline": "authoring.pipeline",
     "CheckpointedPipeline": "authoring.pipeline",
     "spark_source": "authoring.stages",
+    "KafkaTopics": "authoring.origins",
     "spark_stage": "authoring.stages",
     "spark_sink": "authoring.stages",
     "pipeline_hook": "authoring.hooks",
     "HookContext": "authoring.hooks",
     "StageContext": "authoring.stages",
-    "SourceBatch": "authoring.stages",
+    "SourceBatch": "authoring.stage_settings",
     # what a code location needs
     "build_pipeline_definitions": "dagster.definitions",
     "build_location_definitions": "dagster.definitions",
@@ -106,6 +112,7 @@ _HOMES: dict[str, str] = {
     "CheckpointedPipelineComponent": "dagster.components.checkpointed_pipeline",
     "PipelineOptions": "dagster.options",
     "SavepointSchedule": "dagster.options",
+    "EpochSchedule": "dagster.options",
     "RestartPolicy": "core.supervision.restarts",
     "AlarmPolicy": "core.supervision.alarms",
     "AlarmMessage": "dagster.sensors.failure_alarm",
@@ -113,6 +120,9 @@ _HOMES: dict[str, str] = {
     "build_savepoint_sensor": "dagster.sensors.savepoint",
     "SavepointWanted": "dagster.sensors.savepoint",
     "after_checkpoints": "dagster.sensors.savepoint",
+    # runs without Dagster
+    "run_epoch": "programs",
+    "run_stream": "programs",
     # reading what was published
     "load_table": "operations.load_table",
     "published_tables_io_manager": "dagster.published_tables",

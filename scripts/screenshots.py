@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ def main() -> int:
                 plots(page, dagster.url)
                 drop_down(page, dagster.url)
                 launchpad(page, dagster.url)
+                checkpoint_page(page)
     finally:
         if not IS_KEPT:
             shutil.rmtree(DEMO_DIR)
@@ -124,6 +126,18 @@ def launchpad(page: Page, url: str) -> None:
     page.wait_for_url(re.compile("/playground"))
     expect(page.locator(".CodeMirror-code").first).to_contain_text(FILLED_IN)
     take(page, "restore-link")
+
+
+def checkpoint_page(page: Page) -> None:
+    """The page that ``dagster-ckpt page`` writes."""
+    file = DEMO_DIR / "page.html"
+    subprocess.run(
+        [sys.executable, "-m", "dagster_ckpt.cli", "page", "-p", "flights", "--base", DEMO_DIR, "-o", file],
+        check=True,
+    )
+    page.goto(file.as_uri())
+    expect(page.get_by_text("stage by stage").first).to_be_visible()
+    take(page, "checkpoint-page", height=HEIGHT)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 | ``sql_schema`` | the tables |
 | ``sql_migrate`` | bringing a database to this version's schema |
 | ``migrations`` | the steps of that, for alembic |
+| ``arrivals`` | files that have arrived somewhere |
 | ``fsspec_storage`` | ``CheckpointStorage`` at any fsspec URI |
 | ``local_keys`` | keys below a local folder |
 | ``local_sync`` | when their content reaches the disk |

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Table, exc
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Engine, Insert, Table, exc
+from sqlalchemy.dialects import sqlite
 
 from dagster_ckpt.adapters.sql_engine import begin_write, build_engine, classified, shown, store_url
 from dagster_ckpt.adapters.sql_migrate import ensure_current, upgrade
@@ -135,6 +135,10 @@ def commit(connection: Connection) -> None:
 
 def insert_unless_there(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
     """Insert a row in the open transaction; False where its key is taken, after whoever is writing it has ended."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(table).values(values).on_conflict_do_nothing()
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql  # a quarter of what importing SQLAlchemy takes
+
+        statement: Insert = postgresql.insert(table).values(values).on_conflict_do_nothing()
+    else:
+        statement = sqlite.insert(table).values(values).on_conflict_do_nothing()
     return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1

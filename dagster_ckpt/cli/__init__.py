@@ -11,6 +11,8 @@
 | ``spark_session`` | the session that state is read with |
 | ``dagster_partitions`` | the checkpoints asset's partitions, where there is a Dagster instance |
 | ``launch`` | a Dagster job, through a webserver or in this process |
+| ``horizons`` | for how long snapshots can be restored, with the resources of the code |
+| ``positions`` | positions of sources as a table |
 | ``code_location`` | a code location's definitions and pipelines, loaded here |
 """
 

@@ -125,7 +125,7 @@ class CheckpointConfig(BaseModel):
     """Keep a local copy of the latest checkpoint and prefer it on restore when it is intact."""
     pause_sources_until_first_checkpoint: bool = False
     """A stream's sources write nothing before a checkpoint of the attempt has completed: a restart loses nothing."""
-    operator_chaining: bool = False
+    operator_chaining: bool = True
     """Stages that need no channel between them run as one Spark query (Flink: pipeline.operator-chaining.enabled)."""
     history_size: int = Field(default=10, ge=0)
     """Checkpoints shown in the history (Flink: web.checkpoints.history)."""

@@ -126,7 +126,7 @@ FLINK_OPTIONS = (
         "pipeline.operator-chaining.enabled",
         "true",
         "operator_chaining",
-        "off by default here; counts where a pipeline begins, a restore keeps the chains of its snapshot",
+        "counts where a pipeline begins, a restore keeps the chains of its snapshot",
     ),
     _r("path", "none", "restore_from", "default here: latest, the pipeline's own newest checkpoint"),
     _r("claim-mode", "NO_CLAIM", "claim_mode"),

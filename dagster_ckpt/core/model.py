@@ -32,7 +32,8 @@ Time = Annotated[float, Field(ge=0, le=LATEST_TIME)]
 class Record(BaseModel):
     """Base of every persisted record."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    # A validator is built when it is first needed: most programs need few of them, and all together take 0.2 s.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants", defer_build=True)
 
 
 class FileKind(StrEnum):

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 from dagster_ckpt.core.flink_options import DURATIONS, FLINK_OPTIONS
 from dagster_ckpt.errors import InvalidRequest
@@ -15,12 +16,32 @@ _BY_KEY = {option.name: option for option in FLINK_OPTIONS}
 _BY_NAME = {**{option.short: option for option in FLINK_OPTIONS}, **_BY_KEY}
 
 
+T = TypeVar("T")
+
+
+def refusing_unknown(cls: type[T]) -> type[T]:
+    """Let a dataclass refuse a misspelled setting with the nearest one there is, as InvalidRequest."""
+    made: Any = cls.__init__
+
+    @wraps(made)
+    def init(self: T, *args: Any, **settings: Any) -> None:
+        known = list(getattr(cls, "__dataclass_fields__", {}))
+        unknown = [refusal(name, known) for name in settings if name not in known]
+        if unknown:
+            raise InvalidRequest(f"{cls.__name__}: {'; '.join(unknown)}")
+        made(self, *args, **settings)
+
+    cls.__init__ = init  # type: ignore[assignment, method-assign]
+    return cls
+
+
 # --- names ------------------------------------------------------------------------------------------------------
 
 
 def nearest(name: str, known: Collection[str]) -> str:
     """Return the known name that ``name`` was probably meant to be; empty where none is near."""
-    return next(iter(get_close_matches(name, known, n=1)), "")
+    begins = sorted(each for each in known if each.startswith(f"{name}_"))
+    return next(iter([*get_close_matches(name, known, n=1), *begins]), "")
 
 
 def is_of_flink(name: str) -> bool:

@@ -5,7 +5,9 @@
 | file | what it owns |
 |---|---|
 | ``names`` | names of jobs, ops, tags and resources; imports no Dagster |
+| ``job_names`` | names of pipelines that Dagster can carry |
 | ``resources`` | the coordinator and the Spark session as Dagster resources |
+| ``folders`` | folders that cannot be made, by their setting |
 | ``pipeline_resources`` | resources of one pipeline beside those of others |
 | ``options`` | settings of one pipeline: how it shows in Dagster, what watches it |
 | ``definitions`` | the calls that turn pipelines into Dagster definitions |
@@ -15,7 +17,7 @@
 | ``attempt`` | one attempt of a pipeline inside a Dagster run |
 | ``lease`` | whether the run that owns a pipeline is alive, and requests to it |
 | ``turn`` | when a run claims its pipeline: waiting for the one that is alive |
-| ``schedules`` | scheduled savepoints |
+| ``schedules`` | scheduled epochs and savepoints |
 | ``jobs/`` | one file per job |
 | ``table_assets`` | published tables as assets, and their changes as events |
 | ``published_tables`` | published tables as inputs of assets: an IO manager |

@@ -22,6 +22,7 @@ from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.paths import snapshot_key
 from dagster_ckpt.core.supervision.alarms import outstanding_stages
 from dagster_ckpt.dagster.names import PIPELINE_TAG, RESTORE_TAG
+from dagster_ckpt.spark.source.lag import SourceLag, total_lag
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
@@ -32,6 +33,8 @@ VERIFIED_CHECK = "checkpoint_verified"
 RESTORABLE_CHECK = "checkpoint_restorable"
 AGE_CHECK = "checkpoint_age"
 HORIZON_CHECK = "checkpoint_horizon"
+MOST_PARTITIONS = 200
+"""Rows of the table of positions: it is stored with every checkpoint."""
 UNPUBLISHED = "not_published"
 """Metadata of a completed checkpoint whose tables do not show its rows yet."""
 
@@ -86,14 +89,20 @@ def build_checkpoints_asset(
 
 
 def restore_link(
-    *, job_name: str, location: str, restore_op: str, restore_from: str, ui_base_url: str = ""
+    *,
+    job_name: str,
+    location: str,
+    restore_op: str,
+    restore_from: str,
+    ui_base_url: str = "",
+    further: Mapping[str, object] | None = None,
 ) -> str:
-    """Return the address of a Launchpad pre-filled to start ``job_name`` from a checkpoint.
+    """Return the address of a Launchpad pre-filled to start ``job_name`` from a checkpoint, with ``further`` config.
 
     The route is the UI's own and undocumented; a browser test holds it.
     """
     config = yaml.safe_dump(
-        {"ops": {restore_op: {"config": {"restore_from": restore_from}}}}, sort_keys=False
+        {"ops": {restore_op: {"config": {"restore_from": restore_from, **(further or {})}}}}, sort_keys=False
     )
     query = (
         f"config={quote(config, safe='')}"
@@ -103,7 +112,7 @@ def restore_link(
 
 
 def completed_metadata(
-    metadata: CheckpointMetadata, *, location: str, link: str | None
+    metadata: CheckpointMetadata, *, location: str, link: str | None, positions: Sequence[SourceLag] = ()
 ) -> Mapping[str, dg.MetadataValue[Any]]:
     """Return what a completed checkpoint's materialization shows; numbers plot over time."""
     stages = metadata.stages
@@ -126,6 +135,7 @@ def completed_metadata(
         "location": dg.MetadataValue.path(location),
         "restorable": dg.MetadataValue.text(Restorable.NOT_YET.value),
         "stages": stage_table(stages),
+        **position_metadata(positions),
     }
     if metadata.run_id:
         values["run"] = dg.MetadataValue.dagster_run(metadata.run_id)
@@ -163,6 +173,29 @@ def stage_table(stages: Sequence[StageSnapshot]) -> dg.TableMetadataValue:
     return dg.MetadataValue.table(records)
 
 
+def position_metadata(positions: Sequence[SourceLag]) -> dict[str, dg.MetadataValue[Any]]:
+    """Return the offsets of sources in their topics, by partition, and how far behind all of them are together."""
+    rows = [
+        dg.TableRecord(
+            {
+                "source": source.stage,
+                "topic": one.topic,
+                "partition": one.partition,
+                "offset": one.offset,
+                "latest": "-" if one.latest is None else str(one.latest),
+                "lag": "-" if one.lag is None else str(one.lag),
+            }
+        )
+        for source in positions
+        for one in source.partitions
+    ]
+    lag = total_lag(positions)
+    return {
+        **({"positions": dg.MetadataValue.table(rows[:MOST_PARTITIONS])} if rows else {}),
+        **({} if lag is None else {"lag": dg.MetadataValue.int(lag)}),
+    }
+
+
 def history_metadata(rows: Sequence[CheckpointStatistics]) -> Mapping[str, dg.MetadataValue[Any]]:
     """Return the latest checkpoints of a run as a table, failed ones included; nothing where there is none."""
     records = [
@@ -193,6 +226,7 @@ def completed_event(
     uri: str,
     link: str | None,
     late: str = "",
+    positions: Sequence[SourceLag] = (),
 ) -> dg.AssetMaterialization:
     """Return the materialization of a completed checkpoint or savepoint.
 
@@ -204,15 +238,10 @@ def completed_event(
         partition=partition_key(metadata),
         description=f"{completed}; {late}" if late else completed,
         metadata={
-            **completed_metadata(metadata, location=uri, link=link),
+            **completed_metadata(metadata, location=uri, link=link, positions=positions),
             **({UNPUBLISHED: dg.MetadataValue.text(late)} if late else {}),
         },
     )
-
-
-def not_published(tables: Mapping[str, str]) -> str:
-    """Return which tables do not show the rows of a completed checkpoint yet, and why; empty: all of them do."""
-    return "; ".join(f"table {name} does not show its rows yet: {why}" for name, why in tables.items())
 
 
 def failure_metadata(event: CheckpointFailed) -> dict[str, str | int | float]:

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.outcomes import Completed, Failed
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.dagster.asset import history_metadata, not_published
+from dagster_ckpt.dagster.asset import history_metadata
 from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, spark_of
-from dagster_ckpt.errors import CheckpointError, Declined, Fenced
 from dagster_ckpt.runtime.attempt_setup import Admit, admit_anyone
-from dagster_ckpt.spark.attempt.attempt import Attempt
-from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
-from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
-from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.epoch.gateway import EpochGateway
-from dagster_ckpt.spark.epoch.run import EpochRun, EpochWork, FailRun, RetryStage
+from dagster_ckpt.spark.epoch.attempt import EpochAttempt, NotPublished
+from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
 from dagster_ckpt.spark.stage_report import recent_checkpoints
 from dagster_ckpt.version import __version__
 
@@ -91,10 +81,9 @@ class PipelineAttempt:
             planning=self._arguments_of,
             admit=admit,
         )
-        self._attempt = Attempt.open(setup, EpochGateway, lease=Lease(reads_mailbox=False))
-        self.coordinator = self._attempt.coordinator
-        self.tables = self._attempt.tables
-        self.events.unpublished = lambda: self.tables.unpublished
+        self._epoch = EpochAttempt(setup)
+        self.coordinator = self._epoch.coordinator
+        self.events.unpublished = lambda: self._epoch.unpublished
 
     @staticmethod
     def is_open(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> bool:
@@ -128,7 +117,7 @@ class PipelineAttempt:
 
     def restore(self) -> None:
         """Prepare the working directory the run starts from."""
-        _ = self.directory
+        _ = self._epoch.directory
 
     def run_stage(self, context: dg.OpExecutionContext, uid: StageUid) -> None:
         """Run one stage; a decision of the failure manager becomes a retry of the op or a failure of the run."""
@@ -137,7 +126,7 @@ class PipelineAttempt:
             config=context.op_config or {}, resources=resources_of(context, self.pipeline.name)
         )
         try:
-            self.epoch().run_stage(uid, arguments, retries_left=max(0, retries_left))
+            self._epoch.epoch().run_stage(uid, arguments, retries_left=max(0, retries_left))
         except RetryStage as error:
             pause = self._resource.snapshot_retry_delay * 2**context.retry_number
             raise dg.RetryRequested(
@@ -148,103 +137,27 @@ class PipelineAttempt:
 
     def run_all(self, arguments: Mapping[StageUid, StageArguments]) -> None:
         """Run all stages in one op, which repeats a stage itself where the failure manager decides so."""
-        most, pause = self._resource.snapshot_retries, self._resource.snapshot_retry_delay
-        for stage in self.pipeline.graph.topological:
-            for number in itertools.count():
-                try:
-                    self.epoch().run_stage(
-                        stage.uid, arguments[stage.uid], retries_left=max(0, most - number)
-                    )
-                    break
-                except RetryStage as error:
-                    if number >= most:
-                        raise dg.Failure(description=str(error)) from error
-                    time.sleep(pause * 2**number)
-                except FailRun as error:
-                    raise dg.Failure(description=str(error), allow_retries=False) from error
+        try:
+            self._epoch.run_all(
+                arguments.__getitem__,
+                retries=self._resource.snapshot_retries,
+                pause=self._resource.snapshot_retry_delay,
+            )
+        except RetryStage as error:
+            raise dg.Failure(description=str(error)) from error
+        except FailRun as error:
+            raise dg.Failure(description=str(error), allow_retries=False) from error
 
     def complete(self, *, tell: Callable[[Mapping[str, Any]], object]) -> None:
         """Run what has not run, report the run's checkpoint, and leave the working directory in order."""
-        epoch = self.epoch()
-        epoch.run_missing()
-        if epoch.checkpoint is not None:
-            outcome = self.coordinator.status_of(epoch.checkpoint)
-            if isinstance(outcome, Completed):
-                epoch.forget_consumed_entries(epoch.checkpoint)
-                self._collect_table_garbage()
-            elif isinstance(outcome, Failed):
-                self.events.warn(f"this run has no checkpoint: {outcome.message or outcome.reason.text}")
-        tell(history_metadata(recent_checkpoints(self.coordinator)))
-        self.close(RunStatus.SUSPENDED, clean=True)
-        why = not_published(self.tables.unpublished)
-        if why:
-            raise dg.Failure(
-                description="the checkpoint is complete and holds all rows, but tables do not show its rows yet, and "
-                f"the next run tries again: {why}",
-                allow_retries=False,
-            )
-
-    def _collect_table_garbage(self) -> None:
-        """Remove table files no restorable snapshot needs; when one of these cannot be read, nothing goes."""
         try:
-            TableCleanUp(
-                coordinator=self.coordinator,
-                tables=self.tables,
-                attempt=self.directory,
-                publishing=self._attempt.gateway.publishing,
-            ).collect()
-        except CheckpointError as error:
-            self.events.info(f"table files no longer needed are kept for now: {error}")
+            self._epoch.complete(tell=lambda: tell(history_metadata(recent_checkpoints(self.coordinator))))
+        except NotPublished as error:
+            raise dg.Failure(description=str(error), allow_retries=False) from error
 
     def take_snapshot(self, request: CheckpointRequest) -> Completed:
-        """Take a checkpoint or savepoint of the idle pipeline and leave its working directory in order.
-
-        Raises Declined when it failed; the pipeline is as it was.
-        """
-        epoch = self.epoch(request=request, work=EpochWork.NONE)
-        epoch.run_missing()
-        number = epoch.checkpoint
-        outcome = self.coordinator.status_of(number) if number is not None else None
-        self.close(RunStatus.SUSPENDED, clean=True)
-        if not isinstance(outcome, Completed):
-            why = (
-                outcome.message or outcome.reason.text
-                if isinstance(outcome, Failed)
-                else "it was not triggered"
-            )
-            raise Declined(f"the {request.kind.noun} failed and nothing of it remains: {why}")
-        late = not_published(self.tables.unpublished)
-        if late:
-            self.events.warn(f"the {request.kind.noun} is complete, but {late}")
-        return outcome
-
-    def epoch(
-        self,
-        *,
-        request: CheckpointRequest = CheckpointRequest(),
-        work: EpochWork = EpochWork.DRAIN,
-    ) -> EpochRun:
-        """Return the run's stages, ready to run."""
-        return EpochRun(
-            pipeline=self._attempt.pipeline,
-            coordinator=self.coordinator,
-            attempt=self.directory,
-            run_id=self.run_id,
-            session=self._session,
-            tables=self.tables,
-            reporter=self.events,
-            request=request,
-            work=work,
-            hooks=self._attempt.hooks,
-            arguments_of=self._arguments_of,
-        )
-
-    # --- working directory -------------------------------------------------------------------------------------
-
-    @property
-    def directory(self) -> AttemptDirectory:
-        """The attempt's working directory, restored unless another process of this run has done that."""
-        return self._attempt.directory
+        """Take a checkpoint or savepoint of the idle pipeline. Raises Declined when it failed."""
+        return self._epoch.take_snapshot(request)
 
     def _arguments_of(self, uid: StageUid) -> StageArguments:
         """Return the arguments of any stage as its op has them: in a chain it runs when it is another op's turn."""
@@ -258,17 +171,6 @@ class PipelineAttempt:
 
     # --- the end -----------------------------------------------------------------------------------------------
 
-    def close(self, status: RunStatus, *, clean: bool) -> None:
-        """End the attempt. A fenced one has nothing to close."""
-        if self._closed:
-            return
-        self._closed = True
-        if clean:
-            mark_ended(self.coordinator)
-        with suppress(Fenced):
-            self.coordinator.close(status, clean=clean)
-
     def close_after_failure(self) -> None:
         """End an attempt whose run failed or was terminated; its working directory is not continued."""
-        with suppress(CheckpointError):
-            self.close(RunStatus.FAILED, clean=False)
+        self._epoch.close_after_failure()

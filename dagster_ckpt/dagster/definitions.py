@@ -1,24 +1,26 @@
 """The calls that turn pipelines into Dagster definitions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.dagster.asset import build_checkpoints_asset
 from dagster_ckpt.dagster.checks.age import build_age_check
 from dagster_ckpt.dagster.checks.horizon import build_horizon_check
 from dagster_ckpt.dagster.checks.restorable import build_restorable_check
 from dagster_ckpt.dagster.checks.succeeded import build_succeeded_check
 from dagster_ckpt.dagster.checks.verified import build_verified_check
+from dagster_ckpt.dagster.job_names import refuse_names
 from dagster_ckpt.dagster.jobs.checkpoint import build_checkpoint_job
 from dagster_ckpt.dagster.jobs.dispose import build_dispose_job
 from dagster_ckpt.dagster.jobs.epoch import build_epoch_job
 from dagster_ckpt.dagster.jobs.maintain import build_maintain_job
 from dagster_ckpt.dagster.jobs.preview import build_preview_job
-from dagster_ckpt.dagster.jobs.restore import build_restore_job
+from dagster_ckpt.dagster.jobs.restore import build_gated_restore_job, build_restore_job
 from dagster_ckpt.dagster.jobs.savepoint import build_savepoint_job
 from dagster_ckpt.dagster.jobs.stop import build_stop_job
 from dagster_ckpt.dagster.jobs.streaming import build_streaming_job
@@ -26,8 +28,10 @@ from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_nam
 from dagster_ckpt.dagster.options import PipelineOptions, Tables, options_of, refuse_unknown
 from dagster_ckpt.dagster.pipeline_resources import own_resources
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, SparkSessionResource
-from dagster_ckpt.dagster.schedules import build_savepoint_schedule
+from dagster_ckpt.dagster.schedules import build_epoch_schedule, build_savepoint_schedule
 from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm, failure_alarm_tick
+from dagster_ckpt.dagster.sensors.horizon import HOUR, build_horizon_alarm, horizon_tick
+from dagster_ckpt.dagster.sensors.new_files import build_new_files_sensor
 from dagster_ckpt.dagster.sensors.restart import build_restart_sensor
 from dagster_ckpt.dagster.sensors.run_status import (
     Mirrored,
@@ -35,7 +39,7 @@ from dagster_ckpt.dagster.sensors.run_status import (
     shared_run_status_sensors,
 )
 from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor, safety_net_tick
-from dagster_ckpt.dagster.sensors.shared import build_shared_sensor
+from dagster_ckpt.dagster.sensors.shared import Tick, build_shared_sensor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
 from dagster_ckpt.dagster.table_assets import build_table_assets
 from dagster_ckpt.dagster.table_runs import build_materializable_tables
@@ -50,8 +54,8 @@ class PipelineJobs:
 
     running: tuple[dg.JobDefinition, ...]
     """Those that run the pipeline until they are done or stopped; each is restarted by a sensor of its own."""
-    restore: dg.JobDefinition
-    """Runs the pipeline as well, from the partition chosen."""
+    restores: tuple[dg.JobDefinition, ...]
+    """Those that run it as well, from a snapshot a person chose."""
     snapshots: tuple[dg.JobDefinition, ...]
     """Those that take a checkpoint or savepoint: of an idle pipeline as its owner."""
     others: tuple[dg.JobDefinition, ...]
@@ -59,12 +63,12 @@ class PipelineJobs:
     @property
     def all(self) -> tuple[dg.JobDefinition, ...]:
         """All of them."""
-        return (*self.running, self.restore, *self.snapshots, *self.others)
+        return (*self.running, *self.restores, *self.snapshots, *self.others)
 
     @property
     def owning(self) -> tuple[dg.JobDefinition, ...]:
         """Those whose run owns the pipeline while it lasts."""
-        return (*self.running, self.restore, *self.snapshots)
+        return (*self.running, *self.restores, *self.snapshots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +108,7 @@ def build_pipeline_definitions(
         InvalidRequest: two pipelines of one name, options for none, or settings no checkpoint can be taken with.
     """
     deployed = _deployed(_flat(pipelines), coordinator, spark, options)
-    sensors = [sensor for each in deployed for sensor in (*_own_sensors(each), *_restarts(each))]
+    sensors = [sensor for each in deployed for sensor in (*_own_sensors(each), *_starts(each))]
     return _definitions(deployed, sensors)
 
 
@@ -133,7 +137,7 @@ def build_location_definitions(
             with.
     """
     deployed = _deployed(_flat([pipelines]), coordinator, spark, options)
-    restarts = [sensor for each in deployed for sensor in _restarts(each)]
+    restarts = [sensor for each in deployed for sensor in _starts(each)]
     return _definitions(deployed, [*_shared_sensors(deployed, sensor_prefix), *restarts])
 
 
@@ -147,8 +151,9 @@ def _flat(
             several = each
         for pipeline in several:
             if not isinstance(pipeline, CheckpointedPipeline):
+                shown = f"stage {pipeline.uid!r}" if isinstance(pipeline, StageDefinition) else repr(pipeline)
                 raise InvalidRequest(
-                    f"{pipeline!r} is no pipeline: give what @checkpointed_pipeline has made, or a list of these"
+                    f"{shown} is no pipeline: give what @checkpointed_pipeline has made, or a list of these"
                 )
             found.append(pipeline)
     return found
@@ -163,6 +168,7 @@ def _deployed(
     names = [pipeline.name for pipeline in pipelines]
     if len(set(names)) != len(names):
         raise InvalidRequest(f"pipelines need different names, got {[str(name) for name in names]}")
+    refuse_names(names)
     refuse_unknown(options, names)
     coordinators = _by_name(coordinator, names, CheckpointCoordinatorResource, of="coordinator")
     sessions = _by_name(spark, names, SparkSessionResource, of="spark")
@@ -183,8 +189,11 @@ def _deployed(
     return deployed
 
 
-def _by_name(given: Any, names: Sequence[str], default: Callable[[], R], *, of: str) -> dict[str, R]:
+def _by_name(given: Any, names: Sequence[str], default: type[R], *, of: str) -> dict[str, R]:
     """Return each pipeline's resource; those that are given none share the default."""
+    for each in given.values() if isinstance(given, Mapping) else [given]:
+        if each is not None and not isinstance(each, default):
+            raise InvalidRequest(f"{of}={each!r} is no {default.__name__}: give one, or one by pipeline")
     if not isinstance(given, Mapping):
         return dict.fromkeys(names, default() if given is None else given)
     unknown = sorted(set(given) - set(names))
@@ -215,7 +224,10 @@ def _jobs(
     epoch = build_epoch_job(pipeline, resources=resources, concurrent_runs=found)
     return PipelineJobs(
         running=(epoch, build_streaming_job(pipeline, resources=resources, concurrent_runs=found)),
-        restore=build_restore_job(pipeline, epoch, resources=resources),
+        restores=(
+            build_restore_job(pipeline, epoch, resources=resources),
+            build_gated_restore_job(pipeline, epoch, resources=resources),
+        ),
         snapshots=(
             build_savepoint_job(pipeline, resources=resources),
             build_checkpoint_job(pipeline, resources=resources),
@@ -269,6 +281,10 @@ def _own_sensors(each: _Deployed) -> Iterator[dg.SensorDefinition]:
     yield build_failure_alarm(
         pipeline, coordinator=coordinator, policy=options.alarm_policy, notify=options.notify
     )
+    if options.horizon_alarm_days is not None:
+        yield build_horizon_alarm(
+            pipeline, coordinator=coordinator, days=options.horizon_alarm_days, notify=options.notify
+        )
 
 
 def _shared_sensors(deployed: Sequence[_Deployed], prefix: str) -> Iterator[dg.SensorDefinition]:
@@ -299,9 +315,26 @@ def _shared_sensors(deployed: Sequence[_Deployed], prefix: str) -> Iterator[dg.S
         },
         does="Tells people, once per episode, when checkpoints fail or grow old.",
     )
+    watched: dict[str, Tick] = {
+        each.pipeline.name: horizon_tick(
+            each.pipeline, standing[each.pipeline.name], days=days, notify=each.options.notify
+        )
+        for each in deployed
+        if (days := each.options.horizon_alarm_days) is not None
+    }
+    if watched:
+        yield build_shared_sensor(
+            f"{prefix}_horizon_alarm",
+            watched,
+            does="Tells people days before a retained snapshot stops being restorable.",
+            minimum_interval_seconds=HOUR,
+        )
 
 
-def _restarts(each: _Deployed) -> Iterator[dg.SensorDefinition]:
+def _starts(each: _Deployed) -> Iterator[dg.SensorDefinition]:
+    """Yield what starts runs of the pipeline: each is switched on by itself."""
+    if each.options.new_files:
+        yield build_new_files_sensor(each.pipeline, each.options.new_files, coordinator=each.coordinator)
     if each.options.restart is None:
         return
     for job in each.jobs.running:
@@ -311,10 +344,12 @@ def _restarts(each: _Deployed) -> Iterator[dg.SensorDefinition]:
             coordinator=each.coordinator,
             policy=each.options.restart,
             job_name=job.name,
-            instead_of=[each.jobs.restore.name] if is_epoch else [],
+            instead_of=[job.name for job in each.jobs.restores] if is_epoch else [],
         )
 
 
 def _schedules(pipeline: CheckpointedPipeline, options: PipelineOptions) -> Iterator[dg.ScheduleDefinition]:
+    if options.epochs is not None:
+        yield build_epoch_schedule(pipeline, options.epochs)
     if options.savepoints is not None:
         yield build_savepoint_schedule(pipeline, options.savepoints)

@@ -34,14 +34,14 @@ from dagster_ckpt.dagster.asset import (
     failed_events,
     failure_sentence,
     history_metadata,
-    not_published,
     partition_key,
     restore_link,
     succeeded_evaluation,
 )
 from dagster_ckpt.dagster.names import LOCATION_TAG
 from dagster_ckpt.dagster.table_assets import changed_event
-from dagster_ckpt.spark.stage_report import TableChanged
+from dagster_ckpt.spark.source.lag import LagReader
+from dagster_ckpt.spark.stage_report import TableChanged, not_published
 from dagster_ckpt.spark.streaming.progress import StreamProgress
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class DagsterEvents:
         self, of: CheckpointedPipeline, *, job_name: str, restore_op: str, ui_base_url: str = ""
     ) -> None:
         self._of = of
+        self._lags = LagReader(pipeline=of)
         self._pipeline = of.name
         self._job_name = job_name
         self._restore_op = restore_op
@@ -149,7 +150,12 @@ class DagsterEvents:
         link = self._link(context, key)
         context.log_event(
             completed_event(
-                self._pipeline, event.metadata, uri=event.uri, link=link, late=not_published(unpublished)
+                self._pipeline,
+                event.metadata,
+                uri=event.uri,
+                link=link,
+                late=not_published(unpublished),
+                positions=self._lags.read(event.metadata),
             )
         )
         late = {UNPUBLISHED: not_published(unpublished)} if unpublished else {}

@@ -26,6 +26,8 @@ STOP_OP = "stop"
 SAVEPOINT_OP = "savepoint"
 CHECKPOINT_OP = "checkpoint"
 PREVIEW_OP = "preview"
+GATED = "gated_restore"
+"""``JOB_TAG`` of the job that previews a restore, and makes it once that is approved."""
 DISPOSE_OP = "dispose"
 MAINTAIN_OP = "maintain"
 TABLES_OP = "tables"
@@ -69,6 +71,11 @@ def restore_job_name(pipeline: PipelineId) -> str:
     return f"{pipeline}_restore"
 
 
+def gated_restore_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that previews a restore, and makes it once that is approved."""
+    return f"{pipeline}_gated_restore"
+
+
 def preview_job_name(pipeline: PipelineId) -> str:
     """Return the name of the job that previews a restore."""
     return f"{pipeline}_preview"
@@ -100,6 +107,7 @@ STARTED_BY_TAG = "dagster_ckpt/started_by"
 
 # Dagster's own
 COMPUTE_KIND_TAG = "dagster/compute_kind"
+BACKFILL_TAG = "dagster/backfill"
 LOCATION_TAG = "dagster/code_location"
 RETRY_STRATEGY_TAG = "dagster/retry_strategy"
 ROOT_RUN_TAG = "dagster/root_run_id"

@@ -7,15 +7,43 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import dagster as dg
+from dagster._utils.schedules import is_valid_cron_schedule
 
 from dagster_ckpt.core.files.retention import SavepointRetention
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.settings import refusing_unknown
 from dagster_ckpt.core.supervision.alarms import AlarmPolicy
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.core.supervision.restarts import RestartPolicy
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.operations.horizon import NEAR_DAYS
+
+
+def check_times(cron_schedule: str, timezone: str, *, setting: str = "cron_schedule") -> None:
+    """Raise InvalidRequest for a cron schedule or a time zone that Dagster cannot keep."""
+    if not is_valid_cron_schedule(cron_schedule):
+        raise InvalidRequest(
+            f"{setting}={cron_schedule!r} is no cron schedule: give five fields, minute hour day month weekday, "
+            "such as '0 3 * * *' for every night at three"
+        )
+    try:
+        ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidRequest(
+            f"timezone={timezone!r} is no time zone: give a name such as 'UTC' or 'Europe/Berlin'"
+        ) from None
+
+
+def _check_durations(options: Any) -> None:
+    for name in ("max_checkpoint_age", "table_freshness", "keep_for", "wait_for_run"):
+        value = getattr(options, name, None)
+        if value is not None and not isinstance(value, timedelta):
+            raise InvalidRequest(
+                f"{name}={value!r} is no duration: give a timedelta, such as timedelta(hours=1)"
+            )
 
 
 class Tables(StrEnum):
@@ -25,6 +53,7 @@ class Tables(StrEnum):
     MATERIALIZABLE = "materializable"
 
 
+@refusing_unknown
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointSchedule:
     """Scheduled savepoints. Raises InvalidRequest for bounds or a time of day that mean nothing."""
@@ -36,6 +65,10 @@ class SavepointSchedule:
     """At least this many of the schedule's savepoints are kept …"""
     keep_for: timedelta | None = None
     """… and all that are younger than this; with neither bound none is ever disposed of."""
+    keep_hourly: int | None = None
+    """The newest of each hour, for so many of the latest hours that have one; in UTC."""
+    keep_daily: int | None = None
+    """The same by days: ``keep_last=3, keep_hourly=24, keep_daily=7``."""
     wait_for_run: timedelta = timedelta(hours=1)
     """So long a savepoint waits for the end of a run that is alive at its time; then it fails."""
     target: str = ""
@@ -44,15 +77,39 @@ class SavepointSchedule:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_times(self.cron_schedule, self.timezone)
+        _check_durations(self)
         _ = self.retention
 
     @property
     def retention(self) -> SavepointRetention:
         """The bounds as the decision about them takes them."""
         seconds = None if self.keep_for is None else self.keep_for.total_seconds()
-        return SavepointRetention(keep_last=self.keep_last, keep_for=seconds)
+        return SavepointRetention(
+            keep_last=self.keep_last,
+            keep_for=seconds,
+            keep_hourly=self.keep_hourly,
+            keep_daily=self.keep_daily,
+        )
 
 
+@refusing_unknown
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochSchedule:
+    """Epochs on a schedule. Raises InvalidRequest for a time that means nothing."""
+
+    cron: str
+    """Five fields, e.g. ``0 * * * *``."""
+    timezone: str = "UTC"
+    concurrent_runs: str = "skip"
+    """When an earlier run is still alive at its time: ``skip``, ``queue`` or ``take_over``."""
+
+    def __post_init__(self) -> None:
+        check_times(self.cron, self.timezone, setting="cron")
+        ConcurrentRuns.of(self.concurrent_runs)
+
+
+@refusing_unknown
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
     """Options of a pipeline for ``build_pipeline_definitions``, beside its stages."""
@@ -75,17 +132,29 @@ class PipelineOptions:
     """Older than this the newest checkpoint is stale: freshness, the check ``checkpoint_age`` and the alarm follow."""
     alarm_after_failures: int | None = 3
     """Consecutive failed checkpoints after which people are told; None: never on their account."""
+    horizon_alarm_days: float | None = NEAR_DAYS
+    """Days before a retained snapshot stops being restorable from which people are told; None: no sensor asks."""
     notify: Callable[[Any], None] | None = None
-    """Called with an ``AlarmMessage``, once when an episode begins and once when it is over."""
+    """Called with an ``AlarmMessage``, once when an episode begins and once when it is over; of a snapshot's horizon
+    once when it is near, and once when something is gone."""
     restart: RestartPolicy | None = None
     """Adds the sensor that starts the pipeline again after its run failed; switched off until a person enables it."""
+    epochs: EpochSchedule | None = None
+    """Adds the schedule that runs an epoch; switched off until a person enables it."""
+    new_files: Sequence[str] = ()
+    """Globs, local or of an object store: adds the sensor that runs an epoch when files arrive; switched off, too."""
     savepoints: SavepointSchedule | None = None
     """Adds the savepoint schedule; switched off until a person enables it."""
     concurrent_runs: str = ""
     """What a run does that finds another one alive: ``queue``, ``skip``, ``take_over``; empty: as the resource says."""
 
     def __post_init__(self) -> None:
+        _check_durations(self)
         ConcurrentRuns.of(self.concurrent_runs)
+        if self.horizon_alarm_days is not None and self.horizon_alarm_days <= 0:
+            raise InvalidRequest(f"horizon_alarm_days must be more than 0, got {self.horizon_alarm_days}")
+        if isinstance(self.new_files, str):
+            raise InvalidRequest(f"new_files={self.new_files!r}: give a list, new_files=[{self.new_files!r}]")
         if self.tables not in tuple(Tables):
             raise InvalidRequest(f"tables must be one of {', '.join(Tables)}, got {self.tables!r}")
         if self.table_automation is not None and self.tables != Tables.MATERIALIZABLE:
@@ -127,6 +196,12 @@ def refuse_unknown(
     options: PipelineOptions | Mapping[str, PipelineOptions] | None, pipelines: Sequence[PipelineId]
 ) -> None:
     """Raise InvalidRequest when options name a pipeline that is not there: a typing error would go unseen."""
+    given = options.values() if isinstance(options, Mapping) else [options]
+    for each in given:
+        if each is not None and not isinstance(each, PipelineOptions):
+            raise InvalidRequest(
+                f"options={each!r} are no options: give PipelineOptions(...), or these by pipeline"
+            )
     if options is None or isinstance(options, PipelineOptions):
         return
     unknown = sorted(set(options) - set(pipelines))

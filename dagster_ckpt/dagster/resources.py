@@ -49,6 +49,13 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
         repr=False,
     )
 
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __init__(self, **settings: Any) -> None:
+            """Take the settings. Raises InvalidRequest for one there is not."""
+            refuse_unknown(settings, type(self).model_fields, of=type(self).__name__)
+            super().__init__(**settings)
+
     _session: Any = PrivateAttr(default=None)
     _owned: bool = PrivateAttr(default=False)
 
@@ -148,7 +155,7 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
         default=False, description="Streaming runs: sources write nothing before the first checkpoint."
     )
     operator_chaining: bool = Field(
-        default=False, description="Run stages that need no channel between them as one Spark query."
+        default=True, description="Run stages that need no channel between them as one Spark query."
     )
     local_backup: bool = Field(default=False, description="Keep a local copy of the latest checkpoint.")
     cleaner_parallel_mode: bool = Field(

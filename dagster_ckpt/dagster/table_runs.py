@@ -15,7 +15,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from dagster_ckpt.dagster.jobs.build import clear_errors
-from dagster_ckpt.dagster.jobs.epoch import RunConfig
+from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import stage_arguments
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, TABLES_OP, op_name
 from dagster_ckpt.dagster.pipeline_resources import own_keys

@@ -10,7 +10,8 @@
 | ``snapshot/`` | a stage's part of a snapshot: captured, uploaded, read, restored |
 | ``channel/`` | the log between two stages: written, read, restored |
 | ``sink/`` | the port of sinks: prepare, publish, position, roll back |
-| ``kafka/`` | a topic of Kafka as a sink |
+| ``source/`` | what sources read again: is it there, and until when |
+| ``kafka/`` | a topic of Kafka as a sink, and topics that sources read |
 | ``sql/`` | a table of a database as a sink |
 | ``table/`` | Parquet tables: staged, published, taken back |
 | ``delta/`` | Delta tables: one commit for a checkpoint, restored to a cut |

@@ -86,7 +86,25 @@ def build_session(
     for key, value in {**default_spark_conf(), **(conf or {})}.items():
         builder = builder.config(key, value)
     with _keeping_interrupts(), _compiled_pyspark():
-        return builder.getOrCreate()
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            without = without_java(error)
+            if without is None:
+                raise
+            raise without from error
+
+
+def without_java(error: BaseException) -> InvalidRequest | None:
+    """Return the sentence for a Spark that found no Java, or one that is too old; None for another error."""
+    if "[JAVA_GATEWAY_EXITED]" not in str(error):
+        return None
+    home = os.environ.get("JAVA_HOME", "")
+    looked = f"in JAVA_HOME ({home})" if home else "on the PATH (JAVA_HOME is not set)"
+    return InvalidRequest(
+        f"Java did not start, looked for {looked}: Spark needs Java 17 or newer. Install one (Debian: "
+        "apt install openjdk-17-jre-headless) and set JAVA_HOME to its folder"
+    )
 
 
 @contextlib.contextmanager

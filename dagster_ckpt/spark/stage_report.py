@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -78,6 +79,11 @@ class TableChanged:
     """The outside's own name of its state."""
     taken_back: str = ""
     """What a restore did to it; empty: rows were published."""
+
+
+def not_published(tables: Mapping[str, str]) -> str:
+    """Return which tables do not show the rows of a completed checkpoint yet, and why; empty: all of them do."""
+    return "; ".join(f"table {name} does not show its rows yet: {why}" for name, why in tables.items())
 
 
 class Reporter(Protocol):

@@ -33,27 +33,42 @@ run_coordinator:
 DEFINITIONS = """\
 from pathlib import Path
 
+import dagster as dg
+
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, build_pipeline_definitions
 from tests.browser.till import pipeline_of
 
 HERE = Path(__file__).resolve().parent
-defs = build_pipeline_definitions(
-    pipeline_of(HERE / "till"),
-    coordinator=CheckpointCoordinatorResource(base_dir=str(HERE / "state"), table_dir=str(HERE / "tables")),
-    spark=SparkSessionResource(
-        master="local[2,3]",
-        conf={
-            "spark.driver.memory": "1g",
-            # a JVM that lives for seconds: compiling thoroughly costs more than it brings
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.log.level": "ERROR",
-        },
-    ),
-)
+
+
+@dg.asset(deps=[["shop", "totals"]])
+def report(): ...
+
+
+again = dg.define_asset_job("report_again", selection=["report"], executor_def=dg.in_process_executor)
+
+
+def built() -> dg.Definitions:
+    return build_pipeline_definitions(
+        pipeline_of(HERE / "till"),
+        coordinator=CheckpointCoordinatorResource(base_dir=str(HERE / "state"), table_dir=str(HERE / "tables")),
+        spark=SparkSessionResource(
+            master="local[2,3]",
+            conf={
+                "spark.driver.memory": "1g",
+                # a JVM that lives for seconds: compiling thoroughly costs more than it brings
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.ui.enabled": "false",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.log.level": "ERROR",
+            },
+        ),
+    )
+
+
+defs = dg.Definitions.merge(dg.Definitions(assets=[report], jobs=[again]), built())
 """
 LAUNCH = """
 mutation Launch($params: ExecutionParams!) {

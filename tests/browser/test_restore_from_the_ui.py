@@ -1,4 +1,4 @@
-"""The two ways to restore from Dagster's UI, clicked in a real browser, to the rows in the tables.
+"""The two ways to restore from Dagster's UI, clicked in a real browser, to the rows and what depends on their table.
 
 They also hold the address of the Launchpad, which the UI does not document.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, Response, expect
 
 from dagster_ckpt.dagster.names import RESTORE_TAG
 from tests.browser.clicking import opened_partitions
@@ -28,6 +28,20 @@ def launched(shop: Shop, page: Page) -> str:
     return found[1]
 
 
+def stale_mark(shop: Shop, page: Page) -> Locator:
+    """Open the asset below the table; return what the UI marks it as stale with, once the page has been told."""
+
+    def tells(response: Response) -> bool:
+        asked = response.request.post_data or ""
+        return "AssetStaleStatusDataQuery" in asked and "report" in asked
+
+    with page.expect_response(tells) as told:
+        page.goto(f"{shop.dagster.url}/assets/report")
+    told.value.finished()
+    expect(page.get_by_text("Latest materialization").first).to_be_visible()
+    return page.get_by_text(re.compile("^Unsynced"))
+
+
 def check_restored(shop: Shop) -> None:
     assert shop.dagster.record.restored_id == 1
     assert read_spent(shop.dagster.tables) == shop.till.spent
@@ -36,6 +50,9 @@ def check_restored(shop: Shop) -> None:
 def test_the_link_in_a_checkpoints_metadata_opens_the_launchpad_filled_in_and_restores(
     shop: Shop, page: Page
 ) -> None:
+    """An asset downstream of the table is fresh after its run, and stale after the restore."""
+    shop.dagster.run("report_again")
+    expect(stale_mark(shop, page)).to_have_count(0)
     shop.till.order("ann", 100)
     page.goto(f"{shop.dagster.url}/assets/shop/checkpoints?view=events")
     page.get_by_text("chk-000001").first.click()
@@ -48,6 +65,7 @@ def test_the_link_in_a_checkpoints_metadata_opens_the_launchpad_filled_in_and_re
     assert run.run_config["ops"]["restore"]["config"]["restore_from"] == "chk-000001"
     assert run.tags[RESTORE_TAG] == "chk-000001"
     check_restored(shop)
+    expect(stale_mark(shop, page).first).to_be_visible()
 
 
 def test_the_restore_jobs_drop_down_lists_the_checkpoints_and_restores_the_one_picked(

@@ -60,10 +60,17 @@ def help_of(command: click.Command, name: str) -> str:
     return command.get_help(click.Context(command, parent=program, info_name=name, **width))
 
 
+def commands() -> dict[str, click.Command]:
+    """Return every command by its name."""
+    program = click.Context(main)
+    found = {name: main.get_command(program, name) for name in main.list_commands(program)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
 def page() -> str:
     """Return the whole page."""
     parts = [HEAD]
-    for name, command in sorted(main.commands.items()):
+    for name, command in sorted(commands().items()):
         parts.append(f"\n### {name}\n\n```text\n{help_of(command, name)}\n```\n")
     return "".join(parts)
 

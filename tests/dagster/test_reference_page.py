@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from dagster_ckpt import (
+    EpochSchedule,
     PipelineOptions,
     RestartPolicy,
     SavepointSchedule,
@@ -44,6 +45,8 @@ def names() -> set[str]:
             restart=RestartPolicy(),
             savepoints=SavepointSchedule(cron_schedule="0 3 * * *"),
             max_checkpoint_age=timedelta(hours=1),
+            epochs=EpochSchedule(cron="0 * * * *"),
+            new_files=["/data/*.json"],
         ),
     )
     repository = defs.get_repository_def()
@@ -67,6 +70,6 @@ def test_the_page_names_nothing_there_is_not(names: set[str]) -> None:
 
 
 def test_the_page_names_every_option() -> None:
-    for cls in (PipelineOptions, RestartPolicy, SavepointSchedule):
+    for cls in (PipelineOptions, RestartPolicy, SavepointSchedule, EpochSchedule):
         for field in fields(cls):
             assert re.search(rf"\b{field.name}\b", PAGE), f"{cls.__name__}.{field.name}"

@@ -15,7 +15,7 @@ from dagster_ckpt import (
     spark_stage,
 )
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
-from dagster_ckpt.dagster.jobs.epoch import RunConfig
+from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig, streaming_config
 from dagster_ckpt.dagster.sensors.restart import restart_config
 from dagster_ckpt.errors import InvalidRequest

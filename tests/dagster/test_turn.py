@@ -16,9 +16,10 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.names import SKIPPED_TAG
-from dagster_ckpt.dagster.turn import LOOK_EVERY, Skipped, Turn
+from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied
 from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, RecordStore
+from dagster_ckpt.runtime.turn import LOOK_EVERY
 from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
 from tests.spark.epoch.small_pipeline import shop
@@ -68,10 +69,10 @@ class Waiting:
             self.clock.advance(seconds)
             self.each_look()
 
-        turn = Turn(
+        turn = Turn.of_run(
+            self.instance,
+            self.pipeline,
             records=self.records,
-            pipeline=self.pipeline,
-            instance=self.instance,
             run_id=self.second.run_id,
             root=root or self.second.run_id,
             say=self.said.append,

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import click
 
-from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
+from dagster_ckpt.cli.code_location import CodeOptions, code_options
 from dagster_ckpt.cli.context import ExitCode, Work, command
+from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.cli.output import size
-from dagster_ckpt.core.ids import PipelineId, pipeline_id
-from dagster_ckpt.core.restore.horizon import Horizon
+from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.operations.doctor import diagnose
-from dagster_ckpt.operations.horizon import restorability
 from dagster_ckpt.operations.repair import repair_store
 
 
@@ -27,7 +26,8 @@ def doctor(work: Work, *, pipeline: str, repair: bool, code: CodeOptions) -> Exi
     """Compare the coordinator store with checkpoint storage and tables: missing, left over, unknown, behind.
 
     With the pipeline's code (-m, -f or -w) it also says for how long each of its snapshots can still be restored, as
-    its sinks' tables are kept now. Exit code 1 when there are problems a person should look at.
+    its sinks' tables and what its sources read again are kept now. Exit code 1 when there are problems a person should
+    look at.
     """
     deployment = work.deployment
     if repair:
@@ -39,7 +39,7 @@ def doctor(work: Work, *, pipeline: str, repair: bool, code: CodeOptions) -> Exi
     with work.output.busy("holding the store against the storage"):
         found = diagnose(deployment, pipeline_id(pipeline) if pipeline else None, now=time.time())
         if code.is_given:
-            found = replace(found, horizons=_horizons(work.pipeline(pipeline), code))
+            found = replace(found, horizons=horizons_in(code, work.pipeline(pipeline)))
     work.output.result(found)
     names = ", ".join(found.pipelines) or "none"
     work.output.say(f"pipelines: {names}; {found.snapshots} restorable snapshots checked")
@@ -51,16 +51,3 @@ def doctor(work: Work, *, pipeline: str, repair: bool, code: CodeOptions) -> Exi
         work.output.table("", ("snapshot", "restorable"), lines)
     work.output.say("healthy" if found.is_healthy else "somebody should act")
     return ExitCode.FINE if found.is_healthy else ExitCode.TROUBLE
-
-
-def _horizons(pipeline: PipelineId, code: CodeOptions) -> tuple[Horizon, ...]:
-    """Return for how long each snapshot can be restored, with the coordinator resource of the code."""
-    import dagster as dg
-
-    from dagster_ckpt.dagster.names import COORDINATOR_KEY, maintain_job_name
-
-    declared = declared_in(code, pipeline)
-    assert declared is not None
-    job = job_in(code, maintain_job_name(pipeline))
-    with dg.build_resources({COORDINATOR_KEY: job.resource_defs[COORDINATOR_KEY]}) as resources:
-        return restorability(declared, getattr(resources, COORDINATOR_KEY), now=time.time())

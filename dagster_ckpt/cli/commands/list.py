@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
+from dagster_ckpt.cli.code_location import CodeOptions, code_options
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.cli.output import moment, size
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import (
     PipelineSummary,
     SnapshotSummary,
@@ -33,6 +35,7 @@ T = TypeVar("T")
 @click.option("--history", is_flag=True, help="Failed, subsumed and discarded ones too.")
 @click.option("--limit", type=click.IntRange(min=1), default=None, help="At most so many of each pipeline.")
 @click.option("--long", is_flag=True, help="Attempts, moments and places too.")
+@code_options
 @click.option("--from-storage", is_flag=True, help="Ask the storage alone: for when the store is lost.")
 def list_(
     work: Work,
@@ -43,8 +46,13 @@ def list_(
     limit: int | None,
     long: bool,
     from_storage: bool,
+    code: CodeOptions,
 ) -> ExitCode:
-    """List what pipelines can be restored from, newest first."""
+    """List what pipelines can be restored from, newest first.
+
+    With the pipeline's code (-m, -f or -w) it also says for how long each can still be restored: `kept`: no clock
+    removes what it needs; `?`: something could not be asked.
+    """
     if from_storage:
         _list_storage(work)
         return ExitCode.FINE
@@ -59,7 +67,7 @@ def list_(
             names, lambda name: rows_of(deployment, name)[:limit], strict=strict
         )
         work.output.result(summaries)
-        _show_snapshots(work, summaries, long=long)
+        _show_snapshots(work, summaries, long=long, horizons=_horizons(code, summaries))
     for name, error in unreadable.items():
         click.echo(f"Error: {name}: {error}", err=True)
     return ExitCode.TROUBLE if unreadable else ExitCode.FINE
@@ -84,29 +92,57 @@ def _readable(
 _LONG_COLUMNS = (
     "pipeline", "key", "status", "completed", "took>", "size>", "new>", "attempt>", "name", "place",
 )  # fmt: skip
+_LEFT = "left"
+Horizons = Mapping[tuple[PipelineId, str], str]
+"""Pipeline and key → for how long it can be restored, in a word; empty: nobody was asked."""
 
 
-def _show_snapshots(work: Work, summaries: Sequence[SnapshotSummary], *, long: bool) -> None:
+def _horizons(code: CodeOptions, summaries: Sequence[SnapshotSummary]) -> Horizons:
+    if not code.is_given:
+        return {}
+    found: dict[tuple[PipelineId, str], str] = {}
+    undeclared: NotFound | None = None
+    for name in dict.fromkeys(s.pipeline for s in summaries if s.status.is_restorable):
+        try:
+            found |= {(name, one.key): one.brief() for one in horizons_in(code, name)}
+        except NotFound as error:  # the store has pipelines of other code too
+            undeclared = error
+    if undeclared is not None and not found:
+        raise undeclared
+    return found
+
+
+def _show_snapshots(
+    work: Work, summaries: Sequence[SnapshotSummary], *, long: bool, horizons: Horizons
+) -> None:
     """Show what fits 80 columns, unless more is wanted; why one failed stands below, whole."""
+    left = [horizons.get((s.pipeline, s.key), "-") for s in summaries]
     if long:
-        work.output.table("", _LONG_COLUMNS, [_long_row(s) for s in summaries])
+        more = (_LEFT,) if horizons else ()
+        cells = [
+            (*_long_row(s), *([one] if horizons else [])) for s, one in zip(summaries, left, strict=True)
+        ]
+        work.output.table("", (*_LONG_COLUMNS, *more), cells)
         return
     now = time.time()
     by_pipeline: dict[PipelineId, list[SnapshotSummary]] = {}
     for summary in summaries:
         by_pipeline.setdefault(summary.pipeline, []).append(summary)
-    for name, rows in by_pipeline.items():
-        columns = ("key", "status", "taken", "took>", "size>", "new>", "name")
-        work.output.list(name if len(by_pipeline) > 1 else "", columns, [_short_row(s, now) for s in rows])
+    for name, of_one in by_pipeline.items():
+        timed = "left" if horizons else "took>"
+        names = ("key", "status", "taken", timed, "size>", "new>", "name")
+        lines = [_short_row(s, now, horizons) for s in of_one]
+        work.output.list(name if len(by_pipeline) > 1 else "", names, lines)
     for summary in summaries:
         if summary.message:
             work.output.say(f"{summary.pipeline} {summary.key} failed: {summary.message}")
 
 
-def _short_row(s: SnapshotSummary, now: float) -> tuple[str, ...]:
+def _short_row(s: SnapshotSummary, now: float, horizons: Horizons) -> tuple[str, ...]:
     taken = ago(max(0.0, now - (s.completed_at or s.triggered_at)))
     sizes = units.size(s.bytes_full), units.size(s.bytes_new)
-    return (s.key, s.status.value, taken, units.duration(s.duration), *sizes, s.name)
+    timed = horizons.get((s.pipeline, s.key), "-") if horizons else units.duration(s.duration)
+    return (s.key, s.status.value, taken, timed, *sizes, s.name)
 
 
 def _show_pipelines(work: Work, found: Sequence[PipelineSummary]) -> None:

@@ -15,7 +15,7 @@ from dagster_ckpt.operations.maintain import TableUpkeep, maintain_tables, plan_
 @click.option("--yes", is_flag=True, help="Do it; without this it is only said what would be done.")
 @code_options
 def maintain(work: Work, *, pipeline: str, yes: bool, code: CodeOptions) -> ExitCode:
-    """Merge small files of a pipeline's tables and remove old ones (Delta: OPTIMIZE and VACUUM).
+    """Merge small files of a pipeline's tables and remove old ones, of Iceberg tables old snapshots.
 
     What any retained checkpoint or savepoint goes back to stays, whatever its age. The pipeline may run meanwhile.
     Needs its code (-m, -f or -w): its coordinator resource says where tables and checkpoints are.

@@ -9,6 +9,7 @@ import click
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.cli.output import Output, size
+from dagster_ckpt.cli.positions import show_positions
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.operations.catalog import find_snapshot
@@ -69,6 +70,7 @@ def preview(
         chosen,
         graph=declared.graph if declared else None,
         hooks=declared.hook_uids if declared else None,
+        code=declared,
         snapshot_of=pipeline_id(fork_of) if fork_of else None,
     )
     if declared and found.is_possible and not files_only and not options.fork:
@@ -89,7 +91,7 @@ def _with_queries_tried(
     """Return the preview after a trial with the resources of the code location."""
     import dagster as dg
 
-    from dagster_ckpt.dagster.jobs.preview import with_queries_tried
+    from dagster_ckpt.dagster.jobs.preview_report import with_queries_tried
     from dagster_ckpt.dagster.names import COORDINATOR_KEY, preview_job_name
 
     job = job_in(code, preview_job_name(pipeline.name))
@@ -119,6 +121,7 @@ def show_preview(output: Output, found: RestorePreview) -> None:
     if replays:
         title = f"read again, up to {found.compared_with}"
         output.table(title, ("stage", "source", "from", "to", "units>", "batches>"), replays)
+    show_positions(output, found.positions)
     if found.tables:
         output.table(
             "tables", ("stage", "table", "what happens"), [(t.stage, t.uri, _fate(t)) for t in found.tables]

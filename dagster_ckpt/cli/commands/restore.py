@@ -79,6 +79,7 @@ def is_possible(work: Work, options: RestoreOptions, pipeline: PipelineId, targe
         pipeline,
         graph=declared.graph if declared else None,
         hooks=declared.hook_uids if declared else None,
+        code=declared,
     )
     if not found.is_possible:
         work.output.result({"preview": found, "run": None})

@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 import click
 
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in
 from dagster_ckpt.cli.context import Work, command, pipeline_option
+from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.cli.output import Output, moment, size
+from dagster_ckpt.cli.positions import show_positions
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.restore.horizon import Horizon
+from dagster_ckpt.core.restore.positions import topic_positions
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.inspect import StateTable, state_tables
+from dagster_ckpt.spark.source.lag import LagReader, SourceLag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,16 +28,27 @@ class _Shown:
     is_recorded: bool
     metadata: CheckpointMetadata
     state: dict[str, tuple[StateTable, ...]]
+    positions: tuple[SourceLag, ...]
+    horizon: Horizon | None
+    """For how long it can be restored; None: no code was given, or the store does not know it."""
 
 
 @command("show")
 @click.argument("snapshot")
 @pipeline_option
-def show(work: Work, *, snapshot: str, pipeline: str) -> None:
-    """Show what a snapshot holds: stages, offsets, sizes, state, tables."""
+@code_options
+def show(work: Work, *, snapshot: str, pipeline: str, code: CodeOptions) -> None:
+    """Show what a snapshot holds: stages, offsets, sizes, state, tables.
+
+    With the pipeline's code (-m, -f or -w) it also says how far behind the ends of its topics it is, and for how
+    long it can still be restored.
+    """
     found = find_snapshot(work.deployment, snapshot, pipeline_id(pipeline) if pipeline else None)
     stored = found.stored
     state = {s.uid: state_tables(stored, s.uid) for s in stored.metadata.stages}
+    declared = declared_in(code, found.pipeline)
+    positions = LagReader(pipeline=declared).read(stored.metadata)
+    horizon = _horizon(found, code)
     work.output.result(
         _Shown(
             key=found.key,
@@ -39,12 +56,32 @@ def show(work: Work, *, snapshot: str, pipeline: str) -> None:
             is_recorded=found.known is not None,
             metadata=stored.metadata,
             state=state,
+            positions=positions,
+            horizon=horizon,
         )
     )
-    _show_snapshot(work.output, found, state)
+    _show_snapshot(work.output, found, state, horizon)
+    show_positions(work.output, positions)
 
 
-def _show_snapshot(output: Output, found: FoundSnapshot, state: Mapping[str, Sequence[StateTable]]) -> None:
+def _horizon(found: FoundSnapshot, code: CodeOptions) -> Horizon | None:
+    if not code.is_given or found.known is None:
+        return None
+    return next((one for one in horizons_in(code, found.pipeline) if one.key == found.key), None)
+
+
+def _brief(offset: str) -> str:
+    """Return an offset for a cell; those of topics have a table of their own."""
+    positions = topic_positions(offset)
+    if positions is None:
+        return offset
+    count = sum(len(partitions) for partitions in positions.values())
+    return f"{count} partition{'' if count == 1 else 's'}"
+
+
+def _show_snapshot(
+    output: Output, found: FoundSnapshot, state: Mapping[str, Sequence[StateTable]], horizon: Horizon | None
+) -> None:
     """Show one snapshot."""
     metadata = found.stored.metadata
     output.say(f"{found.key}  {metadata.kind}  of pipeline {metadata.pipeline}")
@@ -57,6 +94,7 @@ def _show_snapshot(output: Output, found: FoundSnapshot, state: Mapping[str, Seq
         "note": metadata.note,
         "labels": ", ".join(f"{name}={value}" for name, value in metadata.labels.items()),
         "known to the store": "yes" if found.known is not None else "no",
+        "restorable": "" if horizon is None else horizon.sentence(),
     }.items():
         if text:
             output.say(f"  {name}: {text}")
@@ -65,7 +103,7 @@ def _show_snapshot(output: Output, found: FoundSnapshot, state: Mapping[str, Seq
         (
             s.uid,
             s.batch_id,
-            ", ".join(f"{source}: {offset}" for source, offset in s.offsets.items()) or "-",
+            ", ".join(f"{source}: {_brief(offset)}" for source, offset in s.offsets.items()) or "-",
             s.parallelism,
             size(s.metrics.bytes_full),
             size(s.metrics.bytes_new),

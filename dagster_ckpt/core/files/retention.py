@@ -198,19 +198,40 @@ class SavepointRetention:
     """At least this many of the newest are kept."""
     keep_for: float | None = None
     """Everything younger than this many seconds is kept."""
+    keep_hourly: int | None = None
+    """The newest of each hour (UTC) is kept, for so many of the latest hours that have one."""
+    keep_daily: int | None = None
+    """The same by days."""
 
     def __post_init__(self) -> None:
-        if self.keep_last is not None and self.keep_last < 1:
-            raise InvalidRequest(f"keep_last must be at least 1, got {self.keep_last}")
+        for name in ("keep_last", "keep_hourly", "keep_daily"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidRequest(f"{name} must be at least 1, got {value}")
         if self.keep_for is not None and self.keep_for < 0:
             raise InvalidRequest(f"keep_for must not be negative, got {self.keep_for}")
 
     def expired(self, savepoints: Sequence[S], *, now: float) -> tuple[S, ...]:
         """Return those to dispose of, oldest first; ``now`` in seconds since the Unix epoch."""
-        if self.keep_last is None and self.keep_for is None:
+        bounds = (self.keep_last, self.keep_for, self.keep_hourly, self.keep_daily)
+        if all(bound is None for bound in bounds):
             return ()
         oldest_first = sorted(savepoints, key=lambda s: (s.completed_at, s.checkpoint_id))
         beyond_count = oldest_first[: -(self.keep_last or 1)]
-        if self.keep_for is None:
-            return tuple(beyond_count)
-        return tuple(s for s in beyond_count if now - s.completed_at > self.keep_for)
+        standing = {
+            *_newest_of_each(oldest_first, 3600.0, self.keep_hourly or 0),
+            *_newest_of_each(oldest_first, 86400.0, self.keep_daily or 0),
+        }
+        return tuple(
+            s
+            for s in beyond_count
+            if s.checkpoint_id not in standing
+            and (self.keep_for is None or now - s.completed_at > self.keep_for)
+        )
+
+
+def _newest_of_each(oldest_first: Sequence[S], seconds: float, periods: int) -> Iterable[int]:
+    """Return the newest of each period, of so many of the latest periods that have any."""
+    newest = {s.completed_at // seconds: s.checkpoint_id for s in oldest_first}
+    latest = sorted(newest, reverse=True)[:periods]
+    return [newest[period] for period in latest]

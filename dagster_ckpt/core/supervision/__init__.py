@@ -5,6 +5,7 @@
 | ``owner`` | whether the run that owns a pipeline is alive: by Dagster and by its lease |
 | ``concurrent_runs`` | what a run does that finds another one alive: wait, end, take over |
 | ``liveness`` | what to do about an attempt that may be dead |
+| ``approval`` | whether a restore may be made that a preview was shown of |
 | ``partitions`` | which partitions of the checkpoints asset are missing or left over |
 | ``alarms`` | failures since the last completion, and when people are told: once per episode |
 | ``restarts`` | whether a pipeline whose run failed is started again, and when |

@@ -18,6 +18,8 @@ class AlarmKind(StrEnum):
     """So many checkpoints in a row have failed."""
     AGE = "age"
     """No checkpoint has completed for too long."""
+    HORIZON = "horizon"
+    """A retained snapshot stops being restorable within days, or has; told once, and never cleared."""
 
 
 class AlarmState(StrEnum):
@@ -88,6 +90,8 @@ class Alarm:
         """The alarm in one sentence."""
         if self.state is AlarmState.CLEARED:
             return f"checkpoints complete again: the newest is {self.completed_id}"
+        if self.kind is AlarmKind.HORIZON:
+            return self.message
         if self.kind is AlarmKind.AGE:
             newest = f"the newest is {self.completed_id}" if self.completed_id else "there is none yet"
             return f"no checkpoint has completed for {(self.age or 0.0):,.0f} s ({newest})"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dagster_ckpt.core.settings import refusing_unknown
 from dagster_ckpt.errors import InvalidRequest
 
 
+@refusing_unknown
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """Restart policy: how often and how soon. Raises InvalidRequest for values that mean nothing."""

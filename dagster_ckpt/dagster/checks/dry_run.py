@@ -25,7 +25,6 @@ from dagster_ckpt.dagster.names import SPARK_KEY
 from dagster_ckpt.errors import CheckpointError, Corrupt
 from dagster_ckpt.operations.catalog import FoundSnapshot
 from dagster_ckpt.operations.inspect import open_state, state_tables
-from dagster_ckpt.spark.attempt.changed_query import changed_query
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.restore import restore_logs
@@ -151,9 +150,9 @@ class RestoreTrial:
         except CheckpointError:
             raise
         except PySparkException as error:
-            changed = changed_query(query.uid, error)
-            if changed is not None:
-                raise changed from None
+            told = query.understood(error)
+            if told is not None:
+                raise told from error
             raise Corrupt(f"stage {query.uid!r} does not start from it: {_first_line(error)}") from error
         finally:
             if running is not None:

@@ -23,8 +23,8 @@ def build_horizon_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefinit
         asset=checkpoints_asset_key(pipeline.name),
         name=HORIZON_CHECK,
         description=(
-            f"Files and table versions that retained snapshots go back to are there, and no clock removes them within "
-            f"{NEAR_DAYS:.0f} days."
+            f"Files, table versions and source positions that retained snapshots go back to are there, and no clock "
+            f"removes them within {NEAR_DAYS:.0f} days."
         ),
         required_resource_keys=own_keys(pipeline.name, [COORDINATOR_KEY]),
     )
@@ -39,9 +39,9 @@ def build_horizon_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefinit
     return checkpoint_horizon
 
 
-def horizon_result(found: Sequence[Horizon]) -> dg.AssetCheckResult:
+def horizon_result(found: Sequence[Horizon], days: float = NEAR_DAYS) -> dg.AssetCheckResult:
     """Return whether every snapshot can be restored for days; one that is lost already is an error."""
-    near = [horizon for horizon in found if horizon.is_near(NEAR_DAYS)]
+    near = [horizon for horizon in found if horizon.is_near(days)]
     is_lost = any(not horizon.is_restorable for horizon in near)
     shown = [
         dg.TableRecord(

@@ -10,8 +10,11 @@
 | ``savepoint`` | a savepoint |
 | ``checkpoint`` | a checkpoint at once: as configured, full or incremental |
 | ``savepoint_retention`` | which scheduled savepoints are kept |
-| ``restore`` | a run that starts from a chosen snapshot |
+| ``restore`` | runs that start from a chosen snapshot; gated: once its preview is approved |
+| ``gate`` | what must hold before a run restores a chosen snapshot |
+| ``run_config`` | config of runs: what they start from |
 | ``preview`` | what a restore would do |
+| ``preview_report`` | that as Dagster shows it |
 | ``dispose`` | deletes a savepoint |
 | ``maintain`` | merges small files of tables, removes old ones |
 """

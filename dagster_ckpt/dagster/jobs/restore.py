@@ -13,7 +13,14 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.asset import checkpoints_partitions
 from dagster_ckpt.dagster.jobs.build import job_with
-from dagster_ckpt.dagster.names import JOB_TAG, RESTORE_OP, RESTORE_TAG, restore_job_name
+from dagster_ckpt.dagster.names import (
+    GATED,
+    JOB_TAG,
+    RESTORE_OP,
+    RESTORE_TAG,
+    gated_restore_job_name,
+    restore_job_name,
+)
 
 
 def build_restore_job(
@@ -39,4 +46,22 @@ def build_restore_job(
         config=config,
         executor_def=dg.in_process_executor,
         tags={**epoch_job.tags, JOB_TAG: RESTORE_OP},
+    )
+
+
+def build_gated_restore_job(
+    pipeline: CheckpointedPipeline, epoch_job: dg.JobDefinition, *, resources: Mapping[str, Any]
+) -> dg.JobDefinition:
+    """Return the job that previews and tries a restore, and makes it when launched again with its approval."""
+    return job_with(
+        epoch_job.graph,
+        resources,
+        name=gated_restore_job_name(pipeline.name),
+        description=(
+            f"Restore `{pipeline.name}` in two steps: name a checkpoint or savepoint in `restore_from`, and this job "
+            "says what restoring it would do and changes nothing; follow the link it gives, and it is done, unless "
+            "something has happened since."
+        ),
+        executor_def=dg.in_process_executor,
+        tags={**epoch_job.tags, JOB_TAG: GATED},
     )

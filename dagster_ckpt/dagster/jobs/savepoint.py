@@ -43,12 +43,21 @@ class SavepointConfig(SavepointTarget):
     keep_last: int = 0
     """With a label ``schedule``: keep this many of its savepoints, remove older ones afterwards; 0: no bound."""
     keep_for: float = 0.0
-    """The same by age, in seconds; with both, one goes only when it is outside both."""
+    """The same by age, in seconds; one goes only when it is outside every bound that is set."""
+    keep_hourly: int = 0
+    """The same: the newest of each of so many hours."""
+    keep_daily: int = 0
+    """The same: the newest of each of so many days."""
 
     @property
     def retention(self) -> SavepointRetention:
-        """The two bounds."""
-        return SavepointRetention(keep_last=self.keep_last or None, keep_for=self.keep_for or None)
+        """The bounds."""
+        return SavepointRetention(
+            keep_last=self.keep_last or None,
+            keep_for=self.keep_for or None,
+            keep_hourly=self.keep_hourly or None,
+            keep_daily=self.keep_daily or None,
+        )
 
 
 def build_savepoint_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any]) -> dg.JobDefinition:

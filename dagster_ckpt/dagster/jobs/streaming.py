@@ -12,10 +12,10 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.settings import word_of
-from dagster_ckpt.dagster.asset import not_published
 from dagster_ckpt.dagster.events import DagsterEvents, StreamingEvents
 from dagster_ckpt.dagster.jobs.build import one_op_job
-from dagster_ckpt.dagster.jobs.epoch import RunConfig
+from dagster_ckpt.dagster.jobs.gate import RestoreGate
+from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.names import (
     COMPUTE_KIND_TAG,
     CONCURRENCY_TAG,
@@ -30,6 +30,7 @@ from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.stage_report import not_published
 from dagster_ckpt.spark.streaming.restart import (
     ExponentialDelay,
     FailureRate,
@@ -98,7 +99,10 @@ def build_streaming_job(
 
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
         turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
-        end = turn.take(lambda admit: _stream(context, pipeline, config, admit))
+        gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
+        if not gate.is_open():
+            return
+        end = turn.take(lambda admit: _stream(context, pipeline, config, gate.guarding(admit)))
         if not isinstance(end, Skipped):
             _report(context, end)
 

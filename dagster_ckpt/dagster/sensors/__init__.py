@@ -7,6 +7,8 @@
 | ``safety_net`` | ends attempts of dead runs, expires what nobody expired, keeps the asset in step with the record |
 | ``run_status`` | the same, seconds after a run has failed or was canceled |
 | ``failure_alarm`` | tells people once when checkpoints fail or grow old, and once when that is over |
+| ``horizon`` | tells people days before a snapshot stops being restorable |
 | ``restart`` | starts a pipeline again after its run failed |
+| ``new_files`` | runs an epoch when files arrive |
 | ``savepoint`` | takes a savepoint when a condition of yours holds |
 """

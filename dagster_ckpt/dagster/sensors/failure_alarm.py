@@ -23,6 +23,7 @@ from dagster_ckpt.core.supervision.alarms import (
 from dagster_ckpt.dagster.alarm_facts import alarm_facts
 from dagster_ckpt.dagster.asset import AGE_CHECK, checkpoints_asset_key, succeeded_evaluation
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.sensors.shared import Tick, build_own_sensor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator, Cursor, read_cursor, run_link
 from dagster_ckpt.errors import Unavailable
 
@@ -67,16 +68,12 @@ def build_failure_alarm(
 
     tick = failure_alarm_tick(pipeline, BoundCoordinator(coordinator), policy=policy, notify=notify)
 
-    @dg.sensor(
-        name=f"{pipeline.name}_failure_alarm",
-        description=f"Tells people, once per episode, when checkpoints of `{pipeline.name}` fail or grow old.",
+    return build_own_sensor(
+        f"{pipeline.name}_failure_alarm",
+        tick,
+        does=f"Tells people, once per episode, when checkpoints of `{pipeline.name}` fail or grow old.",
         minimum_interval_seconds=minimum_interval_seconds,
-        default_status=dg.DefaultSensorStatus.RUNNING,
     )
-    def failure_alarm(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        return tick(context, context.cursor)
-
-    return failure_alarm
 
 
 def failure_alarm_tick(
@@ -85,7 +82,7 @@ def failure_alarm_tick(
     *,
     policy: AlarmPolicy,
     notify: Callable[[AlarmMessage], Any] | None,
-) -> Callable[[dg.SensorEvaluationContext, str | None], dg.SensorResult | dg.SkipReason]:
+) -> Tick:
     """Return what the sensor does for one pipeline, from that pipeline's cursor."""
 
     def tick(context: dg.SensorEvaluationContext, before: str | None) -> dg.SensorResult | dg.SkipReason:

@@ -21,7 +21,7 @@ from dagster_ckpt.core.supervision.restarts import (
     RestartPolicy,
     decide_restart,
 )
-from dagster_ckpt.dagster.jobs.epoch import RestoreConfig, without_restore_options
+from dagster_ckpt.dagster.jobs.run_config import RestoreConfig, without_restore_options
 from dagster_ckpt.dagster.lease import state_of_run
 from dagster_ckpt.dagster.names import (
     LOCATION_TAG,

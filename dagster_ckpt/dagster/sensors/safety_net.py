@@ -32,6 +32,7 @@ from dagster_ckpt.dagster.asset import (
 )
 from dagster_ckpt.dagster.lease import owner_state
 from dagster_ckpt.dagster.names import RESTORE_OP, STREAM_OP, epoch_job_name, streaming_job_name
+from dagster_ckpt.dagster.sensors.shared import Tick, build_own_sensor
 from dagster_ckpt.dagster.sensors.ticks import (
     BoundCoordinator,
     Cursor,
@@ -226,24 +227,18 @@ def build_safety_net_sensor(
 
     tick = safety_net_tick(pipeline, BoundCoordinator(coordinator))
 
-    @dg.sensor(
-        name=f"{pipeline.name}_safety_net",
-        description=(
+    return build_own_sensor(
+        f"{pipeline.name}_safety_net",
+        tick,
+        does=(
             "Ends the attempt of a run that died, expires checkpoints nobody expired, and keeps the partitions of the "
             f"checkpoints asset of `{pipeline.name}` in step with the coordinator's record."
         ),
         minimum_interval_seconds=minimum_interval_seconds,
-        default_status=dg.DefaultSensorStatus.RUNNING,
     )
-    def safety_net(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        return tick(context, context.cursor)
-
-    return safety_net
 
 
-def safety_net_tick(
-    pipeline: CheckpointedPipeline, standing: BoundCoordinator
-) -> Callable[[dg.SensorEvaluationContext, str | None], dg.SensorResult | dg.SkipReason]:
+def safety_net_tick(pipeline: CheckpointedPipeline, standing: BoundCoordinator) -> Tick:
     """Return what the sensor does for one pipeline, from that pipeline's cursor."""
 
     def tick(context: dg.SensorEvaluationContext, before: str | None) -> dg.SensorResult | dg.SkipReason:

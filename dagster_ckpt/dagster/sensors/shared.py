@@ -1,4 +1,4 @@
-"""Sensors of all pipelines of a code location: what a pipeline's own sensors do, one pipeline after the other."""
+"""Sensors that tick: one pipeline's own, and those of all pipelines of a code location, one after the other."""
 
 from __future__ import annotations
 
@@ -103,6 +103,19 @@ class _Merged:
     def _say(self, name: str, reason: str | dg.SkipReason) -> None:
         text = reason.skip_message if isinstance(reason, dg.SkipReason) else reason
         self.said.append(f"{name}: {text}")
+
+
+def build_own_sensor(
+    name: str, tick: Tick, *, does: str, minimum_interval_seconds: int = 30
+) -> dg.SensorDefinition:
+    """Return the sensor ``name`` of one pipeline; it is on from the start."""
+    return dg.SensorDefinition(
+        name=name,
+        evaluation_fn=lambda context: tick(context, context.cursor),
+        description=does,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
 
 
 def build_shared_sensor(

@@ -12,6 +12,7 @@ from dagster_ckpt.dagster.names import (
     PIPELINE_TAG,
     SKIPPED_TAG,
     epoch_job_name,
+    gated_restore_job_name,
     restore_job_name,
     streaming_job_name,
 )
@@ -80,7 +81,12 @@ def newest_run(instance: dg.DagsterInstance, pipeline: CheckpointedPipeline) -> 
     Those that take or remove savepoints are passed over, and those that did nothing because another one was alive.
     """
     name = pipeline.name
-    jobs = {epoch_job_name(name), restore_job_name(name), streaming_job_name(name)}
+    jobs = {
+        epoch_job_name(name),
+        restore_job_name(name),
+        gated_restore_job_name(name),
+        streaming_job_name(name),
+    }
     wanted = dg.RunsFilter(tags={PIPELINE_TAG: name})
     for limit in (1, 20, LOOKED_AT):
         for found in instance.get_run_records(wanted, limit=limit):

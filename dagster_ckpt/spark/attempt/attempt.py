@@ -23,11 +23,12 @@ from dagster_ckpt.spark.attempt.hooks import make_hooks
 from dagster_ckpt.spark.attempt.layout import Begin, chains_to_begin_with, chosen_chains
 from dagster_ckpt.spark.attempt.mark import seen_in_directory
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
-from dagster_ckpt.spark.attempt.restore import AttemptRestorer, state_of_directory
+from dagster_ckpt.spark.attempt.restore import AttemptRestorer, refuse_lost_positions, state_of_directory
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.manifest_handles import handles_in_manifest
+from dagster_ckpt.spark.source.groups import GroupOffsets
 
 if TYPE_CHECKING:
     pass
@@ -109,6 +110,7 @@ class Attempt(Generic[G]):
         hooks = make_hooks(
             setup.pipeline, setup.config, resources=setup.hook_resources, warn=setup.reporter.warn
         )
+        groups = [GroupOffsets(pipeline, setup.reporter)] if GroupOffsets.wanted(pipeline) else []
         reached = gateway(tables=tables, reporter=setup.reporter)
         coordinator = CheckpointCoordinator.open(
             AttemptSetup(
@@ -125,10 +127,11 @@ class Attempt(Generic[G]):
                 ownership=options.ownership,
                 restore=setup.restore,
                 purpose=RestorePurpose.FORK if setup.restore.fork else RestorePurpose.IN_PLACE,
-                listeners=setup.listeners,
+                listeners=[*setup.listeners, *groups],
                 hooks=hooks,
                 read_manifest=handles_in_manifest,
                 directory_state=partial(state_of_directory, pipeline),
+                check_start=partial(refuse_lost_positions, pipeline, setup.reporter),
                 seen=lambda: [*tables.seen(), *seen_in_directory(setup.work_dir, setup.pipeline.name)],
                 acks=options.acks,
                 background=options.background,

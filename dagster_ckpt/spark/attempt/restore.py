@@ -16,7 +16,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.model import FileEntry
-from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore
+from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
 from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import CheckpointError
@@ -29,12 +29,14 @@ from dagster_ckpt.spark.channel.restore import restore_logs
 from dagster_ckpt.spark.channel.retention import sweep_staging
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.port import LaterRows
-from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
+from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy, find_local_copy
 from dagster_ckpt.spark.snapshot.pins import sweep_pins
 from dagster_ckpt.spark.snapshot.rescale import has_other_partition_count, rescale_stage, saved_partitions
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.source.pins import refuse_lost
+from dagster_ckpt.spark.source.positions import positions_at, source_positions
 from dagster_ckpt.spark.stage_report import Reporter
 
 if TYPE_CHECKING:
@@ -84,6 +86,27 @@ def _state_of_partitions(pipeline: CheckpointedPipeline, directory: AttemptDirec
     except CheckpointError:
         return DirectoryState.DAMAGED
     return DirectoryState.INTACT
+
+
+def refuse_lost_positions(
+    pipeline: CheckpointedPipeline, reporter: Reporter, decision: RestoreDecision
+) -> None:
+    """Raise InvalidRequest where a source cannot read on from what an attempt would start from."""
+    match decision:
+        case Restore():
+            refuse_lost(source_positions(decision.metadata, pipeline), reporter)
+        case Adopt():
+            directory = AttemptDirectory(Path(decision.working_directory))
+            offsets: dict[str, dict[str, str]] = {}
+            for uid in pipeline.stages:
+                query = directory.stage(uid).query
+                batch = latest_committed_batch(query)
+                offsets[uid] = {} if batch is None else read_offsets(query, batch)
+            refuse_lost(positions_at(offsets, pipeline.chains, pipeline), reporter)
+        case Fresh():
+            pass
+        case _:
+            assert_never(decision)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -278,7 +278,8 @@ class PipelineSinks:
         name = place.name if place.parent == self.table_dir else snapshot.uri
         raise InvalidRequest(
             f"sink {uid!r} writes table {sink.place}, which has none of the rows of the restore point: they are in "
-            f"{snapshot.uri}. Go on with that table: @spark_sink(table={name!r})"
+            f"{snapshot.uri}. Go on with that table: @spark_sink(table={name!r}); where the sink's table is right, the "
+            "coordinator store or the checkpoint storage is another deployment's"
         )
 
     def _roll_back(

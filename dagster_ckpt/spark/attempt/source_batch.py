@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from dagster_ckpt.authoring.stages import SourceBatch
+from dagster_ckpt.authoring.stage_settings import SourceBatch
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Declined, NotFound

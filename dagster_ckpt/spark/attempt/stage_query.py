@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.spark.attempt.chain_plans import ChainOfFrames, renamed
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
+from dagster_ckpt.spark.attempt.query_errors import understood
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.sink import ChannelSink
@@ -161,8 +162,18 @@ class StageQuery:
 
         Raises InvalidRequest when the function does not return a streaming DataFrame or its rows cannot be carried.
         """
-        with _partitions(spark, self.stage.partitions):
-            return self._start(spark, available_now=available_now, interval=interval)
+        try:
+            with _partitions(spark, self.stage.partitions):
+                return self._start(spark, available_now=available_now, interval=interval)
+        except Exception as error:
+            told = self.understood(error)
+            if told is None:
+                raise
+            raise told from error
+
+    def understood(self, error: BaseException) -> CheckpointError | None:
+        """Return what ended the query in one sentence; None: the error says it best itself."""
+        return understood(self.stage, error, title=self.pipeline.title(self.uid))
 
     def _start(
         self, spark: SparkSession, *, available_now: Literal[True] | None, interval: str

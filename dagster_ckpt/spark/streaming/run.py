@@ -17,7 +17,6 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.ports import Clock
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.spark.attempt.changed_query import changed_query
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
@@ -235,9 +234,10 @@ class StreamingRun:
             if error is None and stage.is_bounded:
                 self._source_ended(stage)
                 continue
-            changed = None if error is None else changed_query(uid, error)
-            if changed is not None:
-                return StageDied(uid, str(changed), changed)
+            told = None if error is None else stage.stage_query.understood(error)
+            if told is not None:
+                told.__cause__ = error
+                return StageDied(uid, str(told), told)
             title = self.pipeline.title(uid)
             message = f"{title} failed: {error}" if error else f"the query of {title} was stopped"
             return StageDied(uid, message, error)

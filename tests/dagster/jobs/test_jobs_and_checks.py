@@ -152,7 +152,7 @@ def test_a_checkpoint_is_restorable_when_spark_reads_all_of_it_and_starts_every_
     table = {r.data["stage"]: r.data for r in evaluation.metadata["stages"].records}
     assert table["matched"]["state_rows"] == 4, "two orders and two customers, kept by the join"
     assert table["totals"]["state_rows"] == 2
-    assert table["orders"]["batches"] == 1, "the order that arrived since"
+    assert table["matched"]["batches"] == 1, "the order that arrived since, read by the chain of both sources"
     assert restorable(lab) == {"chk-000001": "verified"}
     assert lab.record(pipeline) == before, "nothing of the pipeline was touched"
     assert not list(lab.coordinator.resolved_work_dir.glob("dry-run-*"))

@@ -31,6 +31,7 @@ STAGES = {"orders", "customers", "lines", "matched", "totals"}
 JOBS = {
     "shop": {"restore", *STAGES, "complete"},
     "shop_restore": {"restore", *STAGES, "complete"},
+    "shop_gated_restore": {"restore", *STAGES, "complete"},
     "shop_streaming": {"stream"},
     "shop_stop": {"stop"},
     "shop_savepoint": {"savepoint"},
@@ -53,6 +54,7 @@ def test_jobs_and_their_ops_have_the_names_they_always_had(definitions: dg.Defin
 def test_sensors_schedules_and_resources_have_the_names_they_always_had(definitions: dg.Definitions) -> None:
     assert {sensor.name for sensor in definitions.sensors or ()} == {
         *("shop_safety_net", "shop_run_failed", "shop_run_canceled", "shop_failure_alarm"),
+        "shop_horizon_alarm",
         *("shop_restart", "shop_streaming_restart"),
     }
     assert {schedule.name for schedule in definitions.schedules or ()} == {"shop_savepoint_schedule"}

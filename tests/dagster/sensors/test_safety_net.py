@@ -280,6 +280,7 @@ def test_sensors_that_are_a_safety_net_run_by_default_and_those_that_act_wait_to
     assert running == {
         "shop_safety_net",
         "shop_failure_alarm",
+        "shop_horizon_alarm",
         "shop_run_failed",
         "shop_run_canceled",
     }

@@ -60,7 +60,7 @@ def test_a_location_has_one_of_each_sensor_and_the_same_jobs_and_assets(two: Two
     shared, pipelines = two.shop.definitions, [two.shop.pipeline, two.other.pipeline]
     own = build_pipeline_definitions(pipelines)
     assert names(shared) == {
-        *("checkpoints_safety_net", "checkpoints_failure_alarm"),
+        *("checkpoints_safety_net", "checkpoints_failure_alarm", "checkpoints_horizon_alarm"),
         *("checkpoints_run_failed", "checkpoints_run_canceled"),
         *("shop_restart", "shop_streaming_restart", "other_restart", "other_streaming_restart"),
     }

@@ -71,7 +71,10 @@ def test_a_query_that_failed_for_another_reason_is_none_of_its_business() -> Non
 
 def test_a_stream_is_not_restarted_for_a_changed_query() -> None:
     """Its restart strategy would try for minutes what no try can change."""
-    stage: Any = SimpleNamespace(is_over=False, is_active=False, failure=RuntimeError(KEY), is_bounded=False)
+    query = SimpleNamespace(understood=lambda error: changed_query(StageUid("totals"), error))
+    stage: Any = SimpleNamespace(
+        is_over=False, is_active=False, failure=RuntimeError(KEY), is_bounded=False, stage_query=query
+    )
     run: Any = SimpleNamespace(
         stages={StageUid("totals"): stage}, _finished=set(), _started_again=lambda _: False
     )

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, InvalidRequest, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import (
+    CheckpointedPipeline,
+    InvalidRequest,
+    checkpointed_pipeline,
+    checkpoints_asset_key,
+    spark_sink,
+    spark_source,
+)
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as Pipeline
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
@@ -174,3 +181,34 @@ def test_what_is_wired_to_a_stage_must_be_an_output(given: Any, said: str) -> No
         @checkpointed_pipeline
         def miswired() -> None:
             both(*given(source, source()))
+
+
+def test_a_gated_restore_previews_then_restores_as_approved_and_not_when_something_happened_since(
+    ran: Any,
+) -> None:
+    lab, feed, pipeline = ran
+    job, before = "shop_gated_restore", lab.record(pipeline)
+
+    def previewed() -> tuple[str, str]:
+        done = lab.run(pipeline, job=job, restore_from="chk-1")
+        assert done.success, failure_text(done)
+        assert not any(event.step_key == "matched" for event in done.get_step_success_events())
+        [record] = lab.instance.fetch_observations(checkpoints_asset_key(pipeline.name), limit=1).records
+        shown = record.asset_observation.metadata
+        return shown["approved"].value, shown["approve"].value
+
+    approval, link = previewed()
+    assert lab.record(pipeline) == before, "a preview changes nothing"
+    assert f"/jobs/{job}/playground/setup?config=" in link
+    assert approval in link
+    assert lab.run(pipeline).success
+    late = lab.run(pipeline, job=job, restore_from="chk-1", approved=approval)
+    assert "since the preview 1 run has claimed the pipeline and 1 checkpoint was triggered" in failure_text(
+        late
+    )
+    approval, _ = previewed()
+    done = lab.run(pipeline, job=job, restore_from="chk-1", approved=approval)
+    assert done.success, failure_text(done)
+    said = [log.user_message for log in lab.instance.all_logs(done.run_id)]
+    assert any(line.startswith("restoring chk-000001, completed ") for line in said), said
+    assert read_lines(lab.tables) == feed.expected_lines()

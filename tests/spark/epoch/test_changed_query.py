@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
 from dagster_ckpt import (
@@ -80,6 +82,7 @@ def previewed_by_command(lab: Lab, folder: Path, name: str, count: str, *more: s
     return CliRunner().invoke(main, arguments)
 
 
+@pytest.mark.parametrize("lab", [{"operator_chaining": False}], indirect=True, ids=["a query for each stage"])
 def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_it_is_changed_back(
     lab: Lab, small_feed: Feed
 ) -> None:
@@ -97,11 +100,13 @@ def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_i
     ):
         failed = lab.run(changed)
         assert not failed.success
-        text = failure_text(failed)
-        assert "stage 'totals' cannot go on" in text, text
-        assert said in text, text
-        assert "Logical Plan" not in text, text
-        assert "Traceback" not in text, text
+        told, original = failed.get_step_failure_events()[0].step_failure_data.error, failure_text(failed)
+        assert told is not None
+        assert "stage 'totals' cannot go on" in told.message, told.message
+        assert said in told.message, told.message
+        assert "Logical Plan" not in told.message, told.message
+        assert "Traceback" not in told.message, told.message
+        assert "caused by" in original
     assert previewed(lab, right) is None
     refusal = previewed(lab, other)
     assert refusal is not None
@@ -117,3 +122,47 @@ def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_i
     again = lab.run(right)
     assert again.success, failure_text(again)
     assert read_totals(lab.tables) == {"ann": (4, 22), "bob": (2, 2)}
+
+
+def test_errors_of_a_query_name_the_line_of_the_user_and_what_to_do(lab: Lab, small_feed: Feed) -> None:
+    from pyspark.sql.functions import udf
+
+    def sent(
+        sink: Callable[[Any], Any],
+    ) -> CheckpointedPipeline:
+        @spark_source
+        def web(spark: Any) -> Any:
+            return spark.readStream.schema(ORDERS).json(str(small_feed.folder / "orders"))
+
+        @spark_sink(uid="sent")
+        def rows(web: Any) -> Any:
+            return sink(web)
+
+        @checkpointed_pipeline(name="sending")
+        def pipeline() -> None:
+            rows(web())
+
+        return pipeline  # type: ignore[no-any-return]
+
+    def share(amount):  # type: ignore[no-untyped-def]
+        return 100 // (amount - 5)
+
+    for fails, said in (
+        (
+            lambda web: web.groupBy("customer").count(),
+            r"(stage sent|chain web -> sent) aggregates, .* add key=\[\.\.\.\] to the sink",
+        ),
+        (
+            lambda web: web.select("custmer"),
+            r"test_changed_query.py:\d+ in .*`custmer` cannot be resolved. Did you",
+        ),
+        (lambda web: web.select(udf(share, "int")("amount")), r"^[^ ]*test_changed_query.py:\d+ in share, "),
+    ):
+        error = lab.run(sent(fails)).get_step_failure_events()[0].step_failure_data.error
+        assert error is not None
+        assert "Error occurred while" not in error.message, error.to_string()
+        sentence = error.message.removeprefix("dagster._core.definitions.events.Failure: ").strip()
+        assert re.search(said, sentence), sentence
+        assert "\n" not in sentence
+        assert error.cause is not None
+        assert error.cause.cause is not None, "the original stands behind it"

@@ -28,8 +28,8 @@ class Point:
 
 
 POINTS = [
-    # The first killed run works on in the directory of attempt 1, where that run's own mark lies.
-    Point("sources drained, the join at work", "work/shop/attempt-1/_runs/*/customers", times=2),
+    # The first killed run works on in the directory of attempt 1: a second batch of the chain of sources and join.
+    Point("the join at work", "work/shop/attempt-1/matched/query/offsets/[0-9]*", times=2),
     Point("the join's state is being uploaded", "checkpoints/shop/shared/matched/{checkpoint}"),
     Point("the last sink at work", "tables/totals/_dagster_ckpt/staged/{epoch}/*"),
     Point("metadata written, about to commit", "checkpoints/shop/chk-{checkpoint}/_metadata"),

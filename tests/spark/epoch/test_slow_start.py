@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.epoch.run import EpochRun
 from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS
 from tests.spark.streaming.lab import Lines
@@ -25,6 +26,10 @@ class Query:
 
     def start(self, session: object, *, available_now: bool) -> Any:
         return SimpleNamespace(awaitTermination=self._end, stop=self._stop)
+
+    def understood(self, error: BaseException) -> CheckpointError | None:
+        """It says best itself what it is."""
+        return None
 
     def _end(self) -> None:
         error = self.ends.pop(0)

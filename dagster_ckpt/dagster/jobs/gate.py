@@ -1,0 +1,184 @@
+"""Gate before a restore: its snapshot is chosen, by one launch; where it was approved, nothing has happened since."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.supervision.approval import approval_of, refuse_outdated
+from dagster_ckpt.core.supervision.owner import Alive
+from dagster_ckpt.dagster.asset import checkpoints_asset_key, restore_link
+from dagster_ckpt.dagster.jobs.preview_report import preview_metadata, previewed, sentence_of, tried
+from dagster_ckpt.dagster.lease import owner_of
+from dagster_ckpt.dagster.names import (
+    BACKFILL_TAG,
+    GATED,
+    JOB_TAG,
+    LOCATION_TAG,
+    RESTORE_OP,
+    ROOT_RUN_TAG,
+    SKIPPED_TAG,
+)
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of
+from dagster_ckpt.errors import CheckpointError, InvalidRequest
+from dagster_ckpt.operations.catalog import find_snapshot
+from dagster_ckpt.operations.preview import RestorePreview
+from dagster_ckpt.page.units import ago, size
+from dagster_ckpt.runtime.attempt_setup import Admit
+from dagster_ckpt.runtime.record_store import RecordStore
+
+
+def refuse_backfill(context: dg.OpExecutionContext) -> None:
+    """Raise InvalidRequest for a run of a backfill: it would go through all partitions, one restore after the other."""
+    if BACKFILL_TAG in context.run.tags:
+        raise InvalidRequest(
+            f"{context.job_name} takes one snapshot at a time and cannot be backfilled, nothing was done: choose one "
+            "partition in its Launchpad"
+        )
+
+
+@dataclass
+class RestoreGate:
+    """Gate of one run, asked by its first op."""
+
+    context: dg.OpExecutionContext
+    pipeline: CheckpointedPipeline
+    options: RestoreOptions
+    approved: str = ""
+    kind: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kind = self.context.run.tags.get(JOB_TAG, "")
+
+    def is_open(self) -> bool:
+        """Return True where the run may claim the pipeline; False: it previewed the restore, and that was all.
+
+        Raises InvalidRequest: the run may not restore what it names.
+        """
+        if self.kind in (RESTORE_OP, GATED):
+            self._refuse_unchosen()
+        if self.approved:
+            self._refuse_outdated(self._record())
+        elif self.kind == GATED:
+            self._preview()
+            return False
+        if self.options.restore_from.strip().lower() not in ("latest", "none"):
+            self._tell()
+        return True
+
+    def guarding(self, admit: Admit) -> Admit:
+        """Return ``admit``, which also refuses a claim on a record that is not as it was approved."""
+        if not self.approved:
+            return admit
+
+        def guarded(record: CoordinatorRecord) -> None:
+            admit(record)
+            self._refuse_outdated(record)
+
+        return guarded
+
+    def _refuse_outdated(self, record: CoordinatorRecord) -> None:
+        """Raise InvalidRequest where something has happened since the preview, but for an earlier try of this run."""
+        if record.root != self.context.run.tags.get(ROOT_RUN_TAG, self.context.run_id):
+            refuse_outdated(self.approved, record, self.options)
+
+    def _refuse_unchosen(self) -> None:
+        refuse_backfill(self.context)
+        if self.options.restore_from.strip().lower() == "latest":
+            where = "choose its partition" if self.kind == RESTORE_OP else "name it"
+            raise InvalidRequest(
+                f"{self.context.job_name} restores a snapshot that you choose, and none is chosen: {where}, such as "
+                f"restore_from: chk-31 of op {RESTORE_OP!r}; the job {self.pipeline.name} goes on from the latest"
+            )
+
+    def _record(self) -> CoordinatorRecord:
+        store = coordinator_of(self.context, self.pipeline.name).store()
+        record = RecordStore(store).record(self.pipeline.name)
+        return CoordinatorRecord(pipeline=self.pipeline.name) if record is None else record
+
+    # --- before it ------------------------------------------------------------------------------------------------
+
+    def _preview(self) -> None:
+        """Say what the restore would do, try it on a copy, and give the link that approves it."""
+        context, resource = self.context, coordinator_of(self.context, self.pipeline.name)
+        record = self._record()  # before the look: what happens during it is since the preview
+        found = previewed(resource, self.pipeline, self.options)
+        found = tried(found, resources_of(context, self.pipeline.name), self.pipeline, resource, self.options)
+        metadata = preview_metadata(found)
+        if found.is_possible:
+            approval = approval_of(record, self.options)
+            shown = f"[Restore {self.options.restore_from} as previewed →]({self._link(approval)})"
+            metadata = {"approve": dg.MetadataValue.md(shown), "approved": approval, **metadata}
+            context.log.info(f"nothing was changed; to restore it, launch again with approved: {approval}")
+            self._warn_of_owner(record)
+        for line in (*found.refusals, *found.warnings, *lines_of(found)):
+            context.log.info(line)
+        context.log.info(sentence_of(found))
+        context.log_event(
+            dg.AssetObservation(
+                checkpoints_asset_key(self.pipeline.name), description=sentence_of(found), metadata=metadata
+            )
+        )
+        context.instance.add_run_tags(context.run_id, {SKIPPED_TAG: "true"})
+        if not found.is_possible:
+            raise InvalidRequest(sentence_of(found))
+
+    def _warn_of_owner(self, record: CoordinatorRecord) -> None:
+        owner = owner_of(record, self.context.instance, now=time.time())
+        if isinstance(owner, Alive):
+            self.context.log.warning(
+                f"run {owner.run_id} of the pipeline is alive: what it does will be since the preview; stop it first, "
+                "and preview again"
+            )
+
+    def _link(self, approval: str) -> str:
+        given = self.options.model_dump(mode="json", exclude_defaults=True, exclude={"restore_from"})
+        return restore_link(
+            job_name=self.context.job_name,
+            location=self.context.run.tags.get(LOCATION_TAG, ""),
+            restore_op=RESTORE_OP,
+            restore_from=self.options.restore_from,
+            ui_base_url=coordinator_of(self.context, self.pipeline.name).ui_base_url,
+            further={**given, "approved": approval},
+        )
+
+    def _tell(self) -> None:
+        """Log what is restored, how old it is and where, and what moves with it."""
+        resource = coordinator_of(self.context, self.pipeline.name)
+        try:
+            snapshot = find_snapshot(resource.deployment(), self.options.restore_from, self.pipeline.name)
+            found = previewed(resource, self.pipeline, self.options)
+        except CheckpointError:
+            return  # the restore itself says why
+        metadata = snapshot.stored.metadata
+        called = f" ({metadata.name})" if metadata.name else ""
+        self.context.log.info(
+            f"restoring {snapshot.key}{called}, completed {ago(time.time() - metadata.completed_at)}, "
+            f"{size(found.bytes)} of state, from {found.uri}"
+        )
+        for line in lines_of(found):
+            self.context.log.info(line)
+
+
+def lines_of(found: RestorePreview) -> list[str]:
+    """Return what moves with a restore: a line per source that is read again, and per table."""
+    lines = []
+    for replay in found.replay:
+        step = replay.step
+        if step.is_same:
+            continue
+        units = "" if step.units is None else f", {abs(step.units):,} units are read again"
+        lines.append(f"source {replay.stage}: from {step.end} back to {step.start}{units}")
+    for table in found.tables:
+        moved = [
+            *([f"{table.rows_set_aside:,} rows are set aside"] if table.rows_set_aside else []),
+            *([f"{table.rows_returning:,} rows come back"] if table.rows_returning else []),
+            *([f"{table.buckets_changing:,} files go back"] if table.buckets_changing else []),
+        ]
+        lines.append(f"table {table.uri} of {table.stage}: {', '.join(moved) or table.fate.value}")
+    return lines

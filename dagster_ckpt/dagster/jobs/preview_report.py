@@ -1,0 +1,137 @@
+"""A preview of a restore as Dagster shows it: a sentence, tables, and every reason it would be refused for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.dagster.asset import position_metadata
+from dagster_ckpt.dagster.checks.dry_run import try_restore
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.errors import CheckpointError, Unavailable
+from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
+from dagster_ckpt.operations.preview import RestorePreview, preview_restore
+
+
+def previewed(
+    resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline, options: RestoreOptions
+) -> RestorePreview:
+    """Return what restoring would do, as files tell. Raises CheckpointError for a snapshot that cannot be opened."""
+    return preview_restore(
+        resource.deployment(),
+        options,
+        pipeline.name,
+        graph=pipeline.graph,
+        hooks=pipeline.hook_uids,
+        code=pipeline,
+    )
+
+
+def tried(
+    found: RestorePreview,
+    resources: Any,
+    pipeline: CheckpointedPipeline,
+    coordinator: CheckpointCoordinatorResource,
+    options: RestoreOptions,
+) -> RestorePreview:
+    """Return the preview with what starting every query on a copy has shown, where that can be tried."""
+    if not found.is_possible or options.fork:
+        return found
+    snapshot = find_snapshot(coordinator.deployment(), options.restore_from, pipeline.name)
+    return with_queries_tried(found, resources, pipeline, coordinator, snapshot)
+
+
+def with_queries_tried(
+    found: RestorePreview,
+    resources: Any,
+    pipeline: CheckpointedPipeline,
+    coordinator: CheckpointCoordinatorResource,
+    snapshot: FoundSnapshot,
+) -> RestorePreview:
+    """Return the preview with what starting every query on a copy of the snapshot has shown.
+
+    Raises Unavailable: it could not be tried.
+    """
+    try:
+        try_restore(resources, pipeline, coordinator, snapshot)
+    except Unavailable:
+        raise
+    except CheckpointError as error:
+        return replace(found, refusals=(str(error),))
+    return found
+
+
+def sentence_of(preview: RestorePreview) -> str:
+    """Return a preview in one sentence."""
+    if not preview.is_possible:
+        return f"restoring {preview.snapshot} would be refused: {preview.refusals[0]}"
+    return (
+        f"restoring {preview.snapshot} would bring back {preview.bytes:,} bytes of state in {len(preview.stages)} "
+        f"stages, replay {len(preview.replay)} sources and touch {len(preview.tables)} tables"
+    )
+
+
+def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
+    """Return a preview as metadata: tables of stages, replay, tables and schemas, and what speaks against it."""
+    stages = [
+        {
+            "stage": s.uid,
+            "gets": s.fate.value,
+            "batch": _shown(s.batch_id),
+            "bytes": s.bytes,
+            "files": s.files,
+        }
+        for s in preview.stages
+    ]
+    replay = [
+        {
+            "stage": r.stage,
+            "source": r.step.source,
+            "units": _shown(r.step.units),
+            "batches": _shown(r.batches),
+        }
+        for r in preview.replay
+    ]
+    tables = [
+        {
+            "stage": t.stage,
+            "table": t.uri,
+            "becomes": t.fate.value,
+            "rows_set_aside": t.rows_set_aside,
+            "rows_returning": t.rows_returning,
+            "buckets_changing": t.buckets_changing,
+        }
+        for t in preview.tables
+    ]
+    metadata: dict[str, Any] = {
+        "possible": dg.MetadataValue.bool(preview.is_possible),
+        "state_bytes": dg.MetadataValue.int(preview.bytes),
+        "compared_with": dg.MetadataValue.text(preview.compared_with),
+    }
+    schemas = [
+        {"stage": m.stage, "what": m.what, "saved": m.saved, "now": m.current} for m in preview.schemas
+    ]
+    hooks = [{"hook": h.uid, "gets": h.fate.value} for h in preview.hooks]
+    shown = (
+        ("stages", stages),
+        ("replay", replay),
+        ("tables", tables),
+        ("hooks", hooks),
+        ("state_schema_changes", schemas),
+    )
+    for name, rows in shown:
+        if rows:
+            metadata[name] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
+    metadata |= position_metadata(preview.positions)
+    for name, sentences in (("refusals", preview.refusals), ("warnings", preview.warnings)):
+        if sentences:
+            metadata[name] = dg.MetadataValue.md("\n".join(f"* {sentence}" for sentence in sentences))
+    return metadata
+
+
+def _shown(value: int | None) -> str:
+    return "-" if value is None else str(value)

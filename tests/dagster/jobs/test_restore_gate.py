@@ -1,0 +1,101 @@
+"""Jobs that restore refuse what nobody chose, before anything runs; no Spark is needed to see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_ckpt import CheckpointCoordinatorResource, build_pipeline_definitions
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.dagster.jobs.gate import lines_of
+from dagster_ckpt.operations.offsets import OffsetStep
+from dagster_ckpt.operations.preview import Replay, RestorePreview
+from dagster_ckpt.operations.preview_tables import TableFate, TablePreview
+from tests.dagster.test_first_day import named
+
+NOT_BACKFILLED = (
+    "takes one snapshot at a time and cannot be backfilled, nothing was done: choose one partition in its "
+    "Launchpad"
+)
+SUCH_AS = "such as restore_from: chk-31 of op 'restore'; the job orders goes on from the latest"
+NONE_CHOSEN = "restores a snapshot that you choose, and none is chosen"
+
+
+@pytest.mark.parametrize(
+    ("job", "tags", "config", "said"),
+    [
+        (
+            "orders_restore",
+            {},
+            {},
+            f"orders_restore {NONE_CHOSEN}: choose its partition, {SUCH_AS}",
+        ),
+        (
+            "orders_gated_restore",
+            {},
+            {},
+            f"orders_gated_restore {NONE_CHOSEN}: name it, {SUCH_AS}",
+        ),
+        (
+            "orders_restore",
+            {"dagster/backfill": "abc"},
+            {"restore": {"config": {"restore_from": "chk-1"}}},
+            f"orders_restore {NOT_BACKFILLED}",
+        ),
+        (
+            "orders_preview",
+            {"dagster/backfill": "abc"},
+            {"preview": {"config": {"restore_from": "chk-1"}}},
+            f"orders_preview {NOT_BACKFILLED}",
+        ),
+        (
+            "orders",
+            {},
+            {"restore": {"config": {"restore_from": "chk-1", "approved": "yes"}}},
+            "approved: 'yes' is no approval: launch the gated restore without it, and follow its preview's link",
+        ),
+    ],
+)
+def test_a_restore_that_nobody_chose_is_refused_before_anything_runs(
+    tmp_path: Path, job: str, tags: dict[str, str], config: dict[str, Any], said: str
+) -> None:
+    made = build_pipeline_definitions(
+        named("orders"), coordinator=CheckpointCoordinatorResource(base_dir=str(tmp_path))
+    ).resolve_job_def(job)
+    with dg.instance_for_test() as instance:
+        done = made.execute_in_process(
+            instance=instance, tags=tags, run_config={"ops": config}, raise_on_error=False
+        )
+    [failed] = done.get_step_failure_events()
+    assert failed.step_failure_data.user_failure_data is not None
+    assert failed.step_failure_data.user_failure_data.description == said
+    assert not (tmp_path / "work").exists()
+
+
+def test_the_log_of_a_restore_says_what_moves() -> None:
+    preview = RestorePreview(
+        pipeline=PipelineId("shop"),
+        snapshot="checkpoint 31 of shop",
+        uri="file:///c/shop/chk-31",
+        refusals=(),
+        warnings=(),
+        compared_with="its newest snapshot, chk-000040",
+        stages=(),
+        replay=(
+            Replay(stage="orders", step=OffsetStep(source="0", start="3", end="9", units=6), batches=2),
+            Replay(stage="rates", step=OffsetStep(source="0", start="1", end="1", units=0), batches=0),
+        ),
+        tables=(
+            TablePreview(stage="totals", uri="/t", mode="append", fate=TableFate.MOVES, rows_set_aside=1500),
+            TablePreview(stage="lines", uri="/l", mode="append", fate=TableFate.UNCHANGED),
+        ),
+        schemas=(),
+    )
+    assert lines_of(preview) == [
+        "source orders: from 9 back to 3, 6 units are read again",
+        "table /t of totals: 1,500 rows are set aside",
+        "table /l of lines: unchanged",
+    ]

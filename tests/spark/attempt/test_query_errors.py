@@ -1,0 +1,112 @@
+"""What ends a query, as Spark tells it through its proxies, becomes one sentence that begins with the user's line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dagster_ckpt import InvalidRequest, spark_sink, spark_stage
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.spark.attempt.query_errors import StageFailed, understood
+from dagster_ckpt.spark.session import without_java
+from tests.root import ROOT
+
+STAGE = spark_stage(uid="clean")(lambda rows: rows)
+SINK = spark_sink(uid="sent")(lambda rows: rows)
+
+PROXY = f"""[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] \
+An error occurred in the user provided function in foreach batch sink. Reason: An exception was raised by the Python \
+Proxy. Return Message: Traceback (most recent call last):
+  File "{ROOT}/dagster_ckpt/spark/channel/sink.py", line 82, in write_staged
+    .parquet(str(folder))
+"""
+END = """ SQLSTATE: 39000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: shop.clean [id = 1]
+Traceback (most recent call last):
+Logical Plan:
+"""
+WORKER = """pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/home/ann/shop/rates.py", line 7, in rate
+    return rates[currency]
+           ~~~~~^^^^^^^^^^
+KeyError: 'EUR'
+"""
+CAST = """pyspark.errors.exceptions.captured.NumberFormatException: [CAST_INVALID_INPUT] The value 'ann' of the type \
+"STRING" cannot be cast to "INT" because it is malformed. SQLSTATE: 22018
+== SQL (line 1, position 1) ==
+"""
+OURS = "dagster_ckpt.errors.InvalidRequest: table t: the rows have no key column 'custmer': name columns of ['a']\n"
+AGGREGATION = (
+    "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: append. This output mode is not "
+    "supported for streaming aggregations without watermark on streaming DataFrames/DataSets. SQLSTATE: 42KDE"
+)
+GOES_ON = "; once that is mended, the next run goes on from the latest checkpoint"
+CHANGING = "aggregates, and its rows change with every batch, which appending cannot show: "
+KEYED = "add key=[...] to the sink, the columns it is grouped by, and the table holds one row per key"
+WATERMARK = "; or add a watermark (withWatermark) to its input, and rows come once their window is closed"
+
+
+@pytest.mark.parametrize(
+    ("stage", "text", "kind", "said"),
+    [
+        (
+            STAGE,
+            PROXY + WORKER + END,
+            StageFailed,
+            "/home/ann/shop/rates.py:7 in rate, `return rates[currency]`: KeyError: 'EUR' (stage clean)"
+            + GOES_ON,
+        ),
+        (
+            STAGE,
+            PROXY + CAST + END,
+            StageFailed,
+            'stage clean: The value \'ann\' of the type "STRING" cannot be cast to "INT" because it is malformed'
+            + GOES_ON,
+        ),
+        (
+            SINK,
+            PROXY + OURS + END,
+            InvalidRequest,
+            "stage sent: table t: the rows have no key column 'custmer': name columns of ['a']",
+        ),
+        (
+            SINK,
+            AGGREGATION,
+            InvalidRequest,
+            f"stage sent {CHANGING}{KEYED}{WATERMARK}",
+        ),
+        (
+            STAGE,
+            AGGREGATION,
+            InvalidRequest,
+            f'stage clean {CHANGING}add output_mode="update" to the stage, and readers get each changed row{WATERMARK}',
+        ),
+    ],
+)
+def test_an_error_of_a_query_is_one_sentence(
+    stage: Any, text: str, kind: type[CheckpointError], said: str
+) -> None:
+    told = understood(stage, RuntimeError(text))
+    assert type(told) is kind
+    assert str(told) == said
+
+
+def test_an_error_that_says_it_best_itself_or_passes_by_itself_is_left_alone() -> None:
+    assert understood(STAGE, NameError("name 'x' is not defined")) is None
+    assert understood(STAGE, RuntimeError(PROXY + "Python worker failed to connect back")) is None
+    assert understood(STAGE, InvalidRequest("our own")) is None
+
+
+def test_a_machine_without_java_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    told = without_java(
+        RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
+    )
+    assert str(told) == (
+        "Java did not start, looked for on the PATH (JAVA_HOME is not set): Spark needs Java 17 or newer. Install one "
+        "(Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME to its folder"
+    )
+    assert without_java(RuntimeError("[OTHER]")) is None
