@@ -21,16 +21,16 @@ setup: ## Create .venv and install the project with everything it can use
 	@scripts/bootstrap python
 
 demo: ## Run the reference deployment through a failure, a savepoint and a restore, and compare with the truth
-	@scripts/bootstrap python java
+	@scripts/bootstrap python java class_archive
 	@$(RUN) python -m assets.demo $(ARGS)
 
 dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
-	@scripts/bootstrap python java
+	@scripts/bootstrap python java class_archive
 	@mkdir -p .demo/dagster_home && touch .demo/dagster_home/dagster.yaml
 	@DAGSTER_HOME="$$PWD/.demo/dagster_home" $(RUN) dagster dev -w workspace.yaml $(ARGS)
 
 test: ## Run the tests, in two processes with a Spark session each (PROCESSES=0: in this one)
-	@scripts/bootstrap python java postgres kafka spark_kafka chromium
+	@scripts/bootstrap python java postgres kafka spark_kafka chromium class_archive
 	@$(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
 lint: ## Check style, formatting and spelling

@@ -1,5 +1,8 @@
 """The reference deployment's resources, configured. Their classes live in ``dagster_ckpt/dagster/resources.py``."""
 
+import sys
+from pathlib import Path
+
 from assets.flights import DEMO_DIR
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource
 
@@ -8,8 +11,10 @@ from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource
 COORDINATOR = CheckpointCoordinatorResource(
     base_dir=str(DEMO_DIR), table_dir=str(DEMO_DIR / "tables"), tolerable_failed_checkpoints=3, num_retained=3
 )
+CLASS_ARCHIVE = Path(sys.prefix) / "class-archive"  # made by scripts/bootstrap class_archive
 SPARK = SparkSessionResource(
     app_name="flights",
+    class_archive=str(CLASS_ARCHIVE) if CLASS_ARCHIVE.is_dir() else "",
     conf={
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",

@@ -106,8 +106,9 @@ FLOORS = {
         "mailbox",
     ),
     "dagster_ckpt.spark": (
-        "files session stage_report retryable_start worker_start",
-        "directories",
+        "class_archive files stage_report retryable_start worker_start",
+        "directories session",
+        "typical_work",
         "snapshot",
         "channel",
         "sink",

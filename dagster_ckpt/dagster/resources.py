@@ -48,6 +48,10 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
         description="Spark settings; they win over the library's defaults. Secrets by EnvVar.",
         repr=False,
     )
+    class_archive: str = Field(
+        default="",
+        description="Folder that `dagster-ckpt class-archive` filled: Spark starts in half the time.",
+    )
 
     if not TYPE_CHECKING:  # type checkers know the fields
 
@@ -69,7 +73,9 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
 
             # Not the active session: that one is known to the thread only that made it.
             self._owned = SparkContext._active_spark_context is None
-            self._session = build_session(self.app_name, master=self.master, conf=self.conf)
+            self._session = build_session(
+                self.app_name, master=self.master, conf=self.conf, class_archive=self.class_archive
+            )
         return self._session
 
     @contextmanager

@@ -3,6 +3,8 @@
 | file | what it owns |
 |---|---|
 | ``session`` | the Spark session and why each setting is there |
+| ``class_archive`` | Java's archive of Spark's classes: made, found, given to a session |
+| ``typical_work`` | the program whose classes are archived |
 | ``directories`` | the only file that spells a path of the working directory |
 | ``files`` | whole-or-nothing file operations, alone and on many files at once |
 | ``retryable_start`` | which failure of a query is cured by starting it again |

@@ -6,6 +6,7 @@ Importable without pyspark: only ``build_session`` needs it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -15,14 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.class_archive import fitting_archive, java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["build_session", "default_master", "default_spark_conf"]
 
+log = logging.getLogger(__name__)
+
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _WORKER_START = Path(__file__).with_name("worker_start")
 LOCAL_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -68,11 +73,16 @@ def default_master() -> str:
 
 
 def build_session(
-    app_name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
+    app_name: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    class_archive: str = "",
 ) -> SparkSession:
     """Return the process's Spark session with our defaults, started when there is none.
 
-    ``conf`` wins over the defaults. Raises InvalidRequest when pyspark is not installed.
+    ``conf`` wins over the defaults; ``class_archive`` is a folder that ``dagster-ckpt class-archive`` has filled.
+    Raises InvalidRequest when pyspark is not installed.
     """
     try:
         from pyspark.sql import SparkSession
@@ -83,7 +93,7 @@ def build_session(
         # Workers on this machine run in this environment; Spark would take whichever python3 comes first.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(where)
-    for key, value in {**default_spark_conf(), **(conf or {})}.items():
+    for key, value in _with_archive({**default_spark_conf(), **(conf or {})}, class_archive).items():
         builder = builder.config(key, value)
     with _keeping_interrupts(), _compiled_pyspark():
         try:
@@ -93,6 +103,22 @@ def build_session(
             if without is None:
                 raise
             raise without from error
+
+
+def _with_archive(conf: Mapping[str, str], folder: str) -> Mapping[str, str]:
+    """Return the settings with the archive of Java's classes, where it fits."""
+    if not folder:
+        return conf
+    archive = fitting_archive(Path(folder).absolute())
+    if archive is None:
+        log.warning(
+            "no archive of Java's classes in %s fits this Java and this Spark; Spark starts without one. "
+            "Make it: dagster-ckpt class-archive %s",
+            *(folder, folder),
+        )
+        return conf
+    options = (conf.get(_JVM_OPTIONS, ""), java_options(archive))
+    return {**conf, _JVM_OPTIONS: " ".join(options).strip()}
 
 
 def without_java(error: BaseException) -> InvalidRequest | None:

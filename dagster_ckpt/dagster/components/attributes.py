@@ -112,8 +112,15 @@ class SparkAttributes(Attributes):
         default_factory=dict, description="Spark settings; a secret as {env: NAME}."
     )
 
+    class_archive: str = Field(
+        default="", description="Folder `dagster-ckpt class-archive` filled: Spark starts in half the time."
+    )
+
     def resource(self, app_name: str) -> SparkSessionResource:
         """Return the session resource."""
         return SparkSessionResource(
-            app_name=app_name, master=self.master, conf=secrets(self.conf, attribute="spark.conf")
+            app_name=app_name,
+            master=self.master,
+            conf=secrets(self.conf, attribute="spark.conf"),
+            class_archive=self.class_archive,
         )
