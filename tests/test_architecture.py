@@ -108,7 +108,7 @@ FLOORS = {
     "dagster_ckpt.spark": (
         "class_archive files stage_report retryable_start worker_start",
         "directories session",
-        "typical_work",
+        "typical_work warm",
         "snapshot",
         "channel",
         "sink",

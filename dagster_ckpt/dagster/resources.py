@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_store
 from dagster_ckpt.core.location import local_folder
-from dagster_ckpt.core.settings import NamedSettings, our_name
+from dagster_ckpt.core.settings import NamedSettings, our_name, seconds_of
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.errors import InvalidRequest
 
@@ -52,6 +52,14 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
         default="",
         description="Folder that `dagster-ckpt class-archive` filled: Spark starts in half the time.",
     )
+    warm_engine: str = Field(
+        default="",
+        description="Folder of a JVM that outlives the run, for the next run on this machine to use again.",
+    )
+    warm_engine_idle: Duration = Field(
+        default="10 min",
+        description="Without a run for so long (seconds, or with a unit), the warm engine ends.",
+    )
 
     if not TYPE_CHECKING:  # type checkers know the fields
 
@@ -61,21 +69,13 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
             super().__init__(**settings)
 
     _session: Any = PrivateAttr(default=None)
-    _owned: bool = PrivateAttr(default=False)
+    _opened: ExitStack = PrivateAttr(default_factory=ExitStack)
 
     @property
     def session(self) -> SparkSession:
         """The session, made now if need be."""
         if self._session is None:
-            from pyspark import SparkContext
-
-            from dagster_ckpt.spark.session import build_session
-
-            # Not the active session: that one is known to the thread only that made it.
-            self._owned = SparkContext._active_spark_context is None
-            self._session = build_session(
-                self.app_name, master=self.master, conf=self.conf, class_archive=self.class_archive
-            )
+            self._session = self._opened.enter_context(self._started())
         return self._session
 
     @contextmanager
@@ -84,9 +84,43 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
         try:
             yield self
         finally:
-            if self._session is not None and self._owned:
-                self._session.stop()
             self._session = None
+            self._opened.close()
+
+    @contextmanager
+    def _started(self) -> Iterator[SparkSession]:
+        """Yield the session of this process, left running, or one that is stopped at the end."""
+        from pyspark import SparkContext
+
+        from dagster_ckpt.spark.session import build_session
+        from dagster_ckpt.spark.warm.session import warm_session
+
+        how: dict[str, Any] = {
+            "master": self.master,
+            "conf": self.conf,
+            "class_archive": self.class_archive,
+        }
+        # Not the active session: that one is known to the thread only that made it.
+        if SparkContext._active_spark_context is not None:
+            yield build_session(self.app_name, **how)
+        elif self.warm_engine:
+            with warm_session(
+                self.app_name, folder=self.warm_engine, idle=_idle(self.warm_engine_idle), **how
+            ) as session:
+                yield session
+        else:
+            session = build_session(self.app_name, **how)
+            try:
+                yield session
+            finally:
+                session.stop()
+
+
+def _idle(value: Duration) -> float:
+    try:
+        return float(seconds_of(value))
+    except ValueError as error:
+        raise InvalidRequest(f"`warm_engine_idle` is {value!r}: it {error}") from error
 
 
 class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):

@@ -21,5 +21,6 @@
 | ``attempt/`` | what both kinds of run begin with: the working directory, and a stage as a running query |
 | ``epoch/`` | epoch runs: drain the available data in graph order, the barrier follows |
 | ``streaming/`` | streaming runs: all stages at once, barriers through the logs |
+| ``warm/`` | a JVM that outlives a run, for the next one to use again |
 | ``worker_start/`` | lets Spark's Python processes start in a third of the time |
 """

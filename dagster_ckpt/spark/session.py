@@ -21,7 +21,7 @@ from dagster_ckpt.spark.class_archive import fitting_archive, java_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["build_session", "default_master", "default_spark_conf"]
+__all__ = ["build_session", "compiled_pyspark", "default_master", "default_spark_conf", "session_settings"]
 
 log = logging.getLogger(__name__)
 
@@ -88,14 +88,11 @@ def build_session(
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise InvalidRequest('PySpark is not installed: pip install "dagster-ckpt[spark]"') from error
-    where = master or default_master()
-    if where.startswith("local"):
-        # Workers on this machine run in this environment; Spark would take whichever python3 comes first.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app_name).master(where)
-    for key, value in _with_archive({**default_spark_conf(), **(conf or {})}, class_archive).items():
+    settings = session_settings(master=master, conf=conf, class_archive=class_archive)
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in settings.items():
         builder = builder.config(key, value)
-    with _keeping_interrupts(), _compiled_pyspark():
+    with _keeping_interrupts(), compiled_pyspark():
         try:
             return builder.getOrCreate()
         except Exception as error:
@@ -103,6 +100,18 @@ def build_session(
             if without is None:
                 raise
             raise without from error
+
+
+def session_settings(
+    *, master: str | None = None, conf: Mapping[str, str] | None = None, class_archive: str = ""
+) -> Mapping[str, str]:
+    """Return what a session is built with: our defaults, the user's settings, master and archive."""
+    where = master or default_master()
+    if where.startswith("local"):
+        # Workers on this machine run in this environment; Spark would take whichever python3 comes first.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    wanted = {**default_spark_conf(), **(conf or {}), "spark.master": where}
+    return _with_archive(wanted, class_archive)
 
 
 def _with_archive(conf: Mapping[str, str], folder: str) -> Mapping[str, str]:
@@ -134,7 +143,7 @@ def without_java(error: BaseException) -> InvalidRequest | None:
 
 
 @contextlib.contextmanager
-def _compiled_pyspark() -> Iterator[None]:
+def compiled_pyspark() -> Iterator[None]:
     """Let the Python processes of a Spark that is started inside import pyspark from its package, not from a zip."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_WORKER_START), *([before] if before else [])])

@@ -116,6 +116,13 @@ class SparkAttributes(Attributes):
         default="", description="Folder `dagster-ckpt class-archive` filled: Spark starts in half the time."
     )
 
+    warm_engine: str = Field(
+        default="", description="Folder of a JVM that outlives the run, for the next run to use again."
+    )
+    warm_engine_idle: float | str = Field(
+        default="10 min", description="Without a run for so long, the warm engine ends."
+    )
+
     def resource(self, app_name: str) -> SparkSessionResource:
         """Return the session resource."""
         return SparkSessionResource(
@@ -123,4 +130,6 @@ class SparkAttributes(Attributes):
             master=self.master,
             conf=secrets(self.conf, attribute="spark.conf"),
             class_archive=self.class_archive,
+            warm_engine=self.warm_engine,
+            warm_engine_idle=self.warm_engine_idle,
         )

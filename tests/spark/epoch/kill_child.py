@@ -1,4 +1,7 @@
-"""One epoch run in a process of its own, to be killed: ``python -m tests.spark.epoch.kill_child FOLDER [STORAGE]``."""
+"""One epoch run in a process of its own, to be killed.
+
+``python -m tests.spark.epoch.kill_child FOLDER [STORAGE] [ENGINE]``
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, bu
 from tests.spark.epoch.small_pipeline import shop
 
 
-def main(folder: Path, checkpoint_storage: str = "filesystem") -> int:
+def main(folder: Path, checkpoint_storage: str = "filesystem", warm_engine: str = "") -> int:
     pipeline = shop(folder / "feed", data_inline_threshold=0)
     definitions = build_pipeline_definitions(
         pipeline,
@@ -23,6 +26,7 @@ def main(folder: Path, checkpoint_storage: str = "filesystem") -> int:
         ),
         spark=SparkSessionResource(
             master="local[2,3]",
+            warm_engine=warm_engine,
             conf={
                 "spark.driver.memory": "1g",
                 "spark.ui.enabled": "false",

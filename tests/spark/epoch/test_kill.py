@@ -56,10 +56,35 @@ def test_a_run_killed_at_five_points_in_turn_is_made_good_by_the_next_one(tmp_pa
     assert read_totals(lab.tables) == feed.expected_totals()
 
 
-def _run_and_kill(point: Point, folder: Path, lab: Lab, before: CoordinatorRecord) -> None:
+def test_runs_killed_on_a_warm_engine_are_made_good_by_the_next_one(tmp_path: Path, lab: Lab) -> None:
+    feed = Feed(tmp_path / "feed")
+    pipeline = shop(feed.folder, data_inline_threshold=0)
+    engine = tmp_path / "engine"
+    feed.customer("ann", "fr")
+    feed.order(*[("ann", n) for n in range(20)])
+    first = lab.run(pipeline)
+    assert first.success, failure_text(first)
+    for point in (POINTS[0], POINTS[-1]):
+        for _ in range(6):
+            feed.order(("ann", 3), ("ann", 4))
+        before = lab.record(pipeline)
+        _run_and_kill(point, tmp_path, lab, before, "filesystem", str(engine))
+    log = engine / "engine.log"
+    wait_until(
+        lambda: log.read_text().count("its borrower ended without giving it back") == 2,
+        "the engines end with the runs that used them",
+    )
+
+    again = lab.run(pipeline)
+    assert again.success, failure_text(again)
+    assert read_lines(lab.tables) == feed.expected_lines()
+    assert read_totals(lab.tables) == feed.expected_totals()
+
+
+def _run_and_kill(point: Point, folder: Path, lab: Lab, before: CoordinatorRecord, *options: str) -> None:
     """Start a run after the one ``before`` tells of, and kill it at a point; it restores what the last kill left."""
     pattern = point.pattern.format(epoch=before.epoch + 1, checkpoint=before.next_id)
-    kill_a_run_when(folder, lambda: len(list(lab.folder.glob(pattern))) >= point.times, point.name)
+    kill_a_run_when(folder, lambda: len(list(lab.folder.glob(pattern))) >= point.times, point.name, *options)
 
 
 def kill_a_run_when(folder: Path, reached: Callable[[], bool], what: str, *options: str) -> None:

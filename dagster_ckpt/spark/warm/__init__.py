@@ -1,0 +1,9 @@
+"""A warm engine: a JVM with Spark in it that outlives a run, for the next run to use again.
+
+| file | what it owns |
+|---|---|
+| ``session`` | a Spark session on the warm engine, or on a JVM of its own where that one cannot be had |
+| ``borrow`` | a run's side: the engine found or started, borrowed, given back |
+| ``keeper`` | the process that keeps the JVM: one borrower at a time, an end when idle |
+| ``messages`` | what the two say to one another, and where they find one another |
+"""

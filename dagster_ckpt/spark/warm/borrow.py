@@ -1,0 +1,150 @@
+"""A run's side of a warm engine: it is found or started, borrowed, and given back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any
+
+from dagster_ckpt.spark.warm.keeper import DONE, THERE_IS_ANOTHER
+from dagster_ckpt.spark.warm.messages import Answer, Ask, EngineFiles, fingerprint, receive, send
+
+__all__ = ["Borrowed", "borrow"]
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 120.0
+"""Seconds that a JVM may take to start; a run has one of its own then."""
+_PATIENCE_WITH_ANOTHER = 10.0
+"""Seconds that a keeper which answers nobody may take to end."""
+
+
+class Borrowed:
+    """An engine that is this run's until it is given back. A run that dies takes the engine with it."""
+
+    def __init__(self, connection: Connection, answer: Answer) -> None:
+        self._connection = connection
+        self._answer = answer
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """Let PySpark connect to the engine instead of starting a JVM."""
+        ours = {"PYSPARK_GATEWAY_PORT": str(self._answer.port), "PYSPARK_GATEWAY_SECRET": self._answer.secret}
+        os.environ.update(ours)
+        try:
+            yield
+        finally:
+            for name in ours:
+                del os.environ[name]
+
+    def give_back(self) -> None:
+        """Cut PySpark's connections to the engine, and say that it is free. The session is stopped before."""
+        _detach()
+        with self._connection, contextlib.suppress(EOFError, OSError):  # the keeper ends it by its own rules
+            self._connection.send_bytes(DONE)
+            receive(self._connection)
+
+
+def borrow(folder: Path, conf: Mapping[str, str], *, idle: float) -> Borrowed | None:
+    """Return the engine of ``folder``, started where there is none for these settings; None where it is in use.
+
+    ``idle`` seconds after the last run an engine that is started here ends. Raises OSError for a folder that cannot be
+    made.
+    """
+    files = EngineFiles(folder.absolute())
+    files.make()
+    wants = fingerprint(conf)
+    answer = _ask(files, wants)
+    if isinstance(answer, Answer) and answer.differs:
+        log.info("the warm engine had other settings and ends: %s", ", ".join(answer.differs))
+        answer = None
+    if answer is None:
+        answer = _start(files, conf, wants, idle)
+    if isinstance(answer, Borrowed):
+        return answer
+    if answer is not None and answer.busy:
+        log.info("another run uses the warm engine in %s: this one starts a JVM of its own", files.folder)
+    return None
+
+
+def _ask(files: EngineFiles, wants: Mapping[str, str]) -> Borrowed | Answer | None:
+    """Return the engine, or the keeper's answer; None where no keeper answers."""
+    address = files.read()
+    if address is None:
+        return None
+    try:
+        connection = Client((address.host, address.port), authkey=bytes.fromhex(address.key))
+    except (OSError, EOFError, ValueError, AuthenticationError):
+        return None  # what is written there is of a keeper that is gone
+    try:
+        send(connection, Ask(wants=wants))
+        answer = Answer.model_validate_json(receive(connection))
+    except (OSError, EOFError, ValueError):
+        connection.close()
+        return None
+    if answer.port:
+        return Borrowed(connection, answer)
+    connection.close()
+    return answer
+
+
+def _start(
+    files: EngineFiles, conf: Mapping[str, str], wants: Mapping[str, str], idle: float
+) -> Borrowed | Answer | None:
+    """Start a keeper and ask it; None where none can be had."""
+    told = {"folder": str(files.folder), "conf": dict(conf), "started_with": dict(wants), "idle": idle}
+    began = time.monotonic()
+    keeper = _spawn(files, told)
+    while (waited := time.monotonic() - began) < _PATIENCE:
+        if (answer := _ask(files, wants)) is not None:
+            return answer
+        ended = keeper.poll()
+        if ended == THERE_IS_ANOTHER and waited < _PATIENCE_WITH_ANOTHER:
+            keeper = _spawn(files, told)  # the one before may still be ending
+        elif ended is not None:
+            break
+        time.sleep(0.05)
+    log.warning("the warm engine did not start (see %s): this run starts a JVM of its own", files.log)
+    return None
+
+
+def _spawn(files: EngineFiles, told: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    with files.log.open("ab") as output:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "dagster_ckpt.spark.warm.keeper"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # it outlives this run, and what stops this run's group
+        )
+    assert keeper.stdin is not None
+    with keeper.stdin as stdin, contextlib.suppress(BrokenPipeError):
+        stdin.write(json.dumps(told).encode())
+    return keeper
+
+
+def _detach() -> None:
+    """Forget PySpark's gateway: the next session of this process asks for an engine again, or starts a JVM."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        callbacks = gateway.__dict__.get("_callback_server")  # other names are asked of the JVM
+        for connection in list(callbacks.connections) if callbacks is not None else ():
+            with contextlib.suppress(OSError):  # its thread waits in a read that holds the lock a close needs
+                connection.socket.shutdown(socket.SHUT_RDWR)
+        # Not `shutdown`: that would end the gateway in the JVM, for everybody.
+        gateway.shutdown_callback_server()
+        gateway.close(keep_callback_server=True)
+    SparkContext._gateway = None
+    SparkContext._jvm = None

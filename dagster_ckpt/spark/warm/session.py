@@ -1,0 +1,49 @@
+"""A Spark session on the warm engine of a folder, or on a JVM of its own where that one cannot be had."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.session import build_session, session_settings
+from dagster_ckpt.spark.warm.borrow import borrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["warm_session"]
+
+
+@contextlib.contextmanager
+def warm_session(
+    app_name: str,
+    *,
+    folder: str,
+    idle: float,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    class_archive: str = "",
+) -> Iterator[SparkSession]:
+    """Yield a session of one's own: a new Spark context in a JVM that has run before. Stopped at the end.
+
+    ``idle`` is in seconds. Raises InvalidRequest for a master that is not local, or a folder that cannot be made.
+    """
+    if master is not None and not master.startswith("local"):
+        raise InvalidRequest(
+            f"a warm engine is a Spark on this machine: `master` is {master!r}, not local[…]"
+        )
+    settings = session_settings(master=master, conf=conf, class_archive=class_archive)
+    try:
+        engine = borrow(Path(folder), settings, idle=idle)
+    except OSError as error:
+        raise InvalidRequest(f"`warm_engine`: the folder {folder} cannot be used: {error}") from error
+    with contextlib.ExitStack() as opened:
+        if engine is not None:
+            opened.callback(engine.give_back)
+        with engine.attached() if engine is not None else contextlib.nullcontext():
+            session = build_session(app_name, master=master, conf=conf, class_archive=class_archive)
+        opened.callback(session.stop)
+        yield session
