@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
-from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CoordinatorEvent
-from dagster_ckpt.core.outcomes import Completed, Pending, Queued
+from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
+from dagster_ckpt.core.outcomes import Completed, Queued
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
@@ -73,14 +73,19 @@ class Stream:
         return self.run.stages[uid].worker.batches.look().batch  # type: ignore[index]
 
     def checkpoint(self) -> Completed:
+        """Take a checkpoint; its end is heard of, not asked for: asking takes the coordinator's lock."""
         number = f"bench-{time.monotonic_ns()}"
         self.coordinator.trigger(CheckpointRequest(request_id=number))
         wait(lambda: not isinstance(self.coordinator.outcome_of_request(number), Queued), self)
         triggered: Any = self.coordinator.outcome_of_request(number)
-        wait(lambda: not isinstance(self.coordinator.status_of(triggered.id), Pending), self)
+        wait(lambda: self._is_over(triggered.id), self)
         done = self.coordinator.status_of(triggered.id)
         assert isinstance(done, Completed), done
         return done
+
+    def _is_over(self, number: int) -> bool:
+        ends = (CheckpointCompleted, CheckpointFailed)
+        return any(isinstance(event, ends) and event.checkpoint_id == number for event in self.events[-20:])
 
     def completions(self) -> list[CheckpointCompleted]:
         return [event for event in self.events if isinstance(event, CheckpointCompleted)]

@@ -8,7 +8,7 @@ from dagster_ckpt.core.checkpoint.statistics import SUMMARY_WINDOW, StatisticsSn
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopOutcome
 from dagster_ckpt.core.checkpoint.tasks import StageStatus, bits
 from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.coordinator.state import CoordinatorState
+from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.outcomes import (
@@ -56,6 +56,11 @@ class CoordinatorView:
     def config(self) -> CheckpointConfig:
         """Settings."""
         return self._engine.state.config
+
+    @property
+    def acks(self) -> AckDurability:
+        """Whether other processes take part: then each acknowledgement is stored by itself."""
+        return self._engine.state.setup.acks
 
     @property
     def record(self) -> CoordinatorRecord:

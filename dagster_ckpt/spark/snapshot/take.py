@@ -6,16 +6,16 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, ExecutionAttempt, LogPosition, StageUid
 from dagster_ckpt.core.messages import StageAcknowledgement
-from dagster_ckpt.core.model import FileEntry, SnapshotMetrics, StageSnapshot, TableSnapshot
+from dagster_ckpt.core.model import FileEntry, ObjectRef, SnapshotMetrics, StageSnapshot, TableSnapshot
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.errors import CheckpointError, Corrupt, Declined, Fenced, Unavailable
-from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
 from dagster_ckpt.runtime.location import CheckpointLocation
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import CapturePlan, plan_beginning, plan_capture
@@ -26,6 +26,9 @@ from dagster_ckpt.spark.snapshot.stored import read_manifest
 from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage
 
 log = logging.getLogger("dagster_ckpt.stage")
+
+FILE_LISTS_KEPT = 4
+"""File lists a stage remembers, so that the next checkpoint need not read them from storage."""
 
 REPLANS = 3
 """How often a capture is planned again when a file vanished before it was pinned."""
@@ -76,6 +79,8 @@ class StageSnapshotter:
     local_copies: Path | None = None
     """Where a copy of what is uploaded is kept on this machine (``local_backup``); None: nowhere."""
     threads: int = 4
+    _stored: dict[ObjectRef, Sequence[FileEntry]] = field(default_factory=dict)
+    """File lists of the latest checkpoints, by the manifest that holds them: the next one builds on one of these."""
 
     @property
     def attempt(self) -> ExecutionAttempt:
@@ -134,7 +139,9 @@ class StageSnapshotter:
             inline_threshold=self.coordinator.config.data_inline_threshold,
             parallelism=self.threads,
             canceled=lambda: not self.coordinator.is_pending(cut.checkpoint_id),
+            manifest_aside=self._manifest_aside(cut),
         )
+        self._remember(upload)
         async_ms = (time.perf_counter() - began) * 1e3 - sync_ms
         line = "%s: finished asynchronous part of checkpoint %d. Asynchronous duration: %.0f ms"
         log.debug(line, self.uid, cut.checkpoint_id, async_ms)
@@ -168,10 +175,24 @@ class StageSnapshotter:
                     checkpoint_id=cut.checkpoint_id,
                 )
 
+    def _manifest_aside(self, cut: Cut) -> Path | None:
+        """Return a file for the manifest where this process also writes the metadata, which brings both to disk."""
+        if self.coordinator.acks is not AckDurability.AT_COMPLETION:
+            return None
+        return self.directory.pins(cut.checkpoint_id) / "manifest"
+
+    def _remember(self, upload: StageUpload) -> None:
+        self._stored[upload.manifest] = upload.entries
+        for oldest in list(self._stored)[:-FILE_LISTS_KEPT]:
+            self._stored.pop(oldest, None)
+
     def _previous(self, location: CheckpointLocation) -> Sequence[FileEntry]:
         found = location.previous.get(self.uid)
         if found is None:
             return ()
+        known = None if found.manifest is None else self._stored.get(found.manifest)
+        if known is not None:
+            return known
         try:
             return read_manifest(location.storage, found)
         except Corrupt as error:

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.location import local_path
 from dagster_ckpt.core.messages import StateHandle, StateScope
 from dagster_ckpt.core.model import FileEntry, FileKind, ObjectRef, SnapshotMetrics
 from dagster_ckpt.core.storage import AlreadyExists, Digest
@@ -34,6 +35,9 @@ INLINE_BUDGET = 32 * 1024
 
 SAVEPOINT_INLINE_BUDGET = 32 * 1024 * 1024
 """The same for a savepoint, which writes everything anyway: one large write instead of many small ones."""
+
+BYTES_WORTH_A_THREAD = 8 * 1024 * 1024
+"""Less is copied on a local file system sooner than threads are woken, where rows keep all cores busy."""
 
 _MAX_TRIES = 100
 
@@ -86,6 +90,10 @@ class _Target:
     mode: UploadMode
 
     @property
+    def is_local(self) -> bool:
+        return local_path(self.storage.base_uri) is not None
+
+    @property
     def inline_budget(self) -> int:
         return SAVEPOINT_INLINE_BUDGET if self.mode is UploadMode.SELF_CONTAINED else INLINE_BUDGET
 
@@ -119,13 +127,15 @@ def upload_stage(
     inline_threshold: int = 20 * 1024,
     parallelism: int = 8,
     canceled: Callable[[], bool] = lambda: False,
+    manifest_aside: Path | None = None,
 ) -> StageUpload:
     """Store ``files`` and their manifest below ``folder`` (or ``shared/``); blocks until done.
 
     ``previous`` are the entries of a checkpoint whose files are sure to be kept while this one is; they are
-    used in mode INCREMENTAL only. Raises Declined when a file vanished or changed since it was planned (plan
-    again) or when ``canceled`` became true, and what the storage raises; in each case what was written is
-    removed first.
+    used in mode INCREMENTAL only. ``manifest_aside``: a new file of the caller's to store the manifest from, as one of
+    the others, so that it is on disk with the next object that is created from bytes; without it, at once. Raises
+    Declined when a file vanished or changed since it was planned (plan again) or when ``canceled`` became true, and
+    what the storage raises; in each case what was written is removed first.
     """
     upload = _Upload(
         target=_Target(storage, pipeline, uid, checkpoint_id, folder, mode),
@@ -134,6 +144,7 @@ def upload_stage(
         inline_threshold=inline_threshold,
         parallelism=parallelism,
         canceled=canceled,
+        manifest_aside=manifest_aside,
     )
     try:
         return upload.run(files)
@@ -153,6 +164,7 @@ class _Upload:
     inline_threshold: int
     parallelism: int
     canceled: Callable[[], bool]
+    manifest_aside: Path | None = None
     entries: dict[str, FileEntry] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
@@ -164,9 +176,7 @@ class _Upload:
         rest = self._carry_over(files)
         self._store_all(self._inline(rest))
         entries = tuple(self.entries[file.path] for file in files)
-        key, digest = self._create(
-            paths.manifest(self.target.folder, self.target.uid), encode_manifest(entries)
-        )
+        key, digest = self._create_manifest(encode_manifest(entries))
         manifest = ObjectRef(key=self.target.recorded(key), size=digest.size, checksum=digest.checksum)
         return StageUpload(
             manifest=manifest,
@@ -181,6 +191,13 @@ class _Upload:
             handles=tuple(_handles(entries, manifest, self.target)),
             written=tuple(self.written),
         )
+
+    def _create_manifest(self, content: bytes) -> tuple[str, Digest]:
+        source: bytes | Path = content
+        if self.manifest_aside is not None:
+            self.manifest_aside.write_bytes(content)
+            source = self.manifest_aside
+        return self._create(paths.manifest(self.target.folder, self.target.uid), source)
 
     # --- carried over, kept in the manifest, or stored ---
 
@@ -240,9 +257,10 @@ class _Upload:
     # --- reading and storing ---
 
     def _store_all(self, files: list[PlannedFile]) -> None:
-        """Store files on several threads, largest first."""
+        """Store files, largest first; on several threads where that takes longer than waking them."""
         ordered = sorted(files, key=lambda f: -f.size)
-        run_in_parallel(self._store, ordered, parallelism=self.parallelism)
+        is_little = sum(file.size for file in files) < BYTES_WORTH_A_THREAD and self.target.is_local
+        run_in_parallel(self._store, ordered, parallelism=1 if is_little else self.parallelism)
 
     def _store(self, file: PlannedFile) -> None:
         self._check_cancelled()

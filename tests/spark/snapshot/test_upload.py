@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from dagster_ckpt.adapters import local_sync
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import StateScope
 from dagster_ckpt.core.model import FileEntry, FileKind
+from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, Declined, Unavailable
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot import upload as upload_module
@@ -72,6 +74,28 @@ def test_the_first_upload_writes_every_file_once(query: FakeQuery, storage: Memo
         assert entry.key is not None
         assert stored[entry.key] == (query.root / entry.path).read_bytes()
     assert decode_manifest(storage.contents[done.manifest.key], name="m") == list(done.entries)
+
+
+def test_a_manifest_that_is_put_aside_is_stored_as_it_would_be_otherwise(
+    query: FakeQuery, storage: MemoryCheckpointStorage, tmp_path: Path
+) -> None:
+    at_once = _upload(query, storage)
+    aside = _upload(query, storage, 2, manifest_aside=tmp_path / "manifest")
+    assert decode_manifest(storage.contents[aside.manifest.key], name="m") == list(aside.entries)
+    assert aside.manifest.key == at_once.manifest.key.replace("chk-1", "chk-2")
+    assert digest_bytes(storage.contents[aside.manifest.key]).checksum == aside.manifest.checksum
+
+
+def test_a_manifest_that_is_put_aside_is_on_disk_with_the_next_object_that_makes_files_count(
+    query: FakeQuery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(local_sync, "sync", lambda path: synced.append(path.name))
+    storage = FsspecCheckpointStorage(str(tmp_path / "storage"))
+    done = _upload(query, storage, manifest_aside=tmp_path / "manifest")
+    assert synced == []
+    storage.create("sales/chk-1/_metadata", b"{}")
+    assert Path(done.manifest.key).name in synced
 
 
 def test_state_goes_to_the_shared_folder_and_logs_to_the_checkpoints_own(
@@ -296,6 +320,7 @@ _CHILD = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
+from dagster_ckpt.adapters import local_sync
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from tests.spark.snapshot.snapshot_help import take
 
