@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 WAYS: dict[str, dict[str, Any]] = {
     "one chain": {},
-    "unaligned": {"operator_chaining": False, "unaligned": True},
-    "aligned": {"operator_chaining": False},
+    "instant": {"operator_chaining": False},
+    "unaligned": {"operator_chaining": False, "instant_cuts": False, "unaligned": True},
+    "aligned": {"operator_chaining": False, "instant_cuts": False},
 }
 """Settings of the ways, by name."""
 PAUSE = 0.25

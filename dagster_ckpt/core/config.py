@@ -119,6 +119,8 @@ class CheckpointConfig(BaseModel):
     aligned_checkpoint_timeout: Seconds = 0.0
     """Seconds after which an aligned checkpoint turns unaligned (with ``unaligned``); 0: unaligned at once."""
     unaligned: bool = False
+    instant_cuts: bool = True
+    """A stream's checkpoint is cut where its last stages stand, without barriers; off: barriers flow, as in Flink."""
     cleaner_parallel_mode: bool = True
     """The files of a checkpoint that is no longer retained are deleted by several threads."""
     local_backup: bool = False

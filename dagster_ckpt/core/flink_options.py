@@ -154,6 +154,7 @@ OURS = {
     "adopt_history": "goes on although the store is behind what the world has seen, or in another history's places",
     "store_max_object_size": "5 mb: of checkpoints in the store, the largest file (Flink: maxStateSize)",
     "store_max_checkpoint_size": "50 mb: of checkpoints in the store, a whole one",
+    "instant_cuts": "true: streams cut checkpoints where their last stages stand; off: barriers flow, as in Flink",
     "fork": "the snapshot may be another pipeline's: a branch with its own ids and tables",
 }
 """Settings Flink has no name for."""

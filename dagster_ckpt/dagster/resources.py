@@ -185,6 +185,10 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
         default=20 * 1024, description="Files up to this size (bytes, or 20 kb) are kept in the manifest."
     )
     unaligned: bool = Field(default=False, description="Streaming runs: barriers overtake data.")
+    instant_cuts: bool = Field(
+        default=True,
+        description="Streaming runs: cut checkpoints at what the last stages have read, without barriers.",
+    )
     aligned_checkpoint_timeout: Duration = Field(
         default=0.0, description="Streaming runs, with unaligned: time of alignment before barriers overtake."
     )

@@ -131,6 +131,7 @@ def test_every_setting_of_the_resource_reaches_the_run() -> None:
         "checkpoints_after_tasks_finish": False,
         "aligned_checkpoint_timeout": 9.0,
         "unaligned": True,
+        "instant_cuts": False,
         "cleaner_parallel_mode": False,
         "local_backup": True,
         "pause_sources_until_first_checkpoint": True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,9 @@ from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_off
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+
+Which = Callable[[LogPosition, LogPosition], LogPosition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,23 @@ class CommittedBatches:
         """True when Spark has committed the batch."""
         return os.path.exists(f"{self._query_dir}/commits/{batch}")
 
+    def is_kept(self, batch: BatchId) -> bool:
+        """True while Spark keeps the notes that a restart behind the batch needs."""
+        needed = (batch, batch - 1) if batch else (batch,)
+        return all(os.path.exists(f"{self._query_dir}/offsets/{number}") for number in needed)
+
     def positions_at(self, batch: BatchId | None) -> dict[StageUid, LogPosition]:
         """Return where the inputs stand after a committed batch. Raises NotFound, InvalidRequest."""
+        return self._positions(batch, min)
+
+    def furthest_at(self, batch: BatchId | None) -> dict[StageUid, LogPosition]:
+        """Return the same, but of an input that the query reads twice (a self-join) how far the faster one has come."""
+        return self._positions(batch, max)
+
+    def _positions(self, batch: BatchId | None, which: Which) -> dict[StageUid, LogPosition]:
         if batch is None:
             return dict(self._starts)
-        found = channel_positions(read_offsets(self._query_dir, batch), self._inputs)
+        found = channel_positions(read_offsets(self._query_dir, batch), self._inputs, which)
         unread = sorted(set(self._starts) - set(found))
         if unread:
             raise InvalidRequest(
@@ -96,11 +111,11 @@ def names_of_inputs(pipeline: CheckpointedPipeline, uid: StageUid) -> dict[str, 
 
 
 def channel_positions(
-    offsets: Mapping[str, str], inputs: Mapping[str, StageUid]
+    offsets: Mapping[str, str], inputs: Mapping[str, StageUid], which: Which = min
 ) -> dict[StageUid, LogPosition]:
-    """Return the least position per channel among a batch's offsets; offsets of other sources are left out.
+    """Return one position per channel among a batch's offsets; offsets of other sources are left out.
 
-    A channel that is read twice (a self-join) has two offsets.
+    A channel that is read twice (a self-join) has two offsets: ``which`` chooses, by default the least.
     """
     found: dict[StageUid, LogPosition] = {}
     for text in offsets.values():
@@ -110,7 +125,7 @@ def channel_positions(
         if uid is None or not isinstance(at, int):
             continue
         position = LogPosition(at)
-        found[uid] = min(position, found.get(uid, position))
+        found[uid] = which(position, found.get(uid, position))
     return found
 
 

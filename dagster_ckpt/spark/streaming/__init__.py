@@ -9,6 +9,7 @@
 | ``loop`` | the thread in which all barrier decisions of a run are taken |
 | ``stage_worker`` | one stage: feeds alignment and checkpoint state, and performs what they decide |
 | ``input_alignment`` | its inputs: what arrives in them, and whose readers are held |
+| ``instant_cut`` | batches of all stages that belong together, chosen without barriers |
 | ``barrier_writer`` | its barriers: appended, canceled, released |
 | ``input_channel`` | what lies ahead in an input's log, and what the reader has reached |
 | ``gate`` | holds and stops a query exactly between two micro-batches; barriers whose place a source decides |

@@ -1,6 +1,6 @@
 """The one thread in which all barrier decisions of a run are taken: messages in, logs and commits looked at.
 
-It looks often while a checkpoint is pending and seldom otherwise: nothing is aligned then.
+It looks often while barriers flow and seldom otherwise: nothing is aligned then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import assert_never
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import TriggerStages
 from dagster_ckpt.ports import Clock
+from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
 
 LOOK_WHILE_UNDERWAY = 0.005
@@ -69,14 +70,18 @@ class BarrierLoop:
         *,
         clock: Clock,
         on_error: Callable[[StageUid, Exception], None],
+        cuts: InstantCuts,
     ) -> None:
         """``order``: stages after their inputs, so that a barrier may pass the whole graph in one look."""
         self.workers = workers
+        self._cuts = cuts
         self._order = tuple(order)
         self._clock = clock
         self._on_error = on_error
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._underway: dict[CheckpointId, float] = {}
+        self._walking: set[CheckpointId] = set()
+        """Those of them whose barriers flow."""
         self.newest_complete: CheckpointId | None = None
         """Newest checkpoint the stages were told is complete."""
         self._stopping = threading.Event()
@@ -124,7 +129,7 @@ class BarrierLoop:
     def _run(self) -> None:
         decided = False
         while not self._stopping.is_set():
-            pause = LOOK_WHILE_UNDERWAY if self._underway else LOOK_OTHERWISE
+            pause = LOOK_WHILE_UNDERWAY if self._walking else LOOK_OTHERWISE
             decided = self.step(wait=0.0 if decided else pause)
 
     def _take_messages(self, wait: float) -> bool:
@@ -144,11 +149,11 @@ class BarrierLoop:
             case Begin(trigger):
                 self._begin(trigger)
             case IsComplete(number):
-                self._underway.pop(number, None)
+                self._forget(number)
                 self.newest_complete = max(number, self.newest_complete or number)
                 self._each(lambda worker: worker.completed(number, now))
             case IsAborted(number, latest):
-                self._underway.pop(number, None)
+                self._forget(number)
                 self._each(lambda worker: worker.aborted(number, latest, now))
             case JobEnded(uid, number):
                 self._guarded(self.workers[uid], lambda worker: worker.job_done(number, now))
@@ -159,11 +164,31 @@ class BarrierLoop:
 
     def _begin(self, trigger: TriggerStages) -> None:
         self._underway[trigger.checkpoint_id] = trigger.timestamp
-        for uid in dict.fromkeys(attempt.stage for attempt in trigger.attempts):
+        for uid in self._without_instant_cut(trigger):
+            self._walking.add(trigger.checkpoint_id)
             self._guarded(
                 self.workers[uid],
                 lambda worker: worker.trigger(trigger.checkpoint_id, trigger.timestamp, trigger.options),
             )
+
+    def _without_instant_cut(self, trigger: TriggerStages) -> list[StageUid]:
+        """Cut at once what can be; return the sources whose barriers are to flow.
+
+        While other barriers flow these do too: they must come behind them at every stage.
+        """
+        workers = {uid: self.workers[uid] for uid in self._order}
+        cut: frozenset[StageUid] = frozenset()
+        if not self._walking:
+            try:
+                cut = self._cuts.take(trigger, workers)
+            except Exception as error:  # as in ``step``
+                self._on_error(self._order[0], error)
+                self._stopping.set()
+        return [uid for uid in dict.fromkeys(a.stage for a in trigger.attempts) if uid not in cut]
+
+    def _forget(self, number: CheckpointId) -> None:
+        self._underway.pop(number, None)
+        self._walking.discard(number)
 
     def _each(self, what: Callable[[StageWorker], None]) -> None:
         for uid in self._order:

@@ -26,6 +26,7 @@ from dagster_ckpt.spark.streaming.backlog import BacklogReporter
 from dagster_ckpt.spark.streaming.end_of_data import InputExhausted
 from dagster_ckpt.spark.streaming.garbage import TableGarbage, cut_logs
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
+from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded
 from dagster_ckpt.spark.streaming.running_stage import RunningStage, StageSetup, stop_stages
 from dagster_ckpt.spark.streaming.settings import StreamingSettings
@@ -131,6 +132,7 @@ class StreamingRun:
             on_error=lambda uid, error: self._ends.put(
                 StageDied(uid, f"{self.pipeline.title(uid)}: {error}", error)
             ),
+            cuts=InstantCuts(self.coordinator.config, has_hooks=bool(self.pipeline.hooks)),
         )
         self.poller = Poller(self._poll, on_error=self._poll_failed)
         self.garbage = TableGarbage(

@@ -124,6 +124,7 @@ class RunningStage:
             confirm_aborted=lambda number, stage: _confirm_later(setup, number, stage),
             on_finished=setup.on_finished,
             induced=_induced(stage_query, gate),
+            begins_at=stage_query.log.end,
         )
         bounded = stage_query.stage.boundedness is Boundedness.BOUNDED
         return cls(uid=uid, stage_query=stage_query, worker=worker, gate=gate, is_bounded=bounded)

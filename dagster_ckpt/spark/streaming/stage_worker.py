@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from dagster_ckpt.core.alignment import Decline, ForwardCancel, InFlightComplete, TriggerSnapshot
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.messages import BarrierOptions
+from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.subtask.checkpoints import Step, SubtaskCheckpoints
 from dagster_ckpt.core.subtask.effects import (
     Acknowledge,
@@ -38,6 +39,7 @@ from dagster_ckpt.core.subtask.effects import (
     TellSubsumed,
 )
 from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.spark.channel.log import FIRST_POSITION
 from dagster_ckpt.spark.snapshot.take import Cut
 from dagster_ckpt.spark.streaming.barrier_writer import BarrierWriter
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, Trigger
@@ -58,6 +60,21 @@ MakeJob = Callable[[Cut, "StageWorker"], SnapshotJob]
 DeclineLater = Callable[["StageSnapshotter", DeclineCheckpoint | Decline], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCut:
+    """A stage's part of a cut that was chosen without barriers."""
+
+    batch: BatchId | None
+    output_position: LogPosition
+    """Where its own log is cut."""
+    read: Mapping[StageUid, LogPosition]
+    """How far it had read each input behind that batch."""
+    input_positions: Mapping[StageUid, LogPosition]
+    """Where the logs of its inputs are cut."""
+    recording: frozenset[StageUid] = frozenset()
+    """Inputs with rows in between."""
+
+
 @dataclass(slots=True)
 class _Begun:
     """A checkpoint between its first step and its snapshot."""
@@ -67,6 +84,8 @@ class _Begun:
     """None: the coordinator triggered it, nothing was aligned."""
     barrier: tuple[LogPosition, BatchId | None] | None = None
     """The stage's own barrier, once it is in the log."""
+    chosen: StageCut | None = None
+    """The cut, where no barrier flows."""
 
 
 @dataclass(kw_only=True)
@@ -88,6 +107,8 @@ class StageWorker:
     on_finished: Callable[[StageUid], None]
     induced: InducedBarriers | None = None
     """Of a source that decides itself where barriers fall."""
+    begins_at: LogPosition = FIRST_POSITION
+    """End of its log when the attempt began: what lies before may be in-flight data that was put back."""
     subtask: SubtaskCheckpoints = field(default_factory=SubtaskCheckpoints)
     _begun: dict[CheckpointId, _Begun] = field(default_factory=dict)
     _waiting: list[Trigger] = field(default_factory=list)
@@ -116,6 +137,18 @@ class StageWorker:
             self._waiting.append((checkpoint_id, timestamp, options))
         else:
             self._begin(checkpoint_id, options, _Begun(timestamp, None))
+
+    def cut_at(
+        self, checkpoint_id: CheckpointId, timestamp: float, options: BarrierOptions, chosen: StageCut
+    ) -> None:
+        """Begin a checkpoint whose cut is chosen: no barrier goes downstream."""
+        barrier = (chosen.output_position, chosen.batch)
+        self._begin(checkpoint_id, options, _Begun(timestamp, None, barrier, chosen))
+
+    def decline(self, checkpoint_id: CheckpointId, message: str) -> None:
+        """Tell the coordinator that the stage cannot take its part."""
+        reason = CheckpointFailureReason.CHECKPOINT_DECLINED
+        self.decline_later(self.snapshotter, DeclineCheckpoint(checkpoint_id, reason, message))
 
     def aborted(self, checkpoint_id: CheckpointId, latest_completed: CheckpointId | None, now: float) -> None:
         """A checkpoint is over without completing."""
@@ -227,9 +260,10 @@ class StageWorker:
         match effect:
             case EmitBarrier(checkpoint_id, options):
                 begun = self._begun[checkpoint_id]
-                begun.barrier = self.barriers.append(
-                    checkpoint_id, timestamp=begun.timestamp, options=options
-                )
+                if begun.chosen is None:
+                    begun.barrier = self.barriers.append(
+                        checkpoint_id, timestamp=begun.timestamp, options=options
+                    )
             case TakeSnapshot(checkpoint_id):
                 self._take_snapshot(checkpoint_id, self._begun[checkpoint_id])
             case EmitCancelMarker(checkpoint_id):
@@ -268,9 +302,31 @@ class StageWorker:
     def _take_snapshot(self, checkpoint_id: CheckpointId, begun: _Begun) -> None:
         if begun.barrier is None:
             return
-        position, batch = begun.barrier
+        cut = self._cut(checkpoint_id, begun, *begun.barrier)
+        log.debug("%s: Starting checkpoint %d behind batch %s.", self.uid, checkpoint_id, cut.batch_id)
+        self.jobs.check_room()
+        job = self.make_job(cut, self)
+        chosen = begun.chosen
+        pinned = {uid: channel.position for uid, channel in self.inputs.items()}
+        self.jobs.add(job, pinned if chosen is None else chosen.read)
+        if chosen is not None:
+            job.barriers_arrived(chosen.input_positions, 0.0)
+        self.subtask = self.subtask.sync_part_done(checkpoint_id).state
+        job.start()
+
+    def _cut(
+        self, checkpoint_id: CheckpointId, begun: _Begun, position: LogPosition, batch: BatchId | None
+    ) -> Cut:
+        if begun.chosen is not None:
+            return Cut(
+                checkpoint_id=checkpoint_id,
+                batch_id=batch,
+                input_positions=begun.chosen.input_positions,
+                output_position=position,
+                recording=begun.chosen.recording,
+            )
         trigger = begun.trigger
-        cut = Cut(
+        return Cut(
             checkpoint_id=checkpoint_id,
             batch_id=batch,
             input_positions=self.alignment.barriers_of(checkpoint_id),
@@ -279,12 +335,6 @@ class StageWorker:
             start_delay_ms=trigger.start_delay * 1e3 if trigger else 0.0,
             alignment_ms=(trigger.alignment or 0.0) * 1e3 if trigger else 0.0,
         )
-        log.debug("%s: Starting checkpoint %d behind batch %s.", self.uid, checkpoint_id, batch)
-        self.jobs.check_room()
-        job = self.make_job(cut, self)
-        self.jobs.add(job, {uid: channel.position for uid, channel in self.inputs.items()})
-        self.subtask = self.subtask.sync_part_done(checkpoint_id).state
-        job.start()
 
     def _release_inputs(self) -> None:
         """The savepoint that was to end the run failed: the stage goes on where it held still."""

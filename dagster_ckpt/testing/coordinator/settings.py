@@ -47,6 +47,7 @@ class Settings(TypedDict, total=False):
     checkpoints_after_tasks_finish: bool
     aligned_checkpoint_timeout: float
     unaligned: bool
+    instant_cuts: bool
     cleaner_parallel_mode: bool
     local_backup: bool
     pause_sources_until_first_checkpoint: bool

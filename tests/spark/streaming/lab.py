@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 CHECKPOINT_TRIES = 20
 CHAINING = bool(os.environ.get("DAGSTER_CKPT_TEST_CHAINING"))
 """Every test with ``operator_chaining``: those that look at single stages of a chain cannot pass."""
+INSTANT = bool(os.environ.get("DAGSTER_CKPT_TEST_INSTANT"))
+"""Every test with ``instant_cuts``: those that look at barriers cannot pass."""
 SETTINGS = StreamingSettings(
     snapshot_retries=0,
     tidy_tables_every=1.0,
@@ -224,6 +226,7 @@ class StreamLab:
             "tolerable_failed_checkpoints": 1000,
             "externalized_checkpoint_retention": "retain_on_cancellation",
             "operator_chaining": CHAINING,
+            "instant_cuts": INSTANT,
         }
         return CheckpointConfig.of(**{**defaults, **settings, **pipeline.checkpointing})
 

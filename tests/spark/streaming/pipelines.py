@@ -115,6 +115,32 @@ def short_diamond(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
     return pipeline  # type: ignore[no-any-return]
 
 
+def line(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
+    """Four stages in a row, the last one a table with state: the same totals as ``short_diamond``."""
+
+    @spark_source
+    def numbers(spark):  # type: ignore[no-untyped-def]
+        return read_numbers(spark, folder)
+
+    @spark_stage
+    def fast(numbers):  # type: ignore[no-untyped-def]
+        return numbers.selectExpr("n", "key", "explode(array('fast', 'slow')) AS path")
+
+    @spark_stage(max_entries_per_trigger=1)
+    def slow(fast):  # type: ignore[no-untyped-def]
+        return fast.select("n", "key", "path")
+
+    @spark_sink(key=["key"])
+    def totals(slow):  # type: ignore[no-untyped-def]
+        return count(slow)
+
+    @checkpointed_pipeline(name="line", checkpointing=checkpointing)
+    def pipeline() -> None:
+        totals(slow(fast(numbers())))
+
+    return pipeline  # type: ignore[no-any-return]
+
+
 def straight(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
     """One source and one table of its rows."""
 

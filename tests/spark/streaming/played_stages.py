@@ -38,6 +38,7 @@ from dagster_ckpt.spark.sink.phases import SinkPart
 from dagster_ckpt.spark.snapshot.take import Cut
 from dagster_ckpt.spark.streaming.gate import BatchGate
 from dagster_ckpt.spark.streaming.input_channel import InputChannel
+from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, Begin, IsAborted, IsComplete, JobEnded
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
@@ -53,6 +54,7 @@ DIAMOND: Graph = {
     "met": ("left", "right"),
     "sink": ("met",),
 }
+LINE: Graph = {"source": (), "left": ("source",), "right": ("left",), "sink": ("right",)}
 TWO_SOURCES: Graph = {"a": (), "b": (), "met": ("a", "b"), "sink": ("met",)}
 
 
@@ -196,6 +198,7 @@ class Play:
             list(workers),
             clock=self.clock,
             on_error=lambda uid, error: self.errors.append((uid, error)),
+            cuts=InstantCuts(self.config),
         )
 
     def _worker(
@@ -342,10 +345,9 @@ class Play:
                     )
             assert cut.unaligned or not in_flight
 
-    def check_everything_arrived(self) -> None:
+    def check_everything_arrived(self, paths: int = 2) -> None:
         for uid, query in self.queries.items():
             if uid == "sink":
-                paths = 2
                 rows = Counter(rows_between(query.log, query.log.start, query.log.end))
                 assert rows == Counter(dict.fromkeys(range(self.emitted), paths))
 

@@ -28,6 +28,8 @@ MODES: dict[str, dict[str, Any]] = {
     "unaligned": {"unaligned": True},
     "aligned_with_timeout": {"unaligned": True, "aligned_checkpoint_timeout": 0.05},
     "at_least_once": {"mode": "at_least_once"},
+    "instant": {"instant_cuts": True},
+    "instant_unaligned": {"instant_cuts": True, "unaligned": True},
 }
 ALIGNED_MODES = ("aligned", "aligned_with_timeout")
 
@@ -39,7 +41,7 @@ def folder() -> Iterator[Path]:
 
 
 def play(folder: Path, mode: str, graph: Graph = DIAMOND, **more: Any) -> Play:
-    return Play(folder, graph, CheckpointConfig.of(**MODES[mode], **more))
+    return Play(folder, graph, CheckpointConfig.of(**{"instant_cuts": False, **MODES[mode], **more}))
 
 
 @pytest.mark.parametrize("graph", [DIAMOND, TWO_SOURCES], ids=["diamond", "two_sources"])

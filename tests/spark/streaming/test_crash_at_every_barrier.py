@@ -1,4 +1,4 @@
-"""The run dies when a barrier reaches a stage: every stage of a diamond, every mode; nothing is lost or doubled."""
+"""The run dies as a stage's snapshot begins: every stage, every mode; nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dagster_ckpt.core.coordinator.events import StageAcknowledged
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from tests.spark.streaming.lab import Running, StreamLab, until
-from tests.spark.streaming.pipelines import Numbers, expected_totals, read_totals, short_diamond
+from tests.spark.streaming.pipelines import Numbers, expected_totals, line, read_totals, short_diamond
 
 if TYPE_CHECKING:
     from dagster_ckpt import CheckpointedPipeline
@@ -22,6 +24,7 @@ MODES: dict[str, dict[str, Any]] = {
     "aligned": {},
     "unaligned": {"unaligned": True},
     "aligned_with_timeout": {"unaligned": True, "aligned_checkpoint_timeout": 0.05},
+    "instant_unaligned": {"instant_cuts": True, "unaligned": True},
 }
 
 
@@ -32,7 +35,7 @@ class _DeadJob(SnapshotJob):
 
 
 def crash_at(running: Running, uid: str) -> Callable[[], bool]:
-    """Let the run die when the next barrier is in the log of ``uid`` and nothing of its snapshot is stored."""
+    """Let the run die when the next checkpoint is cut at ``uid`` and nothing of its snapshot is stored."""
     running.wait_until_running()
     current = running.service.current
     assert current is not None
@@ -75,7 +78,67 @@ def die_at_every_stage(lab: StreamLab, pipeline: CheckpointedPipeline, numbers: 
 def test_a_run_that_dies_at_any_barrier_restores_exactly(lab: StreamLab, tmp_path: Path, mode: str) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = short_diamond(numbers.folder, **MODES[mode])
-    running = die_at_every_stage(lab, pipeline, numbers)
+    ends_exactly(die_at_every_stage(lab, pipeline, numbers), lab, numbers)
+
+
+def test_a_run_that_dies_at_an_instant_cut_restores_exactly(lab: StreamLab, tmp_path: Path) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    pipeline = line(numbers.folder, instant_cuts=True)
+    ends_exactly(die_at_every_stage(lab, pipeline, numbers), lab, numbers)
+
+
+def test_a_run_that_dies_between_a_batch_that_was_read_and_its_commit_restores_exactly(
+    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    pipeline = line(numbers.folder, instant_cuts=True)
+    running = lab.start(pipeline)
+    feed(numbers, 2)
+    running.checkpoint()
+    held, dead = hold_commits(monkeypatch, running, "numbers")
+    feed(numbers, 1)
+    until(held.is_set, running)
+    run = running.service.current
+    assert run is not None
+    stages = run.stages
+    until(lambda: all(stage.is_quiet() for uid, stage in stages.items() if uid != "numbers"), running)
+    number = running.trigger()
+    until(lambda: acknowledged(running, number) == {"fast", "slow", "totals"}, running)
+    run.loop.stop()  # the snapshot that waits for the commit ends with nothing stored
+    dead.set()
+    running.crash()
+    running.join()
+    assert int(number) not in running.completed()
+    feed(numbers, 1)
+    ends_exactly(lab.start(pipeline), lab, numbers)
+
+
+def hold_commits(
+    monkeypatch: pytest.MonkeyPatch, running: Running, uid: str
+) -> tuple[threading.Event, threading.Event]:
+    """Let no batch of a stage be committed any more once its rows are in the log; return (it is so, go on)."""
+    held, dead = threading.Event(), threading.Event()
+    append = ChannelSink.append
+    log = running.service.current.stages[StageUid(uid)].worker.log  # type: ignore[union-attr]
+
+    def append_and_hold(self: ChannelSink, frame: Any, batch_id: Any) -> Any:
+        done = append(self, frame, batch_id)
+        if self._log.directory == log.directory and not dead.is_set():
+            held.set()
+            dead.wait()
+        return done
+
+    monkeypatch.setattr(ChannelSink, "append", append_and_hold)
+    return held, dead
+
+
+def acknowledged(running: Running, number: int) -> set[str]:
+    heard = (e for e in running.events if isinstance(e, StageAcknowledged) and e.checkpoint_id == number)
+    return {str(event.uid) for event in heard}
+
+
+def ends_exactly(running: Running, lab: StreamLab, numbers: Numbers) -> None:
+    """Wait until the table has every number once, and never one twice meanwhile."""
     wanted = expected_totals(numbers.count)
 
     def holds() -> bool:

@@ -1,0 +1,248 @@
+"""Instant cuts over graphs that the test moves: consistent, at once, nothing in flight where there is one reader."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.spark.channel.entries import BarrierEntry
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.streaming import instant_cut
+from dagster_ckpt.spark.streaming.gate import InducedBarriers
+from dagster_ckpt.spark.streaming.instant_cut import batch_before
+from tests.spark.streaming.played_stages import DIAMOND, LINE, TWO_SOURCES, Graph, Play
+
+SOURCE, LEFT, RIGHT, SINK = (StageUid(uid) for uid in ("source", "left", "right", "sink"))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def play(folder: Path, graph: Graph = LINE, **more: Any) -> Play:
+    return Play(folder, graph, CheckpointConfig.of(**{"instant_cuts": True, **more}))
+
+
+def steps(stage: Play, uid: StageUid, count: int) -> None:
+    for _ in range(count):
+        stage.queries[uid].step()
+
+
+def look(stage: Play) -> None:
+    """Let the loop and the snapshots run, and no stage."""
+    for _ in range(4):
+        stage.loop.step()
+        stage.finish_jobs()
+
+
+def barriers_in(log: ChannelLog) -> list[int]:
+    return [entry.checkpoint_id for _, entry in log.entries(log.start) if isinstance(entry, BarrierEntry)]
+
+
+def behind_each_other(stage: Play) -> None:
+    """Let every stage be some batches ahead of the next one."""
+    stage.emit(30)
+    steps(stage, SOURCE, 24)
+    steps(stage, LEFT, 3)
+    steps(stage, SOURCE, 3)
+    steps(stage, LEFT, 3)
+    steps(stage, RIGHT, 3)
+    steps(stage, SINK, 3)
+    steps(stage, SOURCE, 3)
+    steps(stage, RIGHT, 6)
+    steps(stage, LEFT, 2)
+
+
+def test_a_checkpoint_completes_without_a_batch_or_a_barrier_and_nothing_is_in_flight(folder: Path) -> None:
+    stage = play(folder)
+    behind_each_other(stage)
+    number = stage.trigger()
+    look(stage)
+    assert stage.completed() == [number]
+    stage.check_cut(number)
+    assert not any(cut.unaligned or cut.extra_files for cut in stage.cuts.values())
+    assert stage.cuts[SINK, number].batch_id == 0
+    assert barriers_in(stage.queries[SINK].log) == [number], "tables are published up to its batch"
+    assert not any(barriers_in(stage.queries[uid].log) for uid in (SOURCE, LEFT, RIGHT))
+    stage.run_down()
+    stage.check_everything_arrived(paths=1)
+
+
+def test_a_stage_whose_rows_were_read_before_it_committed_them_is_waited_for(folder: Path) -> None:
+    stage = play(folder)
+    stage.emit(3)
+    steps(stage, SOURCE, 2)  # planned and written, not committed
+    steps(stage, LEFT, 3)
+    steps(stage, RIGHT, 3)
+    steps(stage, SINK, 3)
+    number = stage.trigger()
+    look(stage)
+    assert stage.completed() == []
+    assert {uid for uid, _ in stage.cuts} == {LEFT, RIGHT, SINK}, "whoever is killed now has no checkpoint"
+    assert (SOURCE, number) in stage.jobs
+    steps(stage, SOURCE, 1)
+    look(stage)
+    assert stage.completed() == [number]
+    stage.check_cut(number)
+    assert stage.cuts[SOURCE, number].batch_id == 0
+
+
+def test_batches_without_rows_do_not_hold_a_stage_back(folder: Path) -> None:
+    """Else a stage that filters everything would never get on."""
+    stage = play(folder)
+    stage.emit(3)
+    stage.run_down()
+    for batch in range(1, 80):
+        folder_of = stage.queries[LEFT].root / "query"
+        (folder_of / "offsets" / str(batch)).write_text((folder_of / "offsets/0").read_text())
+        (folder_of / "commits" / str(batch)).write_text("v1\n{}")
+        stage.queries[LEFT].log.append_data(BatchId(batch), ())
+    stage.queries[LEFT].batch = 80
+    number = stage.trigger()
+    look(stage)
+    assert stage.completed() == [number]
+    assert stage.cuts[LEFT, number].batch_id == 79
+    stage.check_cut(number)
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_readers_at_different_places_take_barriers_or_have_rows_stored(folder: Path, unaligned: bool) -> None:
+    stage = play(folder, DIAMOND, unaligned=unaligned)
+    stage.emit(12)
+    steps(stage, SOURCE, 12)
+    for uid in (LEFT, StageUid("met"), SINK):
+        steps(stage, uid, 3)
+    number = stage.trigger()
+    look(stage)
+    assert (stage.completed() == [number]) is unaligned
+    assert bool(barriers_in(stage.queries[SOURCE].log)) is not unaligned
+    stage.run_down()
+    assert stage.completed() == [number]
+    stage.check_cut(number)
+    assert stage.cuts[RIGHT, number].unaligned is unaligned
+    stage.check_everything_arrived()
+
+
+def test_parts_of_a_graph_that_no_channel_joins_are_cut_each_in_its_way(folder: Path) -> None:
+    stage = play(folder, {**LINE, "other": (), "end": ("other",)})
+    other = StageUid("other")
+    stage.loop.workers[other].induced = InducedBarriers(
+        gate=stage.queries[other].gate,
+        is_boundary=lambda _: True,
+        last_batch=stage.queries[other].log.last_batch,
+    )
+    behind_each_other(stage)
+    number = stage.trigger()
+    look(stage)
+    assert {uid for uid, _ in stage.cuts} >= {SOURCE, LEFT, RIGHT, SINK}
+    stage.run_down()
+    assert stage.completed() == [number]
+    assert barriers_in(stage.queries[other].log) == [number]
+    assert not barriers_in(stage.queries[SOURCE].log)
+    stage.check_cut(number)
+
+
+def test_savepoints_and_what_is_triggered_behind_one_take_barriers(folder: Path) -> None:
+    stage = play(folder, max_concurrent_checkpoints=2)
+    behind_each_other(stage)
+    savepoint = stage.trigger(CheckpointKind.SAVEPOINT)
+    stage.loop.step()
+    following = stage.trigger()
+    stage.loop.step()
+    assert barriers_in(stage.queries[SOURCE].log) == [savepoint, following], "none overtakes another"
+    stage.run_down()
+    assert stage.completed() == [savepoint, following]
+    after = stage.trigger()
+    look(stage)
+    assert after in stage.completed()
+    assert after not in barriers_in(stage.queries[SOURCE].log)
+
+
+def test_a_stage_too_far_ahead_of_its_reader_takes_barriers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instant_cut, "MOST_BATCHES_BACK", 3)
+    stage = play(folder)
+    stage.emit(30)
+    steps(stage, SOURCE, 24)
+    number = stage.trigger()
+    look(stage)
+    assert stage.completed() == []
+    assert barriers_in(stage.queries[SOURCE].log) == [number]
+    stage.run_down()
+    assert stage.completed() == [number]
+    stage.check_cut(number)
+
+
+def test_an_aborted_checkpoint_leaves_nothing_behind(folder: Path) -> None:
+    stage = play(folder)
+    behind_each_other(stage)
+    number = stage.trigger()
+    stage.loop.step()
+    stage.abort(number)
+    stage.run_down()
+    assert stage.completed() == []
+    stage.check_everything_arrived(paths=1)
+    following = stage.trigger()
+    stage.run_down()
+    assert stage.completed() == [following]
+    stage.check_cut(following)
+
+
+@pytest.mark.parametrize("graph", [LINE, TWO_SOURCES], ids=["line", "two sources"])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_the_stages_are_doing_a_checkpoint_needs_no_more_than_commits(
+    graph: Graph, data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        stage = play(Path(made), graph)
+        for move in data.draw(st.lists(st.sampled_from([*graph, "emit"]), max_size=120)):
+            stage.emit(2) if move == "emit" else steps(stage, StageUid(move), 1)
+        number = stage.trigger()
+        for query in stage.queries.values():
+            if query.written:
+                query.step()
+        look(stage)
+        assert stage.completed() == [number]
+        stage.check_cut(number)
+        assert not any(cut.extra_files for cut in stage.cuts.values())
+        stage.run_down()
+        assert not stage.errors
+        stage.check_everything_arrived(paths=2 if graph is TWO_SOURCES else 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    entries=st.lists(st.sampled_from(["data", "barrier", "cancel"]), min_size=1, max_size=30),
+    cut=st.integers(0, 30),
+)
+def test_the_batch_before_a_place_is_known_also_where_its_entry_is_gone(entries: list[str], cut: int) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        log = ChannelLog.create(Path(made) / "log")
+        batch: int | None = None
+        before: list[int | None] = [None]
+        for number, kind in enumerate(entries, start=1):
+            match kind:
+                case "data":
+                    batch = 0 if batch is None else batch + 1
+                    log.append_data(BatchId(batch), ())
+                case "barrier":
+                    log.append_barrier(CheckpointId(number), timestamp=0.0)
+                case _:
+                    log.append_cancel(CheckpointId(number))
+            before.append(batch)
+        log.truncate_before(LogPosition(cut))
+        for position in range(log.start, len(before)):
+            assert batch_before(log, LogPosition(position)) == before[position]
