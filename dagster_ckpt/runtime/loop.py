@@ -80,6 +80,8 @@ class EventLoop:
         self._deferred: dict[int, tuple[CompletedRecord, ...]] = {}
         self._cleaning = threading.Lock()
         self._heard = 0
+        self._asked_for: CheckpointId | None = None
+        """The checkpoint at whose first stage the store was asked; it is asked again before its metadata is written."""
         self._parsed: dict[int, tuple[str, CheckpointStatistics | None]] = {}
 
     # --- events and effects ---------------------------------------------------------------------------------
@@ -152,7 +154,9 @@ class EventLoop:
         """A checkpoint this process does not know may be another process's; a fenced attempt must notice."""
         progress = self.engine.state.progress.get(event.ack.checkpoint_id)
         is_kept = self.engine.state.setup.acks is AckDurability.AT_COMPLETION
-        if progress is None or (is_kept and isinstance(event, i.StageAcked)):
+        is_first = event.ack.checkpoint_id != self._asked_for
+        if progress is None or (is_kept and isinstance(event, i.StageAcked) and is_first):
+            self._asked_for = event.ack.checkpoint_id
             self.refresh()
             return
         if isinstance(event, i.SubtaskAcked):

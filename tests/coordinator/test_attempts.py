@@ -178,6 +178,16 @@ def test_acknowledgements_kept_in_memory_are_refused_once_fenced() -> None:
     assert h.acknowledge_stage(cp, "a") is Result.UNKNOWN
 
 
+def test_an_attempt_that_is_fenced_between_two_of_them_completes_nothing() -> None:
+    """The store is asked at the first one, and again before the metadata is written."""
+    h = two(acks=AckDurability.AT_COMPLETION)
+    cp = h.checkpoint()
+    assert h.acknowledge_stage(cp, "a") is Result.SUCCESS
+    h.next_attempt()
+    assert h.acknowledge_stage(cp, "b") is Result.UNKNOWN
+    assert cp not in h.completed
+
+
 def test_an_attached_process_knows_the_directory_and_what_is_to_restore() -> None:
     h = two()
     other = h.another_process()

@@ -90,6 +90,12 @@ class StageSnapshotter:
     def take(self, cut: Cut, *, retries_left: int = 0) -> SnapshotOutcome:
         """Capture, upload and acknowledge ``cut``. Raises Fenced; every other failure is decided, not raised."""
         try:
+            return self._taken(cut, retries_left)
+        finally:  # behind the acknowledgement, which somebody waits for
+            release_pins(self.directory.root, cut.checkpoint_id)
+
+    def _taken(self, cut: Cut, retries_left: int) -> SnapshotOutcome:
+        try:
             snapshot, upload = self._upload(cut)
         except Fenced:
             raise
@@ -97,8 +103,6 @@ class StageSnapshotter:
             return self._decline(cut, CheckpointFailureReason.CHECKPOINT_DECLINED, error, retries_left)
         except Exception as error:  # every cause of a failed snapshot is the failure manager's to judge
             return self._decline(cut, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, error, retries_left)
-        finally:
-            release_pins(self.directory.root, cut.checkpoint_id)
         result = self.coordinator.acknowledge_stage(
             StageAcknowledgement(
                 checkpoint_id=cut.checkpoint_id,

@@ -22,5 +22,5 @@
 | ``garbage`` | removes log entries and table files that nothing restorable needs any more |
 | ``progress`` | measures a run while it runs |
 | ``watch`` | reports that progress now and then |
-| ``background`` | deletions that never keep the process alive |
+| ``background`` | threads that never keep the process alive: for deletions, for snapshots |
 """

@@ -22,6 +22,7 @@ from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.stage_report import Reporter
+from dagster_ckpt.spark.streaming.background import ReusedThreads
 from dagster_ckpt.spark.streaming.backlog import BacklogReporter
 from dagster_ckpt.spark.streaming.end_of_data import InputExhausted
 from dagster_ckpt.spark.streaming.garbage import TableGarbage, cut_logs
@@ -104,6 +105,7 @@ class StreamingRun:
     _final_from: CheckpointId | None = None
     _final_at: float = 0.0
     _cutting: threading.Lock = field(default_factory=threading.Lock)
+    _threads: ReusedThreads = field(default_factory=lambda: ReusedThreads("snapshot"))
     _backlog: BacklogReporter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,6 +124,7 @@ class StreamingRun:
             settings=self.settings,
             job_ended=lambda uid, number: self.loop.post(JobEnded(uid, number)),
             on_finished=self._finished.add,
+            run_apart=self._threads.submit,
         )
         for uid in order:
             self.stages[uid] = RunningStage.prepare(setup, uid, self.arguments)
@@ -322,4 +325,5 @@ class StreamingRun:
         clean = stop_stages(list(self.stages.values()), self.settings.stop_timeout)
         if hasattr(self, "loop"):
             self.loop.stop()
+        self._threads.close()
         return clean

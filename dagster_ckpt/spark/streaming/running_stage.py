@@ -50,6 +50,8 @@ class StageSetup:
     settings: StreamingSettings
     job_ended: Callable[[StageUid, CheckpointId], None]
     on_finished: Callable[[StageUid], None]
+    run_apart: Callable[[Callable[[], None]], None]
+    """Runs what it is given in a thread of its own."""
 
 
 @dataclass(kw_only=True)
@@ -302,6 +304,7 @@ def _job(setup: StageSetup, query: StageQuery, cut: Cut, worker: StageWorker) ->
         sink_cut=sink_cut,
         retries=setup.settings.snapshot_retries,
         done=done,
+        run_apart=setup.run_apart,
     )
 
 

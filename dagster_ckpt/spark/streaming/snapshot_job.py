@@ -44,6 +44,8 @@ class SnapshotJob:
     retries: int
     done: Callable[[SnapshotJob, SnapshotOutcome | None], None]
     """Told at the end, in the job's thread; None: it was canceled, and has nothing to say."""
+    run_apart: Callable[[Callable[[], None]], None]
+    """Runs what it is given in a thread of its own."""
     canceled: threading.Event = field(default_factory=threading.Event)
     _all_barriers: threading.Event = field(default_factory=threading.Event)
     _arrived: dict[StageUid, LogPosition] = field(default_factory=dict)
@@ -51,8 +53,7 @@ class SnapshotJob:
 
     def start(self) -> None:
         """Run in a daemon thread."""
-        name = f"snapshot-{self.snapshotter.uid}-{self.cut.checkpoint_id}"
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self.run_apart(self._run)
 
     def barriers_arrived(self, barriers: Mapping[StageUid, LogPosition], alignment_ms: float) -> None:
         """Complete the in-flight data: every recorded input's barrier is known now."""

@@ -245,6 +245,7 @@ class Play:
             sink_cut=lambda _: SinkPart(),
             retries=0,
             done=lambda *_: None,
+            run_apart=lambda work: work(),
         )
         self.jobs[worker.uid, cut.checkpoint_id] = job
         return job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import threading
 import time
 from pathlib import Path
@@ -24,7 +25,7 @@ from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.sink.phases import SinkPart
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome
-from dagster_ckpt.spark.streaming.background import DaemonBackground
+from dagster_ckpt.spark.streaming.background import DaemonBackground, ReusedThreads
 from dagster_ckpt.spark.streaming.garbage import cut_point
 from dagster_ckpt.spark.streaming.gate import BatchGate, StoppedAtBatchBoundary
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
@@ -293,6 +294,44 @@ def test_a_snapshot_that_is_cancelled_while_it_waits_to_retry_has_nothing_to_say
         sink_cut=lambda batch: SinkPart(),
         retries=2,
         done=lambda _, outcome: told.append(outcome),
+        run_apart=lambda work: work(),
     )
     job._run()
     assert told == [None]
+
+
+# --- threads that are used again ----------------------------------------------------------------------------------
+
+
+def test_work_runs_at_once_beside_work_that_hangs_and_threads_that_are_free_are_used_again() -> None:
+    threads = ReusedThreads("part")
+    hangs, done = threading.Event(), queue.SimpleQueue[int]()
+    ended: list[threading.Thread] = []
+
+    def hang() -> None:
+        hangs.wait()
+
+    def work() -> None:
+        ended.append(threading.current_thread())
+        done.put(threading.get_ident())
+
+    threads.submit(hang)
+    for _ in range(3):
+        threads.submit(work)
+        done.get(timeout=progress.QUIET)
+        progress.wait_until(lambda: threads._free == 1, "the thread is free again")
+    assert len({thread.ident for thread in ended}) == 1
+    threads.close()
+    progress.join(ended[0], "a free thread ends")
+    hangs.set()
+
+
+def test_work_that_fails_leaves_a_thread_for_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    threads = ReusedThreads("part")
+    done = threading.Event()
+    threads.submit(lambda: print(1 / 0))
+    progress.wait_until(lambda: threads._free == 1, "the thread is free again")
+    threads.submit(done.set)
+    assert done.wait(progress.QUIET)
+    assert "part failed" in caplog.text
+    threads.close()
