@@ -1,10 +1,11 @@
 """Checkpoints of a running stream: duration by state size, alignment, and a restore to its first batch.
 
-    python -m benchmarks.streaming_checkpoints [--keys 10000 100000 1000000] [--checkpoints 10]
+    python -m benchmarks.streaming_checkpoints [--keys 10000 100000 1000000] [--checkpoints 10] [--chain]
 
-A keyed count behind a channel; before every checkpoint one percent of the keys changes. ``at_rest`` checkpoints are
-triggered once these changes are counted, ``flowing`` ones while they are on their way. ``restore`` is from the order to
-restore to the first batch of the restored run, beside a bare Spark query restarted from its checkpointLocation.
+A keyed count behind a channel, or in one chain with its source; before every checkpoint one percent of the keys
+changes. ``at_rest`` checkpoints are triggered once these changes are counted, ``flowing`` ones while they are on their
+way. ``restore`` is from the order to restore to the first batch of the restored run, beside a bare Spark query
+restarted from its checkpointLocation; the slowest of five as well, for both replay changes where they find no snapshot.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def counting(folder: Path) -> CheckpointedPipeline:
 
 def caught_up(stream: Stream, files: int) -> None:
     """Wait until the source has read every file; what it wrote may still be on its way."""
-    wait(lambda: (stream.batch("keys") or 0) >= files - 1, stream)
+    assert stream.run is not None
+    source = next(uid for uid, stage in stream.run.stages.items() if not stage.worker.inputs)
+    wait(lambda: (stream.batch(source) or 0) >= files - 1, stream)
 
 
 def at_rest(stream: Stream) -> None:
@@ -83,13 +86,15 @@ def at_rest(stream: Stream) -> None:
     wait(lambda: all(stage.is_quiet() for stage in stages.values()), stream)
 
 
-def measure(folder: Path, spark: SparkSession, keys: int, checkpoints: int) -> dict[str, float]:
+def measure(
+    folder: Path, spark: SparkSession, keys: int, checkpoints: int, *, chain: bool = False
+) -> dict[str, float]:
     arriving = Keys(folder / "keys")
     pipeline = counting(arriving.folder)
     arriving.put(0, keys)
     resting: list[Completed] = []
     flowing: list[Completed] = []
-    with streaming(folder / "run", pipeline, spark, operator_chaining=False) as stream:
+    with streaming(folder / "run", pipeline, spark, operator_chaining=chain) as stream:
         caught_up(stream, arriving.files)
         at_rest(stream)
         stream.checkpoint()
@@ -110,8 +115,10 @@ def measure(folder: Path, spark: SparkSession, keys: int, checkpoints: int) -> d
         "bytes_new": int(
             median([sum(s.metrics.bytes_new for s in done.metadata.stages) for done in flowing])
         ),
-        "restore_s": restore,
-        "bare_restart_s": bare,
+        "restore_s": median(restore),
+        "restore_most_s": max(restore),
+        "bare_restart_s": median(bare),
+        "bare_most_s": max(bare),
     }
 
 
@@ -132,16 +139,16 @@ def barrier_to_sink(done: Completed) -> float:
 
 def restore_to_first_batch(
     folder: Path, spark: SparkSession, pipeline: CheckpointedPipeline, arriving: Keys
-) -> float:
+) -> list[float]:
     """Seconds from opening the coordinator to a committed batch of the stage with the state, restored from storage.
 
-    Every time from the same checkpoint, so all files that arrived since are read; median.
+    Every time from the same checkpoint, so all files that arrived since are read.
     """
     newest = service(folder / "run", pipeline, spark).service.store.load(pipeline.name)
     assert newest is not None
     key = f"chk-{parse_record(newest.body).completed[-1].checkpoint_id}"
     arriving.put(0, 10)
-    return median([_one_restore(folder, spark, pipeline, key, number) for number in range(RESTORES)])
+    return [_one_restore(folder, spark, pipeline, key, number) for number in range(RESTORES)]
 
 
 def _one_restore(
@@ -164,8 +171,8 @@ def _has_run(stream: Stream) -> bool:
     return any(progress["numInputRows"] for progress in stage.recent_progress())
 
 
-def bare_restart(folder: Path, spark: SparkSession, arriving: Keys) -> float:
-    """Seconds from start() of the same count, without us, to its first batch after a restart; median.
+def bare_restart(folder: Path, spark: SparkSession, arriving: Keys) -> list[float]:
+    """Seconds from start() of the same count, without us, to its first batch after a restart.
 
     It writes the changed rows as Parquet, as our sink does. Every restart is from a copy of the checkpointLocation: in
     the place it ran, the executors would still hold its state, which no restart of a process finds.
@@ -186,17 +193,21 @@ def bare_restart(folder: Path, spark: SparkSession, arriving: Keys) -> float:
     places = [folder / f"bare-{number}" for number in range(RESTORES)]
     for place in places:
         shutil.copytree(folder / "bare", place)
-    return median([run(place) for place in places])
+    return [run(place) for place in places]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--keys", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--checkpoints", type=int, default=10)
+    parser.add_argument("--chain", action="store_true")
     given = parser.parse_args()
     with scratch() as folder, spark_session(folder) as spark:
-        measure(folder / "warm-up", spark, 1000, 2)
-        rows = [measure(folder / str(keys), spark, keys, given.checkpoints) for keys in given.keys]
+        measure(folder / "warm-up", spark, 1000, 2, chain=given.chain)
+        rows = [
+            measure(folder / str(keys), spark, keys, given.checkpoints, chain=given.chain)
+            for keys in given.keys
+        ]
     show("checkpoints of a running stream", rows)
 
 

@@ -74,10 +74,11 @@ def write_staged(frame: DataFrame, folder: Path, partition_by: Sequence[str] = (
     # foreachBatch hands out a session of the query's own: these settings reach no other query.
     for name, value in _PLAIN_PARQUET.items():
         frame.sparkSession.conf.set(name, value)
+    writer = frame.write.mode("error")
+    if partition_by:
+        writer = writer.partitionBy(*partition_by)
     (
-        frame.write.mode("error")
-        .partitionBy(*partition_by)
-        .option("mapreduce.fileoutputcommitter.algorithm.version", "2")
+        writer.option("mapreduce.fileoutputcommitter.algorithm.version", "2")
         .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         .parquet(str(folder))
     )

@@ -74,7 +74,7 @@ class InstantCuts:
                 raise NotAtOnce("a source decides where barriers fall")
             ends = _ends(part, stores_in_flight=self.stores_in_flight)
             _refuse_in_flight(part, ends, allowed=self.stores_in_flight)
-        except (NotAtOnce, CheckpointError) as error:
+        except (NotAtOnce, CheckpointError, OSError) as error:
             log.debug("checkpoint %d goes by barriers: %s", trigger.checkpoint_id, error)
             return frozenset()
         _begin(trigger, part, ends)
@@ -192,13 +192,13 @@ def _refuse_in_flight(part: Workers, ends: Mapping[StageUid, _End], *, allowed: 
 
 def _begin(trigger: TriggerStages, part: Workers, ends: Mapping[StageUid, _End]) -> None:
     """Note the cut in the logs of the last stages, and begin everywhere."""
-    last = _noted(trigger, part)
     try:
+        last = _noted(trigger, part)
         if any(last[uid].batch != ends[uid].batch for uid in last):
             # A batch was written meanwhile. The note is made, so what it has overtaken is stored.
             ends = _ends(part, stores_in_flight=True, last=last)
         cuts = {uid: _cut_of(worker, ends) for uid, worker in part.items()}
-    except (NotAtOnce, CheckpointError) as error:
+    except (NotAtOnce, CheckpointError, OSError) as error:
         for worker in part.values():
             worker.decline(trigger.checkpoint_id, f"no cut could be chosen: {error}")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.streaming import instant_cut
@@ -183,6 +185,71 @@ def test_a_stage_too_far_ahead_of_its_reader_takes_barriers(
     stage.run_down()
     assert stage.completed() == [number]
     stage.check_cut(number)
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_rows_that_a_restore_put_back_are_never_cut_in_two(folder: Path, unaligned: bool) -> None:
+    """Their batch was over before the attempt: the stage that wrote them cannot be cut before them."""
+    stage = play(folder, unaligned=unaligned)
+    stage.emit(30)
+    steps(stage, SOURCE, 12)
+    for uid in (LEFT, RIGHT, SINK):
+        steps(stage, uid, 3)
+    steps(stage, SOURCE, 6)
+    source = stage.loop.workers[SOURCE]
+    source.begins_at = source.log.end
+    number = stage.trigger()
+    look(stage)
+    assert (stage.completed() == [number]) is unaligned
+    stage.run_down()
+    assert stage.completed() == [number]
+    stage.check_cut(number)
+    assert stage.cuts[SOURCE, number].batch_id == 5 if unaligned else barriers_in(source.log) == [number]
+    stage.check_everything_arrived(paths=1)
+
+
+def test_a_disk_that_is_full_fails_the_checkpoint_and_not_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = play(folder)
+    behind_each_other(stage)
+
+    def full(*_: object, **__: object) -> None:
+        raise Unavailable("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChannelLog, "append_barrier", full)
+        number = stage.trigger()
+        look(stage)
+    assert {declined for _, declined in stage.declined} == {number}
+    stage.abort(number)
+    stage.run_down()
+    assert not stage.errors
+    following = stage.trigger()
+    stage.run_down()
+    assert stage.completed() == [following]
+
+
+def test_a_stage_that_reads_an_input_twice_is_cut_where_the_faster_reader_stands(folder: Path) -> None:
+    """A self-join has two positions in one channel, and a restored log goes on behind its cut with other rows."""
+    stage = play(folder, {"source": (), "sink": ("source",)})
+    stage.emit(9)
+    steps(stage, SOURCE, 9)
+    query = stage.queries[SINK].root / "query"
+    lines = ["v1", "{}", *(json.dumps({"channel": "source", "pos": at}) for at in (2, 3))]
+    (query / "offsets" / "0").write_text("\n".join(lines))
+    stage.queries[SINK].log.append_data(BatchId(0), ())
+    (query / "commits" / "0").write_text("v1\n{}")
+    worker = stage.loop.workers[SINK]
+    assert (worker.batches.positions_at(BatchId(0)), worker.batches.furthest_at(BatchId(0))) == (
+        {SOURCE: 2},
+        {SOURCE: 3},
+    )
+    number = stage.trigger()
+    stage.loop.step()
+    assert barriers_in(stage.queries[SOURCE].log) == [number], (
+        "a row that one of them has not read is in flight"
+    )
 
 
 def test_an_aborted_checkpoint_leaves_nothing_behind(folder: Path) -> None:
