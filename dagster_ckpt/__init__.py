@@ -11,6 +11,7 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``runtime/`` | the coordinator: load, decide, compare-and-set, run effects |
 | ``adapters/`` | the ports on SQL databases and fsspec storages |
 | ``spark/`` | everything that touches Spark's files or PySpark |
+| ``spark_project/`` | Spark declarative pipelines as checkpointed pipelines |
 | ``operations/`` | what people do to snapshots, as functions |
 | ``page/`` | the checkpoint page of a pipeline: its facts, as HTML and for the terminal |
 | ``dagster/`` | everything that imports Dagster: resources, jobs, asset, checks, sensors, components |
@@ -90,11 +91,13 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.operations.verify import verify_snapshot as verify_snapshot
     from dagster_ckpt.programs import run_epoch as run_epoch
     from dagster_ckpt.programs import run_stream as run_stream
+    from dagster_ckpt.spark_project.project import pipeline_from_spark_project as pipeline_from_spark_project
 
 _HOMES: dict[str, str] = {
     # what authors write
     "checkpointed_pipeline": "authoring.pipeline",
     "CheckpointedPipeline": "authoring.pipeline",
+    "pipeline_from_spark_project": "spark_project.project",
     "spark_source": "authoring.stages",
     "KafkaTopics": "authoring.origins",
     "spark_stage": "authoring.stages",

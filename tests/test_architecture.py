@@ -56,15 +56,18 @@ ROOMS = {
         "pyspark pyarrow pydantic deltalake pyiceberg sqlalchemy confluent_kafka",
     ),
     "testing": room("core errors ports digests runtime authoring spark testing", "pyarrow pytest"),
+    "spark_project": room(
+        "core errors version digests authoring spark spark_project", "pyspark pydantic yaml"
+    ),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
     "page": room("core errors operations page"),
     "dagster": room(
-        "core errors version ports digests runtime adapters authoring spark operations page dagster",
+        "core errors version ports digests runtime adapters authoring spark operations page spark_project dagster",
         "dagster pydantic pyspark yaml",
     ),
     "programs": room("core errors version runtime authoring spark dagster", "dagster pyspark"),
     "cli": room(
-        "core errors adapters operations page authoring spark dagster cli",
+        "core errors adapters operations page authoring spark spark_project dagster cli",
         "click rich pydantic yaml sqlalchemy pyspark dagster dagster_graphql",
     ),
 }
@@ -78,7 +81,7 @@ FLOORS = {
         "adapters runtime",
         "spark",
         "operations sinks testing",
-        "page",
+        "page spark_project",
         "dagster",
         "cli programs",
     ),
@@ -375,6 +378,7 @@ PACKAGES = (
     ),
     *(
         "operations",
+        "spark_project",
         "cli",
         "cli/commands",
         "dagster",

@@ -7,6 +7,7 @@
 | ``targets`` | where a sink's rows end: ``@spark_sink(to=...)`` |
 | ``origins`` | where a source reads: ``@spark_source(reads=...)`` |
 | ``hooks`` | the decorator of a class that takes part in checkpoints on the driver |
+| ``derived`` | tables that are computed from published ones |
 | ``chaining`` | what a stage's settings say of running it in one query with others |
 | ``pipeline`` | how stages are connected |
 """

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_ckpt.authoring.chaining import chaining_of
+from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.authoring.hooks import HookDefinition
 from dagster_ckpt.authoring.stages import Boundedness, StageDefinition, StageRole, _composing
 from dagster_ckpt.authoring.targets import META_FOLDER, ParquetTable, SinkTarget
@@ -37,6 +38,8 @@ class CheckpointedPipeline:
     description: str = ""
     hooks: tuple[HookDefinition, ...] = ()
     """They take part in every checkpoint, on the driver."""
+    derived: tuple[DerivedTable, ...] = ()
+    """Tables that are computed from what sinks have published; each after those it reads."""
     chains: tuple[Chain, ...] = ()
     """Stages that run as one query: ``stages`` has them as one, under the last one's uid (``run_as``)."""
     unchained: CheckpointedPipeline | None = None
@@ -205,20 +208,27 @@ def checkpointed_pipeline(
         local_folder(table_dir, setting="table_dir")
         settings = dict(checkpointing or {})
         CheckpointConfig.of(**settings)
-        pipeline = CheckpointedPipeline(
-            name=pipeline_id(name or function.__name__),
-            stages={uid: stage for uid, (stage, _) in nodes.items()},
-            upstream={uid: upstream for uid, (_, upstream) in nodes.items()},
-            checkpointing=settings,
-            table_dir=table_dir,
-            description=inspect.getdoc(function) or "",
-            hooks=_checked_hooks(hooks),
+        return checked_pipeline(
+            CheckpointedPipeline(
+                name=pipeline_id(name or function.__name__),
+                stages={uid: stage for uid, (stage, _) in nodes.items()},
+                upstream={uid: upstream for uid, (_, upstream) in nodes.items()},
+                checkpointing=settings,
+                table_dir=table_dir,
+                description=inspect.getdoc(function) or "",
+                hooks=_checked_hooks(hooks),
+            )
         )
-        _refuse_loose_ends(pipeline)
-        _refuse_shared_tables(pipeline)
-        return pipeline
 
     return wrap if fn is None else wrap(fn)
+
+
+def checked_pipeline(pipeline: CheckpointedPipeline) -> CheckpointedPipeline:
+    """Return a pipeline that was put together. Raises InvalidRequest for loose ends and tables that meet."""
+    local_folder(pipeline.table_dir, setting="table_dir")
+    _refuse_loose_ends(pipeline)
+    _refuse_shared_tables(pipeline)
+    return pipeline
 
 
 def _checked_hooks(hooks: Sequence[HookDefinition]) -> tuple[HookDefinition, ...]:
@@ -245,7 +255,7 @@ def _refuse_loose_ends(pipeline: CheckpointedPipeline) -> None:
 
 def _refuse_shared_tables(pipeline: CheckpointedPipeline) -> None:
     """Raise InvalidRequest for sinks whose tables are one folder, or lie in one another, however they are spelt."""
-    taken: dict[str, StageUid] = {}
+    taken: dict[str, StageUid] = {str(table.uid): table.uid for table in pipeline.derived}
     for uid, stage in pipeline.stages.items():
         if stage.table is None or not isinstance(stage.to, ParquetTable | None):
             continue

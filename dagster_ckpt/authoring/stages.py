@@ -122,6 +122,8 @@ class StageDefinition:
     """Of a source: where it reads, for questions beside Spark's; None: nobody is asked."""
     partitions: int | None = None
     """Number of state partitions (``spark.sql.shuffle.partitions`` of the query); None: the session's."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the session while the query is started; of a chain, those of its last stage."""
     max_entries_per_trigger: int = 0
     """At most this many channel log entries per micro-batch; 0: all that are there."""
     chain: bool = True

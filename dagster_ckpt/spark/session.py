@@ -21,7 +21,14 @@ from dagster_ckpt.spark.class_archive import fitting_archive, java_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["build_session", "compiled_pyspark", "default_master", "default_spark_conf", "session_settings"]
+__all__ = [
+    "build_session",
+    "compiled_pyspark",
+    "default_master",
+    "default_spark_conf",
+    "launch_settings",
+    "session_settings",
+]
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +95,7 @@ def build_session(
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise InvalidRequest('PySpark is not installed: pip install "dagster-ckpt[spark]"') from error
-    settings = session_settings(master=master, conf=conf, class_archive=class_archive)
+    settings = launch_settings(master=master, conf=conf, class_archive=class_archive)
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -102,7 +109,7 @@ def build_session(
             raise without from error
 
 
-def session_settings(
+def launch_settings(
     *, master: str | None = None, conf: Mapping[str, str] | None = None, class_archive: str = ""
 ) -> Mapping[str, str]:
     """Return what a session is built with: our defaults, the user's settings, master and archive."""
@@ -128,6 +135,39 @@ def _with_archive(conf: Mapping[str, str], folder: str) -> Mapping[str, str]:
         return conf
     options = (conf.get(_JVM_OPTIONS, ""), java_options(archive))
     return {**conf, _JVM_OPTIONS: " ".join(options).strip()}
+
+
+_changing_settings = threading.RLock()
+
+
+@contextlib.contextmanager
+def session_settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Let the query that is started inside have settings of its own: a query takes the session's when it starts.
+
+    Raises InvalidRequest for a setting that a session must start with, where it did not.
+    """
+    with _changing_settings:
+        before: dict[str, str | None] = {}
+        try:
+            for key, value in wanted.items():
+                now = spark.conf.get(key, None)
+                if now != value:
+                    _set(spark, key, value)
+                    before[key] = now
+            yield
+        finally:
+            for key, earlier in before.items():
+                spark.conf.unset(key) if earlier is None else spark.conf.set(key, earlier)
+
+
+def _set(spark: SparkSession, key: str, value: str) -> None:
+    try:
+        spark.conf.set(key, value)
+    except Exception as error:
+        raise InvalidRequest(
+            f"{key} is to be {value!r}, which a session must start with: "
+            f"SparkSessionResource(conf={{{key!r}: {value!r}}})"
+        ) from error
 
 
 def without_java(error: BaseException) -> InvalidRequest | None:

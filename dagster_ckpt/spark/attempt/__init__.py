@@ -9,6 +9,7 @@
 | ``mark`` | whose a working directory is, and whether its last attempt ended cleanly |
 | ``left`` | digest of what an attempt left, so that a lost or older file of it is told |
 | ``sinks`` | the sinks of a pipeline: written, cut, published, taken back |
+| ``derived`` | derived tables: computed from published rows, replaced whole |
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``query_errors`` | what else ends a query, in one sentence: the user's line first |
 | ``plan_shape`` | what of a query's plan its state depends on, compared at every start |

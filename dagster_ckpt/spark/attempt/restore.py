@@ -170,6 +170,7 @@ class AttemptRestorer:
         for uid in self.pipeline.stages:
             ChannelLog.create(directory.stage(uid).log)
         self.tables.begin(directory, self._later, self.reporter)
+        self.tables.compute_derived(0, self.reporter, only_existing=True)
 
     def _build(self, directory: AttemptDirectory, decision: Restore) -> None:
         source = StoredSnapshot(
@@ -194,6 +195,7 @@ class AttemptRestorer:
             for uid in decision.stages.new:
                 ChannelLog.create(directory.stage(uid).log)
             self.tables.restore(directory, decision, self._later, self.reporter)
+            self.tables.compute_derived(decision.metadata.checkpoint_id, self.reporter)
         except BaseException:
             shutil.rmtree(directory.root, ignore_errors=True)
             raise

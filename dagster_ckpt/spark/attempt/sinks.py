@@ -19,7 +19,8 @@ from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
 from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.core.restore.lineage import Seen
-from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.spark.attempt.derived import DerivedFile, refresh
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory, staged_rows
@@ -35,7 +36,7 @@ from dagster_ckpt.spark.sink.published import note_published, why_put_back
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
@@ -50,6 +51,8 @@ class PipelineSinks:
     mode: CheckpointingMode
     attempt_id: Callable[[], AttemptId]
     """Identity of the attempt; known once the coordinator is open."""
+    session: Callable[[], SparkSession]
+    """For derived tables only."""
     tell: Callable[[TableChanged], None] = lambda change: None
     """Told of every sink whose rows have changed."""
     unpublished: dict[str, str] = field(default_factory=dict)
@@ -119,6 +122,13 @@ class PipelineSinks:
                         "one would be taken for the other's. Give each a table of its own, side by side"
                     )
             taken.append((uid, place))
+        for table in self.pipeline.derived:
+            derived = os.path.realpath(self.table_dir / table.uid)
+            meets = [uid for uid, there in taken if f"{derived}/".startswith(f"{there}/")]
+            if meets:
+                raise InvalidRequest(
+                    f"sink {meets[0]!r} writes {derived}, where {table.uid!r} is computed: give it another table"
+                )
 
     # --- while the stage runs ----------------------------------------------------------------------------------
 
@@ -165,13 +175,50 @@ class PipelineSinks:
                     f"table {name}: published {done.rows:,} rows in {done.files} files for checkpoint {checkpoint}"
                 )
                 self._tell(uid, checkpoint, rows=done.rows, bytes=done.bytes, version=done.version)
+        self.compute_derived(checkpoint, reporter)
+
+    def compute_derived(self, checkpoint: int, reporter: Reporter, *, only_existing: bool = False) -> None:
+        """Compute the derived tables whose inputs have changed; one that fails is in ``unpublished``."""
+        places = {table.uid: DerivedFile(self.table_dir / table.uid) for table in self.pipeline.derived}
+        through = "" if self.mode is CheckpointingMode.EXACTLY_ONCE else str(checkpoint)
+        for table in self.pipeline.derived:
+            if only_existing and not places[table.uid].file.is_file():
+                continue
+            late = [uid for uid in table.reads if self._name(uid) in self.unpublished]
+            try:
+                if late:
+                    raise Unavailable(f"{late[0]}, which it is computed from, is not published yet")
+                done = refresh(
+                    table,
+                    place=places[table.uid],
+                    sinks={uid: self.of(uid) for uid in table.reads if uid not in places},
+                    derived=places,
+                    attempt=self.attempt_id(),
+                    more=through,
+                    session=self.session,
+                )
+            except Exception as error:
+                self.unpublished[table.uid] = str(error)
+                self._missed[table.uid] += 1
+                reporter.warn(f"table {table.uid} is not computed, the next checkpoint tries again: {error}")
+                continue
+            self.unpublished.pop(table.uid, None)
+            del self._missed[table.uid]
+            if done is not None:
+                reporter.info(f"table {table.uid}: computed, {done.rows:,} rows")
+                self._tell(table.uid, checkpoint, rows=done.rows, bytes=done.bytes)
+
+    def _name(self, uid: StageUid) -> str:
+        """Return under which name ``unpublished`` has a table."""
+        stage = self.pipeline.stages.get(uid)
+        return str(uid) if stage is None or stage.table is None else stage.table.name
 
     def _tell(self, uid: StageUid, checkpoint: int, **what: Any) -> None:
         attempt = self.attempt_id()
         self.tell(
             TableChanged(
                 uid=uid,
-                place=self.of(uid).place,
+                place=self.of(uid).place if uid in self.pipeline.stages else str(self.table_dir / uid),
                 checkpoint_id=checkpoint,
                 # A restore shows the rows of an old checkpoint again: the attempt makes it a version of its own.
                 data_version=f"{attempt.lineage}.{attempt.epoch}.{checkpoint}",

@@ -6,9 +6,7 @@ The same in both kinds of run; only the trigger and who releases barriers differ
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +20,7 @@ from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
+from dagster_ckpt.spark.session import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_setting_partitions = threading.RLock()
 
 BatchWriter = Callable[["DataFrame", int], None]
 TableWriterFactory = Callable[["StageDefinition", StageDirectory, "DataFrame"], BatchWriter]
@@ -68,22 +66,6 @@ def start_under_free_name(
     raise refused
 
 
-@contextmanager
-def _partitions(spark: SparkSession, wanted: int | None) -> Iterator[None]:
-    """Let the query that is started inside have so many state partitions, and only that one.
-
-    A query takes the session's settings when it starts, and stages share the session.
-    """
-    with _setting_partitions:
-        before = spark.conf.get(_PARTITIONS)
-        if wanted is not None:
-            spark.conf.set(_PARTITIONS, str(wanted))
-        try:
-            yield
-        finally:
-            spark.conf.set(_PARTITIONS, before)
-
-
 @dataclass(frozen=True, slots=True)
 class StageArguments:
     """Arguments of a stage function from Dagster, beside its inputs."""
@@ -108,7 +90,8 @@ def call_stage(
             resources=arguments.resources,
             hooks=arguments.hooks,
         )
-    frame = stage.fn(**given)
+    with session_settings(spark, stage.conf):
+        frame = stage.fn(**given)
     if not getattr(frame, "isStreaming", False):
         raise InvalidRequest(
             f"stage {stage.uid!r} returned {type(frame).__name__}, not a streaming DataFrame: "
@@ -163,13 +146,19 @@ class StageQuery:
         Raises InvalidRequest when the function does not return a streaming DataFrame or its rows cannot be carried.
         """
         try:
-            with _partitions(spark, self.stage.partitions):
+            with session_settings(spark, self._settings):
                 return self._start(spark, available_now=available_now, interval=interval)
         except Exception as error:
             told = self.understood(error)
             if told is None:
                 raise
             raise told from error
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        """Settings of the session that the query is to have, and only this one."""
+        wanted = self.stage.partitions
+        return {**self.stage.conf, **({} if wanted is None else {_PARTITIONS: str(wanted)})}
 
     def understood(self, error: BaseException) -> CheckpointError | None:
         """Return what ended the query in one sentence; None: the error says it best itself."""

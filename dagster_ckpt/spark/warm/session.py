@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.session import build_session, session_settings
+from dagster_ckpt.spark.session import build_session, launch_settings
 from dagster_ckpt.spark.warm.borrow import borrow
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def warm_session(
         raise InvalidRequest(
             f"a warm engine is a Spark on this machine: `master` is {master!r}, not local[…]"
         )
-    settings = session_settings(master=master, conf=conf, class_archive=class_archive)
+    settings = launch_settings(master=master, conf=conf, class_archive=class_archive)
     try:
         engine = borrow(Path(folder), settings, idle=idle)
     except OSError as error:

@@ -190,6 +190,7 @@ def test_a_savepoint_restores_without_the_coordinator_store_and_into_a_fork(lab:
 def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -> None:
     pipeline = shop(feed.folder)
     mine = sinks.PipelineSinks(
+        session=lambda: pytest.fail("nothing is computed here"),
         pipeline=pipeline,
         table_dir=tmp_path,
         work_dir=tmp_path / "work",

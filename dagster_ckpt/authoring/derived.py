@@ -1,0 +1,33 @@
+"""Derived tables: computed from what sinks have published, each time that has changed.
+
+They are no part of a checkpoint, because they are a function of tables that are: a restore computes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.ids import StageUid
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DerivedTable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedTable:
+    """A table of one Parquet file, replaced whole."""
+
+    uid: StageUid
+    reads: tuple[StageUid, ...]
+    """Sinks, and derived tables before it."""
+    fn: Callable[[SparkSession, Mapping[StageUid, DataFrame | None]], DataFrame]
+    """Called with the rows of what it reads; None: nothing was published there yet."""
+    definition: str = ""
+    """Other for another function: then it is computed again."""
+    each_run: bool = False
+    """Computed once in every run also where what it reads has not changed: it depends on more than that."""
+    description: str = ""

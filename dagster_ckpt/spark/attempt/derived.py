@@ -1,0 +1,157 @@
+"""Derived tables of a pipeline: computed from the published rows, written as one file that is replaced whole.
+
+What one was computed from is written down behind the file. Whoever finds another state of what it reads computes it
+again, so a process may die anywhere in between.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from dagster_ckpt.authoring.derived import DerivedTable
+from dagster_ckpt.authoring.targets import META_FOLDER
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.errors import Corrupt, Fenced
+from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.sink.port import AttemptId, Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DerivedFile", "Refreshed", "refresh"]
+
+FILE = "part-00000.parquet"
+_NOTE = "derived.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """A derived table was computed."""
+
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedFile:
+    """Where a derived table lies."""
+
+    root: Path
+
+    @property
+    def file(self) -> Path:
+        """Its rows."""
+        return self.root / FILE
+
+    @property
+    def meta(self) -> Path:
+        """What readers of the folder do not see."""
+        return self.root / META_FOLDER
+
+    def note(self) -> dict[str, Any]:
+        """Return what the rows were computed from; empty: that is not known."""
+        try:
+            found = parse_json((self.meta / _NOTE).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) and self.file.is_file() else {}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other writers out."""
+        self.meta.mkdir(parents=True, exist_ok=True)
+        with (self.meta / "lock").open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+
+def refresh(
+    table: DerivedTable,
+    *,
+    place: DerivedFile,
+    sinks: Mapping[StageUid, Sink],
+    derived: Mapping[StageUid, DerivedFile],
+    attempt: AttemptId,
+    more: str,
+    session: Callable[[], SparkSession],
+) -> Refreshed | None:
+    """Compute a table if what it reads has changed; None: it has not. ``more``: further reasons, as text.
+
+    Raises Fenced where a newer attempt has computed it, and whatever its function raises.
+    """
+    token = _token(table, sinks, derived, attempt, more)
+    with place.locked():
+        note = place.note()
+        if note.get("lineage") == attempt.lineage and int(note.get("epoch", 0)) > attempt.epoch:
+            raise Fenced(
+                f"attempt {note['epoch']} has computed {place.root}, and this is attempt {attempt.epoch}"
+            )
+        if note.get("token") == token:
+            return None
+        spark = session()
+        frame = table.fn(spark, {uid: _rows(uid, sinks, derived, spark) for uid in table.reads})
+        written = _write(frame, place, str(attempt.epoch))
+        said = {"lineage": attempt.lineage, "epoch": attempt.epoch, "token": token}
+        replace_whole(place.meta / _NOTE, json.dumps(said, indent=1).encode())
+        return written
+
+
+def _token(
+    table: DerivedTable,
+    sinks: Mapping[StageUid, Sink],
+    derived: Mapping[StageUid, DerivedFile],
+    attempt: AttemptId,
+    more: str,
+) -> str:
+    """Return a text that is another one for other rows."""
+    parts: list[Any] = [table.definition, more, [attempt.lineage, attempt.epoch] if table.each_run else None]
+    for uid in table.reads:
+        if uid in derived:
+            parts.append([uid, derived[uid].note().get("token")])
+        else:
+            at = sinks[uid].position()
+            shown = None if at is None or at.head is None else [at.lineage, at.head, at.through_batch]
+            parts.append([uid, sinks[uid].place, shown])
+    return json.dumps(parts)
+
+
+def _rows(
+    uid: StageUid,
+    sinks: Mapping[StageUid, Sink],
+    derived: Mapping[StageUid, DerivedFile],
+    spark: SparkSession,
+) -> DataFrame | None:
+    if uid in derived:
+        return spark.read.parquet(str(derived[uid].file))
+    position = sinks[uid].position()
+    if position is None or position.head is None:
+        return None
+    return sinks[uid].rows().to_spark(spark)
+
+
+def _write(frame: DataFrame, place: DerivedFile, attempt: str) -> Refreshed:
+    staged = place.meta / f"staged-{attempt}"
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        frame.coalesce(1).write.parquet(str(staged))
+        files = list(staged.glob("part-*.parquet"))
+        if len(files) != 1:
+            raise Corrupt(f"Spark wrote {len(files)} files to {staged}, and one was asked for")
+        rows, size = pq.read_metadata(files[0]).num_rows, files[0].stat().st_size
+        with files[0].open("rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(files[0], place.file)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return Refreshed(rows, size)

@@ -1,0 +1,22 @@
+"""Spark declarative pipelines (``pyspark.pipelines``) as checkpointed pipelines.
+
+| file | what it owns |
+|---|---|
+| ``spec`` | the spec file, the side file, the definition files |
+| ``naming`` | names of datasets: qualified, and as uids |
+| ``elements`` | outputs and flows as data |
+| ``registry`` | imports a project's files and takes what they register |
+| ``sql_files`` | definitions in SQL |
+| ``reads`` | reads of datasets inside flows, answered by us |
+| ``evaluate`` | runs flows' functions where they are registered |
+| ``schemas`` | schemas of tables, rows brought into them |
+| ``auto_cdc`` | Auto CDC flows, SCD type 1 |
+| ``options`` | which options act, have no effect, are refused |
+| ``settings`` | the project's configuration in a session |
+| ``trace`` | makes a project's graph |
+| ``graph`` | a project's graph, kept beside it |
+| ``rows`` | rows of flows and views at run time |
+| ``targets`` | where tables and sinks end |
+| ``build`` | the pipeline of a graph |
+| ``project`` | the public function |
+"""

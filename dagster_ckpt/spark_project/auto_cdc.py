@@ -1,0 +1,93 @@
+"""Auto CDC flows, SCD type 1: the newest row of every key by its sequence, whatever order rows arrive in.
+
+The flow's stage says of each row what its key, its order and its fate are; the sink keeps the newest of each key in its
+state, deleted keys among them, so that a late row does not bring one back.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark_project.elements import FlowElement
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["DELETED", "ORDER", "ROW", "changes", "key_names", "newest_rows", "refuse_unsupported"]
+
+ROW, ORDER, DELETED = "__row", "__order", "__deleted"
+
+
+def refuse_unsupported(flow: FlowElement) -> None:
+    """Raise InvalidRequest for an Auto CDC flow that is not SCD type 1."""
+    if str(flow.cdc.stored_as_scd_type or 1) != "1":
+        raise InvalidRequest(
+            f"{flow.title} has stored_as_scd_type={flow.cdc.stored_as_scd_type!r}: only SCD type 1 is supported, as "
+            "type 2 rewrites rows that were published before"
+        )
+
+
+def key_names(flow: FlowElement, rows: DataFrame) -> tuple[str, ...]:
+    """Return the key columns. Raises InvalidRequest for keys that are no columns of the source."""
+    names = tuple(rows.select(_classic(key)).columns[0] for key in flow.cdc.keys)
+    missing = [name for name in names if name not in rows.columns]
+    if missing or not names:
+        raise InvalidRequest(f"{flow.title}: its keys are no columns of {flow.cdc.source!r}: {list(names)}")
+    return names
+
+
+def changes(flow: FlowElement, rows: DataFrame) -> DataFrame:
+    """Return each row of the source with its key, its order and whether it deletes.
+
+    A row without a key or an order fails the query, as in Spark. Raises InvalidRequest.
+    """
+    from pyspark.sql import functions as f
+
+    keys, columns = key_names(flow, rows), _columns(flow, rows)
+    lost = [key for key in keys if key not in columns]
+    if lost:
+        raise InvalidRequest(f"{flow.title}: its key {lost[0]!r} is not among the columns of its table")
+    sequence = _classic(flow.cdc.sequence_by)
+    deletes = f.lit(False) if flow.cdc.apply_as_deletes is None else _classic(flow.cdc.apply_as_deletes)
+    empty: Column = reduce(lambda a, b: a | b, (f.col(key).isNull() for key in keys), sequence.isNull())
+    refused = f.raise_error(
+        f.lit(f"a row of {flow.cdc.source} has no key ({', '.join(keys)}) or no sequence")
+    )
+    marked = rows.withColumn(DELETED, f.coalesce(deletes, f.lit(False))).withColumn(
+        ORDER, f.when(empty, refused.cast(rows.select(sequence).schema[0].dataType)).otherwise(sequence)
+    )
+    return marked.select(*keys, f.struct(*columns).alias(ROW), ORDER, DELETED)
+
+
+def newest_rows(changed: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Return the newest row of every key that is not deleted.
+
+    Of rows with one order, one that is no deletion wins, and among those always the same one.
+    """
+    from pyspark.sql import functions as f
+
+    order: list[Column] = [f.col(ORDER), ~f.col(DELETED)]
+    if "map<" not in changed.schema[ROW].dataType.simpleString():
+        order.append(f.xxhash64(f.col(ROW)))
+    newest = f.max_by(f.struct(ROW, DELETED), f.struct(*order)).alias("__newest")
+    found = changed.groupBy(*keys).agg(newest)
+    return found.where(~f.col(f"__newest.{DELETED}")).select(f"__newest.{ROW}.*")
+
+
+def _columns(flow: FlowElement, rows: DataFrame) -> list[str]:
+    named = [rows.select(_classic(one)).columns[0] for one in flow.cdc.column_list or ()]
+    except_for = [rows.select(_classic(one)).columns[0] for one in flow.cdc.except_column_list or ()]
+    return named or [column for column in rows.columns if column not in except_for]
+
+
+def _classic(column: Any) -> Column:
+    """Return a column of a classic session: what is given as text becomes one of Spark Connect on the way here."""
+    from pyspark.sql import functions as f
+
+    if hasattr(column, "_jc"):
+        return column
+    expression = column._expr
+    name = getattr(expression, "_unparsed_identifier", None)
+    return f.col(name) if name is not None else f.expr(expression._expr)

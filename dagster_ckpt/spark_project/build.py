@@ -1,0 +1,181 @@
+"""The pipeline of a project's graph: flows as stages, tables as sinks, materialized views as derived tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.authoring.derived import DerivedTable
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline, checked_pipeline
+from dagster_ckpt.authoring.stages import StageDefinition, StageRole, TableMode, TableTarget
+from dagster_ckpt.authoring.targets import SinkTarget
+from dagster_ckpt.core.ids import StageUid, pipeline_id, stage_uid
+from dagster_ckpt.core.json_text import canonical
+from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark_project.auto_cdc import newest_rows
+from dagster_ckpt.spark_project.elements import Kind
+from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph
+from dagster_ckpt.spark_project.rows import RunningProject
+from dagster_ckpt.spark_project.schemas import aligned, schema_of_text
+from dagster_ckpt.spark_project.settings import settings_of
+from dagster_ckpt.spark_project.spec import ProjectSpec
+from dagster_ckpt.spark_project.targets import target_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["build_pipeline"]
+
+
+def build_pipeline(
+    spec: ProjectSpec, graph: ProjectGraph, *, name: str, sinks: Mapping[str, SinkTarget], **more: Any
+) -> CheckpointedPipeline:
+    """Return the pipeline of a project. Raises InvalidRequest."""
+    builder = _Builder(spec=spec, graph=graph, sinks=sinks)
+    builder.refuse_unknown()
+    definition = digest_bytes(canonical(dict(graph.files))).checksum
+    return checked_pipeline(
+        CheckpointedPipeline(
+            name=pipeline_id(name or spec.name),
+            stages={stage.uid: stage for stage in builder.stages()},
+            upstream=builder.upstream(),
+            description=f"Spark declarative pipeline {spec.name}.",
+            derived=tuple(builder.derived(definition)),
+            **more,
+        )
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Builder:
+    spec: ProjectSpec
+    graph: ProjectGraph
+    sinks: Mapping[str, SinkTarget]
+
+    @property
+    def stored(self) -> list[DatasetNode]:
+        """Tables and sinks."""
+        return [one for one in self.graph.datasets if one.kind is not Kind.MATERIALIZED_VIEW]
+
+    def dataset(self, name: str) -> DatasetNode:
+        return next(one for one in self.graph.datasets if one.name == name)
+
+    def refuse_unknown(self) -> None:
+        """Raise InvalidRequest for settings of datasets there are not."""
+        uids = {one.uid for one in self.graph.datasets}
+        for what, named in (("sinks", self.sinks), ("previous_uids", self.spec.previous_uids)):
+            unknown = sorted(set(named) - uids)
+            if unknown:
+                raise InvalidRequest(
+                    f"{what} names {unknown[0]!r}, and the datasets are {', '.join(sorted(uids))}"
+                )
+
+    def previous(self, flow: FlowNode) -> tuple[StageUid, ...]:
+        table = self.dataset(flow.target).uid
+        rest = flow.uid.removeprefix(table)
+        return tuple(stage_uid(earlier + rest) for earlier in self.spec.previous_uids.get(table, ()))
+
+    # --- stages -----------------------------------------------------------------------------------------------
+
+    def stages(self) -> list[StageDefinition]:
+        return [*map(self._flow, self.graph.flows), *map(self._sink, self.stored)]
+
+    def upstream(self) -> dict[StageUid, tuple[StageUid, ...]]:
+        of_flows = {StageUid(flow.uid): self._inputs(flow.streams) for flow in self.graph.flows}
+        of_sinks = {StageUid(one.uid): self._inputs((one.name,)) for one in self.stored}
+        return {**of_flows, **of_sinks}
+
+    def _inputs(self, names: Sequence[str]) -> tuple[StageUid, ...]:
+        return tuple(StageUid(flow.uid) for name in names for flow in self.graph.flows_of(name))
+
+    def _flow(self, flow: FlowNode) -> StageDefinition:
+        inputs = self._inputs(flow.streams)
+        return StageDefinition(
+            uid=stage_uid(flow.uid),
+            role=StageRole.STAGE if inputs else StageRole.SOURCE,
+            fn=partial(_flow_rows, self.spec, self.graph, flow),
+            inputs=tuple(inputs),
+            takes_spark=True,
+            conf={**settings_of(self.spec), **flow.conf},
+            chain=not flow.conf,
+            previous_uids=self.previous(flow),
+            description=f"Flow {flow.name!r} of {flow.written_target!r}, {flow.where}.",
+        )
+
+    def _sink(self, table: DatasetNode) -> StageDefinition:
+        flows = self.graph.flows_of(table.name)
+        cdc = flows[0].cdc
+        earlier = self.spec.previous_uids.get(table.uid, ())
+        keys = () if cdc is None else cdc.keys
+        return StageDefinition(
+            uid=stage_uid(table.uid),
+            role=StageRole.SINK,
+            fn=partial(_table_rows, self.graph, table),
+            inputs=self._inputs((table.name,)),
+            output_mode="append" if cdc is None else "complete" if cdc.deletes else "update",
+            table=TableTarget(
+                name=earlier[-1] if earlier else table.uid,
+                mode=TableMode.APPEND if cdc is None else TableMode.UPSERT,
+                key=keys,
+            ),
+            to=self.sinks.get(table.uid)
+            or target_of(table, self.spec, earlier[-1] if earlier else table.uid),
+            conf={**settings_of(self.spec), **({} if cdc is None else flows[0].conf)},
+            previous_uids=tuple(stage_uid(one) for one in earlier),
+            description=table.comment or f"{table.kind.capitalize()} {table.name}, {table.where}.",
+        )
+
+    def derived(self, definition: str) -> list[DerivedTable]:
+        return [
+            DerivedTable(
+                uid=stage_uid(one.uid),
+                reads=tuple(StageUid(self.dataset(name).uid) for name in one.reads),
+                fn=partial(_view_rows, self.spec, self.graph, one),
+                definition=definition,
+                each_run=one.reads_more,
+                description=one.comment or f"Materialized view {one.name}, {one.where}.",
+            )
+            for one in self.graph.datasets
+            if one.kind is Kind.MATERIALIZED_VIEW
+        ]
+
+
+# --- what stages do ---------------------------------------------------------------------------------------------
+
+
+def _flow_rows(
+    spec: ProjectSpec, graph: ProjectGraph, flow: FlowNode, *, spark: SparkSession, **inputs: DataFrame
+) -> DataFrame:
+    tables = {name: _union(graph, name, inputs) for name in flow.streams}
+    return RunningProject(spec, graph, spark).flow(flow, tables)
+
+
+def _table_rows(graph: ProjectGraph, table: DatasetNode, **inputs: DataFrame) -> DataFrame:
+    [flow, *_] = graph.flows_of(table.name)
+    if flow.cdc is not None:
+        return newest_rows(inputs[flow.uid], flow.cdc.keys)
+    return _union(graph, table.name, inputs)
+
+
+def _view_rows(
+    spec: ProjectSpec,
+    graph: ProjectGraph,
+    view: DatasetNode,
+    spark: SparkSession,
+    rows: Mapping[StageUid, DataFrame | None],
+) -> DataFrame:
+    return RunningProject(spec, graph, spark).view(view, {str(uid): frame for uid, frame in rows.items()})
+
+
+def _union(graph: ProjectGraph, name: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the rows that all flows bring to a table, in its columns."""
+    table = next(one for one in graph.datasets if one.name == name)
+    schema = schema_of_text(table.row_schema)
+    frames = [aligned(inputs[flow.uid], schema, whose=f"flow {flow.name!r}") for flow in graph.flows_of(name)]
+    united = frames[0]
+    for frame in frames[1:]:
+        united = united.union(frame)
+    return united

@@ -1,0 +1,149 @@
+"""Runs functions of flows, each where it is registered, with inputs that the caller gives.
+
+A function that reads what is not there yet is called again in the next pass over the project's files: then its
+variables have the values of its own registration again, which they would not have later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.errors import CheckpointError, InvalidRequest
+from dagster_ckpt.spark_project.elements import Elements, FlowElement, Kind
+from dagster_ckpt.spark_project.reads import answering
+from dagster_ckpt.spark_project.registry import load_elements
+from dagster_ckpt.spark_project.spec import ProjectSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Evaluated", "NotYet", "Read", "Reads", "evaluate", "known_elements"]
+
+Key = tuple[str, str]
+
+
+class NotYet(BaseException):
+    """A dataset's rows are not known in this pass; no Exception, so that no function of a user catches it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Datasets that a flow reads, those of its views among them."""
+
+    streams: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
+
+    def __or__(self, other: Reads) -> Reads:
+        return Reads(self.streams | other.streams, self.tables | other.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A flow's function has returned."""
+
+    frame: DataFrame
+    reads: Reads
+
+
+Read = Callable[[str, bool, Mapping[Key, Evaluated]], "DataFrame"]
+"""Given a table's full name, whether it is read as a stream, and what is evaluated: its rows. Raises NotYet."""
+
+
+def known_elements(spec: ProjectSpec, spark: SparkSession, elements: Elements) -> Elements:
+    """Return ``elements`` with everything the project defines; no function is called."""
+    load_elements(spec, spark, elements, lambda flow: None)
+    return elements
+
+
+def evaluate(
+    spec: ProjectSpec, spark: SparkSession, known: Elements, *, wanted: Iterable[Key], read: Read
+) -> dict[Key, Evaluated]:
+    """Return what the functions of flows return, by ``FlowElement.key``.
+
+    Raises InvalidRequest for a function that fails, for flows that wait for one another, and as ``read`` does.
+    """
+    passes = _Passes(spark=spark, known=known, read=read, wanted=set(wanted))
+    while passes.waiting():
+        before = passes.state()
+        again = Elements(namespace=known.namespace)
+        load_elements(spec, spark, again, passes.registered)
+        passes.refuse_changed(again)
+        if passes.waiting() and passes.state() == before:
+            names = ", ".join(sorted(known.flows[key].title for key in passes.waiting()))
+            raise InvalidRequest(f"{names}: these read one another in a circle, so that none can be first")
+    return passes.done
+
+
+@dataclass(kw_only=True)
+class _Passes:
+    spark: SparkSession
+    known: Elements
+    read: Read
+    wanted: set[Key]
+    done: dict[Key, Evaluated] = field(default_factory=dict)
+
+    def waiting(self) -> set[Key]:
+        return self.wanted - self.done.keys()
+
+    def state(self) -> tuple[int, int]:
+        return len(self.wanted), len(self.done)
+
+    def refuse_changed(self, again: Elements) -> None:
+        """Raise InvalidRequest where two imports of the same files define different things."""
+        if again.outputs.keys() != self.known.outputs.keys() or again.flows.keys() != self.known.flows.keys():
+            different = {*again.outputs, *again.flows} ^ {*self.known.outputs, *self.known.flows}
+            raise InvalidRequest(
+                f"the project's files define other datasets at each import: {sorted(map(str, different))[0]}"
+            )
+
+    def registered(self, flow: FlowElement) -> None:
+        if flow.key not in self.waiting():
+            return
+        reads = [Reads()]
+
+        def answer(text: str, streaming: bool) -> DataFrame | None:
+            return self._answer(flow, text, streaming, reads)
+
+        try:
+            with answering(answer):
+                frame = flow.func()
+        except NotYet:
+            return
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise InvalidRequest(f"{flow.title} fails: {type(error).__name__}: {error}") from error
+        if not hasattr(frame, "isStreaming"):
+            raise InvalidRequest(f"{flow.title} returns {type(frame).__name__}, and no DataFrame")
+        self.done[flow.key] = Evaluated(frame, reads[0])
+
+    def _answer(self, flow: FlowElement, text: str, streaming: bool, reads: list[Reads]) -> DataFrame | None:
+        found = self.known.namespace.find(text, self.known.outputs)
+        if found is None:
+            return None
+        output = self.known.outputs[found]
+        if output.kind is Kind.SINK:
+            raise InvalidRequest(f"{flow.title} reads {output.title}: Spark cannot read a sink")
+        if output.kind is Kind.TEMPORARY_VIEW:
+            view = self._view(found)
+            if view.frame.isStreaming != streaming:
+                method = "spark.readStream.table" if view.frame.isStreaming else "spark.read.table"
+                raise InvalidRequest(f"{flow.title} reads {output.title} as what it is not: use {method}")
+            reads[0] |= view.reads
+            return view.frame.alias(found)
+        if output.kind is Kind.MATERIALIZED_VIEW and streaming:
+            raise InvalidRequest(
+                f"{flow.title} reads {output.title} as a stream: it is computed again each time, so it has no new rows"
+            )
+        one = frozenset({found})
+        reads[0] |= Reads(streams=one) if streaming else Reads(tables=one)
+        return self.read(found, streaming, self.done).alias(found.rpartition(".")[2])
+
+    def _view(self, name: str) -> Evaluated:
+        [flow] = self.known.flows_of(name)
+        if flow.key not in self.done:
+            self.wanted.add(flow.key)
+            raise NotYet(name)
+        return self.done[flow.key]

@@ -1,0 +1,164 @@
+"""Reads of datasets within the functions of flows: answered by us where they mean the project's own.
+
+A flow's function names its inputs in the middle of what it does: ``spark.readStream.table("orders")``,
+``spark.table``, ``spark.sql``. While one runs, those methods of PySpark ask here first.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark_project.sql_files import scala_items
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Answer", "answering"]
+
+Answer = Callable[[str, bool], "DataFrame | None"]
+"""Given a name and whether it is read as a stream: the dataset's rows; None: it is none of the project's."""
+
+_answer: ContextVar[Answer | None] = ContextVar("dagster_ckpt_reads", default=None)
+_patching = threading.RLock()
+
+
+@contextmanager
+def answering(answer: Answer) -> Iterator[None]:
+    """Let reads of this thread be answered while a flow's function runs."""
+    with _patching, _patched():
+        token = _answer.set(answer)
+        try:
+            yield
+        finally:
+            _answer.reset(token)
+
+
+@contextmanager
+def _patched() -> Iterator[None]:
+    from pyspark.sql.readwriter import DataFrameReader
+    from pyspark.sql.session import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    places: list[tuple[type, str, Callable[..., Any]]] = [
+        (DataFrameReader, "table", lambda original: _table(original, streaming=False)),
+        (SparkSession, "table", lambda original: _table(original, streaming=False)),
+        (DataStreamReader, "table", lambda original: _table(original, streaming=True)),
+        (SparkSession, "sql", _sql),
+    ]
+    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in places]
+    for owner, name, wrap in places:
+        setattr(owner, name, wrap(owner.__dict__[name]))
+    try:
+        yield
+    finally:
+        for owner, name, original in before:
+            setattr(owner, name, original)
+
+
+def _table(original: Callable[..., Any], *, streaming: bool) -> Callable[..., Any]:
+    def table(self: Any, tableName: str, *args: Any, **more: Any) -> Any:  # noqa: N803 - PySpark's own name
+        answer = _answer.get()
+        found = answer(tableName, streaming) if answer is not None and isinstance(tableName, str) else None
+        return original(self, tableName, *args, **more) if found is None else found
+
+    return table
+
+
+def _sql(original: Callable[..., Any]) -> Callable[..., Any]:
+    def sql(self: Any, sqlQuery: str, args: Any = None, **frames: Any) -> Any:  # noqa: N803 - PySpark's own name
+        answer = _answer.get()
+        if answer is None:
+            return original(self, sqlQuery, args, **frames)
+        if frames:
+            raise InvalidRequest(
+                f"spark.sql({sqlQuery!r}, ...) puts DataFrames into its text: name datasets in it instead"
+            )
+        text, views = _with_views(self, sqlQuery, answer)
+        try:
+            return original(self, text, args)
+        finally:
+            for view in views:
+                self.catalog.dropTempView(view)
+
+    return sql
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """One table that a statement names."""
+
+    parts: tuple[str, ...]
+    streaming: bool
+    start: int
+    stop: int
+
+    @property
+    def text(self) -> str:
+        return ".".join(f"`{part}`" for part in self.parts)
+
+
+def _with_views(spark: Any, text: str, answer: Answer) -> tuple[str, list[str]]:
+    """Return the statement with the project's datasets as temporary views, and the names of these."""
+    parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    relations: list[_Relation] = []
+    names: set[str] = set()
+    _collect(parsed, relations, names)
+    views: dict[str, tuple[tuple[str, ...], bool]] = {}
+    for one in sorted(relations, key=lambda relation: -relation.start):
+        found = answer(one.text, one.streaming)
+        if found is None:
+            continue
+        view = one.parts[-1]
+        if view.casefold() in names:
+            raise InvalidRequest(
+                f"the query names a WITH clause {view!r}, as a dataset of the project: rename the clause"
+            )
+        if (
+            found.isStreaming != one.streaming
+            or views.get(view, (one.parts, one.streaming))[1] != one.streaming
+        ):
+            raise InvalidRequest(f"the query reads {view!r} both as a stream and as it stands: use two flows")
+        if view not in views:
+            found.createOrReplaceTempView(f"`{view}`")
+        views[view] = (one.parts, one.streaming)
+        if len(one.parts) > 1:
+            text = (
+                text[: one.start]
+                + _unqualified(text[one.start : one.stop + 1], one.parts)
+                + text[one.stop + 1 :]
+            )
+    return text, list(views)
+
+
+def _unqualified(text: str, parts: tuple[str, ...]) -> str:
+    pattern = r"\s*\.\s*".join(f"`?{re.escape(part)}`?" for part in parts)
+    return re.sub(pattern, lambda _: f"`{parts[-1]}`", text, count=1)
+
+
+def _collect(plan: Any, relations: list[_Relation], names: set[str]) -> None:
+    kind = str(plan.getClass().getSimpleName())
+    if kind == "UnresolvedRelation":
+        origin = plan.origin()
+        relations.append(
+            _Relation(
+                tuple(str(part) for part in scala_items(plan.multipartIdentifier())),
+                bool(plan.isStreaming()),
+                int(origin.startIndex().get()),
+                int(origin.stopIndex().get()),
+            )
+        )
+    if kind == "UnresolvedWith":
+        for clause in scala_items(plan.cteRelations()):
+            names.add(str(clause._1()).casefold())
+            _collect(clause._2(), relations, names)
+    for child in scala_items(plan.children()):
+        _collect(child, relations, names)
+    for query in scala_items(plan.subqueries()):
+        _collect(query, relations, names)

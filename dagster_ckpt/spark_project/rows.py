@@ -1,0 +1,95 @@
+"""Rows of a project's flows and views at run time, from inputs that the pipeline gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.session import session_settings
+from dagster_ckpt.spark_project.auto_cdc import changes
+from dagster_ckpt.spark_project.elements import Elements
+from dagster_ckpt.spark_project.evaluate import Evaluated, Key, evaluate, known_elements
+from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
+from dagster_ckpt.spark_project.naming import Namespace
+from dagster_ckpt.spark_project.schemas import aligned, schema_of_text, stand_in
+from dagster_ckpt.spark_project.settings import settings_of
+from dagster_ckpt.spark_project.spec import ProjectSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["RunningProject"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProject:
+    """A project in a session, compared with its graph."""
+
+    spec: ProjectSpec
+    graph: ProjectGraph
+    spark: SparkSession
+
+    def flow(self, flow: FlowNode, tables: Mapping[str, DataFrame]) -> DataFrame:
+        """Return what a flow brings to its table. Raises InvalidRequest where the project is not as its graph."""
+        known = self._known()
+        key = (flow.written_target, flow.name)
+        found = self._evaluated(known, key, f"flow {flow.name!r}", tables, streaming=True)
+        if flow.cdc is not None:
+            return changes(known.flows[key], found.frame)
+        schema = schema_of_text(self._dataset(flow.target).row_schema)
+        aligned(
+            found.frame, schema, whose=f"flow {flow.name!r}"
+        )  # refuses here what its readers could not take
+        return found.frame
+
+    def view(self, view: DatasetNode, rows: Mapping[str, DataFrame | None]) -> DataFrame:
+        """Return the rows of a materialized view; ``rows`` by uid, None for a table that nothing was published to."""
+        with session_settings(self.spark, settings_of(self.spec)):
+            return self._view(view, rows)
+
+    def _view(self, view: DatasetNode, rows: Mapping[str, DataFrame | None]) -> DataFrame:
+        tables = {}
+        for name in view.reads:
+            table = self._dataset(name)
+            schema, found = schema_of_text(table.row_schema), rows[table.uid]
+            empty = found is None
+            frame = stand_in(self.spark, schema, streaming=False) if found is None else found
+            tables[name] = frame if empty else aligned(frame, schema, whose=f"table {name}")
+        known = self._known()
+        [flow] = known.flows_of(view.name)
+        found_view = self._evaluated(
+            known, flow.key, f"materialized view {view.name!r}", tables, streaming=False
+        )
+        return aligned(
+            found_view.frame, schema_of_text(view.row_schema), whose=f"materialized view {view.name!r}"
+        )
+
+    def _known(self) -> Elements:
+        refuse_stale(self.spec, self.graph)
+        space = Namespace(catalog=self.graph.catalog, database=self.graph.database)
+        return known_elements(self.spec, self.spark, Elements(namespace=space))
+
+    def _evaluated(
+        self, known: Elements, key: Key, what: str, tables: Mapping[str, DataFrame], *, streaming: bool
+    ) -> Evaluated:
+        if key not in known.flows:
+            raise InvalidRequest(f"{what} is not defined any more: {self._again()}")
+
+        def read(name: str, as_stream: bool, done: Mapping[Key, Evaluated]) -> DataFrame:
+            if name not in tables or as_stream is not streaming:
+                raise InvalidRequest(f"{what} reads {name!r} now, which it did not: {self._again()}")
+            return tables[name]
+
+        found = evaluate(self.spec, self.spark, known, wanted=[key], read=read)[key]
+        unread = tables.keys() - (found.reads.streams if streaming else found.reads.tables)
+        if unread:
+            raise InvalidRequest(f"{what} does not read {min(unread)!r} any more: {self._again()}")
+        return found
+
+    def _again(self) -> str:
+        return f"the project depends on more than its files. Run dagster-ckpt adopt-project {self.spec.path}"
+
+    def _dataset(self, name: str) -> DatasetNode:
+        return next(one for one in self.graph.datasets if one.name == name)

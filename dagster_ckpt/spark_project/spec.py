@@ -1,0 +1,160 @@
+"""The spec file of a project (``spark-pipeline.yml``), its side file, and the files its globs find.
+
+Read as ``pyspark.pipelines.cli`` reads it, which cannot be imported without the packages of Spark Connect.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dagster_ckpt.errors import InvalidRequest, NotFound
+
+__all__ = ["SIDE_FILE", "SPEC_FILES", "ProjectSpec", "find_spec", "load_spec"]
+
+SPEC_FILES = ("spark-pipeline.yaml", "spark-pipeline.yml")
+SIDE_FILE = "dagster-ckpt.yml"
+"""Beside the spec file: what Spark has no word for."""
+
+_FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", "libraries")
+_REQUIRED = ("name", "storage")
+_SIDE_FIELDS = ("previous_uids",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectSpec:
+    """A project, as its spec file and its side file say."""
+
+    path: Path
+    """The spec file."""
+    name: str
+    storage: str
+    """Where Spark keeps the checkpoints of the project's flows; read when they are adopted, never written."""
+    catalog: str = ""
+    database: str = ""
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
+    previous_uids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of renamed datasets: the names they had before."""
+
+    @property
+    def root(self) -> Path:
+        """The project's folder."""
+        return self.path.parent
+
+    @property
+    def side_file(self) -> Path:
+        """The side file, whether it is there or not."""
+        return self.root / SIDE_FILE
+
+    def sources(self) -> tuple[Path, ...]:
+        """Return the definition files, in the order in which Spark imports them; each once."""
+        found: dict[Path, None] = {}
+        for pattern in self.libraries:
+            for file in self.root.glob(pattern):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    found[file] = None
+        return tuple(found)
+
+
+def find_spec(place: str | Path) -> Path:
+    """Return the spec file that ``place`` is, or that the folder ``place`` holds. Raises NotFound, InvalidRequest."""
+    path = Path(place).resolve()
+    if not path.is_dir():
+        if not path.is_file():
+            raise NotFound(
+                f"there is no spec file {path}: give the project's spark-pipeline.yml, or its folder"
+            )
+        return path
+    found = [path / name for name in SPEC_FILES if (path / name).is_file()]
+    if not found:
+        raise NotFound(
+            f"{path} holds no {' or '.join(SPEC_FILES)}: give the project's folder, or its spec file"
+        )
+    if len(found) > 1:
+        raise InvalidRequest(f"{path} holds both {' and '.join(SPEC_FILES)}: name the one that is meant")
+    return found[0]
+
+
+def load_spec(place: str | Path) -> ProjectSpec:
+    """Return the project of a spec file. Raises NotFound, InvalidRequest."""
+    path = find_spec(place)
+    data = _mapping(path)
+    _refuse_fields(path, data, _FIELDS)
+    for key in _REQUIRED:
+        if not isinstance(data.get(key), str):
+            raise InvalidRequest(f"{path} has no {key!r}: Spark asks for it too")
+    return ProjectSpec(
+        path=path,
+        name=data["name"],
+        storage=data["storage"],
+        catalog=_text(path, data, "catalog"),
+        database=_text(path, data, "database") or _text(path, data, "schema"),
+        configuration=_settings(path, data.get("configuration") or {}),
+        libraries=_globs(path, data.get("libraries") or []),
+        previous_uids=_previous(path.parent / SIDE_FILE),
+    )
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"{path} is no YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise InvalidRequest(f"{path} is no list of settings: write 'key: value' lines")
+    return data
+
+
+def _refuse_fields(path: Path, data: Mapping[str, Any], known: Sequence[str]) -> None:
+    unknown = [str(key) for key in data if key not in known]
+    if unknown:
+        raise InvalidRequest(f"{path} has {unknown[0]!r}: known are {', '.join(known)}")
+
+
+def _text(path: Path, data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key) or ""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{path} has {key}: {value!r}, which is no text")
+    return value
+
+
+def _settings(path: Path, found: Any) -> dict[str, str]:
+    if not isinstance(found, dict) or not all(isinstance(one, str) for pair in found.items() for one in pair):
+        raise InvalidRequest(f"{path}: 'configuration' has keys and values that are text, in quotes")
+    return found
+
+
+def _globs(path: Path, libraries: Any) -> tuple[str, ...]:
+    try:
+        patterns = [str(entry["glob"]["include"]) for entry in libraries]
+    except (KeyError, TypeError):
+        raise InvalidRequest(f"{path}: each of 'libraries' is written '- glob: {{include: ...}}'") from None
+    return tuple(_checked_glob(path, pattern) for pattern in patterns)
+
+
+def _checked_glob(path: Path, pattern: str) -> str:
+    if not glob.has_magic(pattern):
+        return pattern
+    if pattern.endswith("/**") and not glob.has_magic(pattern.removesuffix("/**")):
+        return f"{pattern}/*"
+    raise InvalidRequest(f"{path}: Spark takes a file, or a folder and '/**', and not {pattern!r}")
+
+
+def _previous(side_file: Path) -> dict[str, tuple[str, ...]]:
+    if not side_file.is_file():
+        return {}
+    data = _mapping(side_file)
+    _refuse_fields(side_file, data, _SIDE_FIELDS)
+    found = data.get("previous_uids") or {}
+    if not isinstance(found, dict):
+        raise InvalidRequest(f"{side_file}: previous_uids is written 'new_name: [old_name]'")
+    for name, earlier in found.items():
+        if not isinstance(earlier, list) or not all(isinstance(one, str) for one in earlier):
+            raise InvalidRequest(f"{side_file}: previous_uids of {name!r} is a list of names: [{earlier!r}]")
+    return {str(name): tuple(earlier) for name, earlier in found.items()}

@@ -1,0 +1,93 @@
+"""Where the rows of a project's tables and sinks end: targets of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable, KafkaTopic, ParquetTable, SinkTarget
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark_project.elements import Kind
+from dagster_ckpt.spark_project.graph import DatasetNode
+from dagster_ckpt.spark_project.spec import ProjectSpec
+
+__all__ = ["target_of"]
+
+
+def target_of(table: DatasetNode, spec: ProjectSpec, folder: str) -> SinkTarget:
+    """Return where the rows of a table or sink end. Raises InvalidRequest for a sink that there is none for."""
+    if table.kind is Kind.SINK:
+        return _sink(table)
+    match table.format.lower():
+        case "parquet":
+            return ParquetTable(folder)
+        case "delta":
+            return DeltaTable(folder, partition_by=table.partition_cols)
+        case "iceberg":
+            return _iceberg(table, spec)
+        case other:
+            raise InvalidRequest(
+                f"{table.kind} {table.name} ({table.where}) has format {other!r}: {_give(table)}"
+            )
+
+
+def _sink(sink: DatasetNode) -> SinkTarget:
+    options = dict(sink.properties)
+    match sink.format.lower():
+        case "kafka":
+            return _kafka(sink, options)
+        case "parquet" | "delta" as kind if set(options) == {"path"}:
+            return ParquetTable(options["path"]) if kind == "parquet" else DeltaTable(options["path"])
+        case "parquet" | "delta" as kind:
+            raise InvalidRequest(
+                f"sink {sink.name!r} ({sink.where}), {kind}, is written with option 'path' only here"
+            )
+        case other:
+            raise InvalidRequest(
+                f"sink {sink.name!r} ({sink.where}) has format {other!r}, which has no rows that a checkpoint could "
+                f"publish: {_give(sink)}"
+            )
+
+
+def _kafka(sink: DatasetNode, options: Mapping[str, str]) -> KafkaTopic:
+    known = {"kafka.bootstrap.servers", "topic"}
+    other = sorted(set(options) - known)
+    if other or set(options) != known:
+        raise InvalidRequest(
+            f"sink {sink.name!r} ({sink.where}): of Kafka's options kafka.bootstrap.servers and topic are known here, "
+            f"not {other[0] if other else 'fewer'!r}: {_give(sink)}"
+        )
+    columns = set(_columns(sink))
+    if not {"value"} <= columns <= {"key", "value"}:
+        raise InvalidRequest(
+            f"sink {sink.name!r} ({sink.where}) writes messages of columns value and key, not {sorted(columns)}"
+        )
+    return KafkaTopic(options["kafka.bootstrap.servers"], options["topic"])
+
+
+def _columns(table: DatasetNode) -> list[str]:
+    from dagster_ckpt.core.json_text import parse_json
+
+    return [str(column["name"]) for column in parse_json(table.row_schema)["fields"]]
+
+
+def _iceberg(table: DatasetNode, spec: ProjectSpec) -> IcebergTable:
+    catalog, database, name = table.name.split(".")
+    prefix = f"spark.sql.catalog.{catalog}."
+    given = {
+        key.removeprefix(prefix): value for key, value in spec.configuration.items() if key.startswith(prefix)
+    }
+    if given.get("type") != "rest":
+        raise InvalidRequest(
+            f"{table.kind} {table.name} ({table.where}) is Iceberg's, and {prefix}type is {given.get('type')!r}: "
+            f"a 'rest' catalog is taken over, for all others {_give(table)}"
+        )
+    return IcebergTable(
+        f"{database}.{name}",
+        catalog=given,
+        partition_by=table.partition_cols,
+        properties=dict(table.properties),
+    )
+
+
+def _give(table: DatasetNode) -> str:
+    return f"say where its rows end, pipeline_from_spark_project(..., sinks={{{table.uid!r}: ...}})"

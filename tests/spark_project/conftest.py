@@ -1,0 +1,114 @@
+"""Projects of Spark declarative pipelines in folders of their own, with feeds that tests fill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    CheckpointedPipeline,
+    pipeline_from_spark_project,
+    run_epoch,
+)
+from dagster_ckpt.programs import EpochEnd
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROJECTS = Path(__file__).with_name("projects")
+Rows = list[tuple[Any, ...]]
+
+
+def rows_of(folder: Path) -> Rows:
+    """Return what readers find in a folder of Parquet files, by column name, sorted."""
+    files = folder.glob("part-*.parquet")
+    found = (row for file in files for row in pq.ParquetFile(file).read().to_pylist())
+    return sorted((tuple(sorted(row.items())) for row in found), key=repr)
+
+
+@dataclass
+class Project:
+    """A copy of a project, and where its checkpoints and tables are."""
+
+    root: Path
+    spark: SparkSession
+    files: dict[str, int] = field(default_factory=dict)
+
+    def feed(self, name: str, *rows: dict[str, Any]) -> None:
+        """Add a file of rows to a feed."""
+        folder = self.root / "feed" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        self.files[name] = number = self.files.get(name, 0) + 1
+        staged = folder / f".{number}"
+        staged.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        staged.rename(folder / f"{number:03}.json")
+
+    @property
+    def coordinator(self) -> CheckpointCoordinatorResource:
+        return CheckpointCoordinatorResource(base_dir=str(self.root / "lab"), table_dir=str(self.tables))
+
+    @property
+    def tables(self) -> Path:
+        return self.root / "tables"
+
+    def pipeline(self, **more: Any) -> CheckpointedPipeline:
+        return pipeline_from_spark_project(self.root, spark=self.spark, **more)
+
+    def epoch(self, pipeline: CheckpointedPipeline | None = None, **more: Any) -> EpochEnd:
+        return run_epoch(pipeline or self.pipeline(), coordinator=self.coordinator, spark=self.spark, **more)
+
+    def rows(self, table: str) -> Rows:
+        return rows_of(self.tables / table)
+
+    def all_rows(self) -> dict[str, Rows]:
+        return {folder.name: rows_of(folder) for folder in self.tables.iterdir() if folder.is_dir()}
+
+
+@pytest.fixture
+def project(tmp_path: Path, spark: SparkSession) -> Callable[[str], Project]:
+    """Returns a copy of one of our example projects."""
+
+    def copied(name: str) -> Project:
+        root = tmp_path / name
+        shutil.copytree(PROJECTS / name, root)
+        return Project(root, spark)
+
+    return copied
+
+
+@pytest.fixture
+def written(tmp_path: Path, spark: SparkSession) -> Callable[..., Project]:
+    """Returns a project of one Python file, and of further ones by name."""
+
+    def make(python: str, **files: str) -> Project:
+        root = tmp_path / "written"
+        (root / "transformations").mkdir(parents=True)
+        (root / "spark-pipeline.yml").write_text(
+            "name: written\nstorage: file:///unused\nlibraries:\n  - glob:\n      include: transformations/**\n"
+        )
+        head = "from pyspark import pipelines as dp\nfrom pyspark.sql import functions as F\nfrom pathlib import Path\n"
+        (root / "transformations" / "main.py").write_text(head + python)
+        for name, text in files.items():
+            (root / "transformations" / name.replace("__", ".")).write_text(text)
+        return Project(root, spark)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_in_the_session(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A project's settings and views are gone from the session after each test."""
+    session = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
+    before = None if session is None else session.conf.getAll
+    yield
+    if session is not None:
+        assert session.conf.getAll == before
+        assert not [view.name for view in session.catalog.listTables() if view.isTemporary]
