@@ -19,7 +19,7 @@ from dagster_ckpt.spark_project.trace import trace_project
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["adopt_project", "pipeline_from_spark_project"]
+__all__ = ["pipeline_from_spark_project", "traced"]
 
 
 def pipeline_from_spark_project(
@@ -53,29 +53,31 @@ def pipeline_from_spark_project(
     CheckpointConfig.of(**settings)
     graph = load_graph(project)
     why = "has not been made" if graph is None else why_stale(project, graph)
-    if graph is None or why:
+    is_new = graph is None or bool(why)
+    if is_new:
         session = spark or _active_session()
         if session is None:
             reason = why if graph is None else f"is stale: {why}"
             raise InvalidRequest(
                 f"the graph of project {project.path} {reason}. Run dagster-ckpt adopt-project {project.path}"
             )
-        graph = adopt_project(project, session)
-    return build_pipeline(
+        graph = traced(project, session)
+    assert graph is not None
+    pipeline = build_pipeline(
         project, graph, name=name, sinks=sinks or {}, checkpointing=settings, table_dir=table_dir
     )
+    if is_new:
+        save_graph(project, graph)
+    return pipeline
 
 
-def adopt_project(project: ProjectSpec, spark: SparkSession) -> ProjectGraph:
-    """Make the graph of a project, refuse what is not supported, and keep it beside the project."""
+def traced(project: ProjectSpec, spark: SparkSession) -> ProjectGraph:
+    """Return the graph of a project, made now. Raises InvalidRequest for what is not supported."""
     if not hasattr(spark, "_jsparkSession"):
         raise InvalidRequest(
             f"{graph_file(project)} is made with a classic Spark session: Spark Connect shows no plans"
         )
-    graph = trace_project(project, spark)
-    build_pipeline(project, graph, name="", sinks={})
-    save_graph(project, graph)
-    return graph
+    return trace_project(project, spark)
 
 
 def _active_session() -> SparkSession | None:

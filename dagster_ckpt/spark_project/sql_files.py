@@ -19,6 +19,7 @@ Add = Callable[[FlowElement], None]
 
 _REFUSED = {
     "SetCommand": "SET: write the setting in the spec file's configuration",
+    "SetCatalogAndNamespace": "USE: write the schema in the spec file, or before the names",
     "SetNamespaceCommand": "USE: write the schema in the spec file, or before the names",
     "SetCatalogCommand": "SET CATALOG: write the catalog in the spec file, or before the names",
     "CreateView": "CREATE VIEW: a persisted view belongs to the catalog; CREATE TEMPORARY VIEW works",

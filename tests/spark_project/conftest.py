@@ -91,6 +91,7 @@ def written(tmp_path: Path, spark: SparkSession) -> Callable[..., Project]:
     def make(python: str, **files: str) -> Project:
         root = tmp_path / "written"
         (root / "transformations").mkdir(parents=True)
+        (root / "feed" / "orders").mkdir(parents=True)
         (root / "spark-pipeline.yml").write_text(
             "name: written\nstorage: file:///unused\nlibraries:\n  - glob:\n      include: transformations/**\n"
         )
