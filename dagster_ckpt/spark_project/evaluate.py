@@ -103,8 +103,9 @@ class _Passes:
             return
         reads = [Reads()]
 
-        def answer(text: str, streaming: bool) -> DataFrame | None:
-            return self._answer(flow, text, streaming, reads)
+        def answer(text: str, streaming: bool) -> tuple[str, DataFrame] | None:
+            found = self.known.namespace.find(text, self.known.outputs)
+            return None if found is None else (found, self._answer(flow, found, streaming, reads))
 
         try:
             with answering(answer):
@@ -119,10 +120,7 @@ class _Passes:
             raise InvalidRequest(f"{flow.title} returns {type(frame).__name__}, and no DataFrame")
         self.done[flow.key] = Evaluated(frame, reads[0])
 
-    def _answer(self, flow: FlowElement, text: str, streaming: bool, reads: list[Reads]) -> DataFrame | None:
-        found = self.known.namespace.find(text, self.known.outputs)
-        if found is None:
-            return None
+    def _answer(self, flow: FlowElement, found: str, streaming: bool, reads: list[Reads]) -> DataFrame:
         output = self.known.outputs[found]
         if output.kind is Kind.SINK:
             raise InvalidRequest(f"{flow.title} reads {output.title}: Spark cannot read a sink")

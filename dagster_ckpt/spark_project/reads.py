@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "answering"]
 
-Answer = Callable[[str, bool], "DataFrame | None"]
-"""Given a name and whether it is read as a stream: the dataset's rows; None: it is none of the project's."""
+Answer = Callable[[str, bool], "tuple[str, DataFrame] | None"]
+"""Given a name and whether it is read as a stream: a dataset's full name and its rows; None: not the project's."""
 
 _answer: ContextVar[Answer | None] = ContextVar("dagster_ckpt_reads", default=None)
 _patching = threading.RLock()
@@ -66,7 +66,7 @@ def _table(original: Callable[..., Any], *, streaming: bool) -> Callable[..., An
     def table(self: Any, tableName: str, *args: Any, **more: Any) -> Any:  # noqa: N803 - PySpark's own name
         answer = _answer.get()
         found = answer(tableName, streaming) if answer is not None and isinstance(tableName, str) else None
-        return original(self, tableName, *args, **more) if found is None else found
+        return original(self, tableName, *args, **more) if found is None else found[1]
 
     return table
 
@@ -82,6 +82,8 @@ def _sql(original: Callable[..., Any]) -> Callable[..., Any]:
             )
         text, views = _with_views(self, sqlQuery, answer)
         try:
+            for view, frame in views.items():
+                frame.createOrReplaceTempView(f"`{view}`")
             return original(self, text, args)
         finally:
             for view in views:
@@ -104,37 +106,33 @@ class _Relation:
         return ".".join(f"`{part}`" for part in self.parts)
 
 
-def _with_views(spark: Any, text: str, answer: Answer) -> tuple[str, list[str]]:
-    """Return the statement with the project's datasets as temporary views, and the names of these."""
-    parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+def _with_views(spark: Any, text: str, answer: Answer) -> tuple[str, dict[str, DataFrame]]:
+    """Return the statement, and the project's datasets in it as the views it shall find."""
     relations: list[_Relation] = []
     names: set[str] = set()
-    _collect(parsed, relations, names)
-    views: dict[str, tuple[tuple[str, ...], bool]] = {}
+    _collect(spark._jsparkSession.sessionState().sqlParser().parsePlan(text), relations, names)
+    views: dict[str, DataFrame] = {}
+    datasets: dict[str, str] = {}
     for one in sorted(relations, key=lambda relation: -relation.start):
-        found = answer(one.text, one.streaming)
-        if found is None:
+        answered = answer(one.text, one.streaming)
+        if answered is None:
             continue
+        name, found = answered
         view = one.parts[-1]
+        if datasets.setdefault(view, name) != name:
+            raise InvalidRequest(
+                f"the query reads both {name!r} and {datasets[view]!r}: read one in a view of another name"
+            )
         if view.casefold() in names:
             raise InvalidRequest(
                 f"the query names a WITH clause {view!r}, as a dataset of the project: rename the clause"
             )
-        if (
-            found.isStreaming != one.streaming
-            or views.get(view, (one.parts, one.streaming))[1] != one.streaming
-        ):
+        if views.setdefault(view, found).isStreaming != one.streaming:
             raise InvalidRequest(f"the query reads {view!r} both as a stream and as it stands: use two flows")
-        if view not in views:
-            found.createOrReplaceTempView(f"`{view}`")
-        views[view] = (one.parts, one.streaming)
         if len(one.parts) > 1:
-            text = (
-                text[: one.start]
-                + _unqualified(text[one.start : one.stop + 1], one.parts)
-                + text[one.stop + 1 :]
-            )
-    return text, list(views)
+            qualified = text[one.start : one.stop + 1]
+            text = text[: one.start] + _unqualified(qualified, one.parts) + text[one.stop + 1 :]
+    return text, views
 
 
 def _unqualified(text: str, parts: tuple[str, ...]) -> str:

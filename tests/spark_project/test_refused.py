@@ -143,6 +143,17 @@ def b():
         '@dp.table(schema="k STRING NOT NULL, v INT")\ndef other():\n    return spark.readStream.table("orders")\n',
         "column 'k' is NOT NULL in its schema",
     ),
+    "two tables of one name in one query": (
+        """
+@dp.table(name="other.orders")
+def more():
+    return spark.readStream.table("orders")
+@dp.table
+def both():
+    return spark.sql("SELECT * FROM STREAM orders UNION ALL SELECT * FROM STREAM other.orders")
+""",
+        "the query reads both 'spark_catalog.default.orders' and 'spark_catalog.other.orders'",
+    ),
     "a name in another case": (
         '@dp.table\ndef other():\n    return spark.readStream.table("Orders")\n',
         "'Orders' is read, and the project has 'spark_catalog.default.orders'",

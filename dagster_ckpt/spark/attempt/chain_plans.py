@@ -157,12 +157,16 @@ class ChainOfFrames:
     chain: Chain
     _owners: dict[tuple[int, ...], str] = field(default_factory=dict)
 
-    def check(self, uid: StageUid, frame: DataFrame, inputs: Sequence[DataFrame]) -> None:
+    def check(
+        self, uid: StageUid, frame: DataFrame, inputs: Sequence[DataFrame], *, from_chain: bool
+    ) -> None:
         """Raise ChangedQuery where a stage was changed so that it cannot be part of the chain any more.
+
+        ``from_chain``: some of its inputs are stages of the chain; what it reads by channels it may read twice.
 
         A plan that Spark does not show (Connect) is no part of a chain either: nothing would tell its sources apart.
         """
-        why = why_it_leaves_its_inputs(frame, inputs) if inputs else ""
+        why = why_it_leaves_its_inputs(frame, inputs) if from_chain else ""
         if not why and uid != self.chain.uid:
             why = why_it_leaves_its_reader(frame)
         if why:

@@ -190,10 +190,11 @@ class StageQuery:
         checked = None if chain is None else ChainOfFrames(chain=chain)
         for uid in self.pipeline.members(self.uid):
             inputs = self.pipeline.authored.upstream[uid]
+            from_chain = any(one in frames for one in inputs)
             given = [frames[one] if one in frames else self._input(spark, uid, one) for one in inputs]
             frames[uid] = frame = call_stage(self._definition(uid), spark, given, self._arguments(uid))
             if checked is not None:
-                checked.check(uid, frame, given)
+                checked.check(uid, frame, given, from_chain=from_chain)
         stages = () if checked is None else checked.owners(frame)
         check_plan(self.uid, self.directory, frame, stages=stages, renamed=renamed(self.pipeline, self.uid))
         return frame
