@@ -1,0 +1,80 @@
+"""The same projects under Spark's own runner: equal tables."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.spark_project.conftest import Project, Rows, rows_of
+from tests.spark_project.test_projects import as_rows, order
+
+NEEDED = ("grpc", "grpc_status", "google.rpc", "zstandard")
+
+
+def missing() -> list[str]:
+    def found(module: str) -> bool:
+        try:
+            return importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:
+            return False
+
+    return [module for module in NEEDED if not found(module)]
+
+
+@pytest.fixture(autouse=True)
+def _spark_connect() -> None:
+    lost = missing()
+    if lost:
+        assert not os.environ.get("CI"), f"Spark Connect needs {lost}"
+        pytest.skip(f"Spark Connect needs {lost}")
+
+
+def run_under_spark(project: Project) -> dict[str, Rows]:
+    """Run ``spark-pipelines run`` on the project and return its tables."""
+    spec = project.root / "spark-pipeline.yml"
+    ours = spec.read_text()
+    spec.write_text(re.sub("storage: .*", f"storage: file://{project.root / 'storage'}", ours))
+    home = Path(pyspark.__file__).parent
+    try:
+        done = subprocess.run(
+            [str(home / "bin" / "spark-pipelines"), "run"],
+            cwd=project.root,
+            env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        spec.write_text(ours)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return {folder.name: rows_of(folder) for folder in (project.root / "spark-warehouse").iterdir()}
+
+
+@pytest.mark.parametrize("name", ["linear", "fan_in"])
+def test_a_project_has_equal_tables_under_sparks_own_runner(
+    project: Callable[[str], Project], name: str
+) -> None:
+    one = project(name)
+    feeds = {"linear": ["orders"], "fan_in": ["eu", "us"]}[name]
+    for feed in feeds:
+        one.feed(feed, order("ann", 1), order("bob", 5), order(None, 3))
+    one.epoch()
+    one.feed(feeds[-1], order("bea", 8))
+    one.epoch()
+    ours = one.all_rows()
+    assert all(ours.values())
+    assert ours == {table: as_ours(rows, ours[table]) for table, rows in run_under_spark(one).items()}
+
+
+def as_ours(rows: Rows, ours: Rows) -> Rows:
+    """Return Spark's rows with the columns that are in its catalog, and not in files in which they would be empty."""
+    empty = dict.fromkeys(name for name, _ in ours[0])
+    return as_rows(*({**empty, **dict(row)} for row in rows))
