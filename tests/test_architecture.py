@@ -121,10 +121,10 @@ FLOORS = {
         "epoch streaming",
     ),
     "dagster_ckpt.dagster": (
-        "names",
+        "metadata names",
         "alarm_facts asset job_names options resources table_assets",
         "events folders pipeline_resources",
-        "attempt published_tables",
+        "attempt published_tables stream_events",
         "checks lease",
         "turn",
         "jobs",

@@ -12,7 +12,9 @@
 | ``options`` | settings of one pipeline: how it shows in Dagster, what watches it |
 | ``definitions`` | the calls that turn pipelines into Dagster definitions |
 | ``asset`` | the checkpoints asset, and a checkpoint as its events |
+| ``metadata`` | what people see of a checkpoint: tables, human units, numbers that plot |
 | ``events`` | listens to the coordinator and reports to Dagster |
+| ``stream_events`` | what of a stream becomes an event in Dagster, and when |
 | ``alarm_facts`` | what alarms and the age checks are decided on |
 | ``attempt`` | one attempt of a pipeline inside a Dagster run |
 | ``lease`` | whether the run that owns a pipeline is alive, and requests to it |

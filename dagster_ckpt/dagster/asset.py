@@ -8,9 +8,7 @@ green again after the next success.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import dagster as dg
@@ -21,31 +19,21 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.paths import snapshot_key
 from dagster_ckpt.core.supervision.alarms import outstanding_stages
+from dagster_ckpt.core.supervision.reporting import Untold
+from dagster_ckpt.dagster.metadata import completed_metadata, page_metadata
 from dagster_ckpt.dagster.names import PIPELINE_TAG, RESTORE_TAG
-from dagster_ckpt.spark.source.lag import SourceLag, total_lag
+from dagster_ckpt.spark.source.lag import SourceLag
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
-    from dagster_ckpt.core.model import StageSnapshot
 
 SUCCEEDED_CHECK = "checkpoint_succeeded"
 VERIFIED_CHECK = "checkpoint_verified"
 RESTORABLE_CHECK = "checkpoint_restorable"
 AGE_CHECK = "checkpoint_age"
 HORIZON_CHECK = "checkpoint_horizon"
-MOST_PARTITIONS = 200
-"""Rows of the table of positions: it is stored with every checkpoint."""
 UNPUBLISHED = "not_published"
 """Metadata of a completed checkpoint whose tables do not show its rows yet."""
-
-
-class Restorable(StrEnum):
-    """Restorability of a checkpoint: metadata ``restorable`` of its partition, the newest event counts."""
-
-    NOT_YET = "not yet verified"
-    VERIFIED = "verified"
-    """Every file was read back, and Spark started every stage from it, in a scratch directory."""
-    BROKEN = "broken"
 
 
 def checkpoints_asset_key(pipeline: PipelineId) -> dg.AssetKey:
@@ -71,6 +59,7 @@ def build_checkpoints_asset(
     owners: Sequence[str] = (),
     tags: Mapping[str, str] | None = None,
     freshness_policy: dg.FreshnessPolicy | None = None,
+    page: str = "",
 ) -> dg.AssetSpec:
     """Return the external asset that stands for a pipeline's checkpoints."""
     return dg.AssetSpec(
@@ -85,6 +74,7 @@ def build_checkpoints_asset(
         owners=list(owners),
         tags={PIPELINE_TAG: pipeline, **(tags or {})},
         freshness_policy=freshness_policy,
+        metadata=page_metadata(page),
     )
 
 
@@ -111,111 +101,6 @@ def restore_link(
     return f"{ui_base_url.rstrip('/')}/locations/{quote(location)}/jobs/{quote(job_name)}/playground/setup?{query}"
 
 
-def completed_metadata(
-    metadata: CheckpointMetadata, *, location: str, link: str | None, positions: Sequence[SourceLag] = ()
-) -> Mapping[str, dg.MetadataValue[Any]]:
-    """Return what a completed checkpoint's materialization shows; numbers plot over time."""
-    stages = metadata.stages
-    key = partition_key(metadata)
-    values: dict[str, dg.MetadataValue[Any]] = {
-        "checkpoint": dg.MetadataValue.int(metadata.checkpoint_id),
-        "kind": dg.MetadataValue.text(metadata.kind.value),
-        **({"restore": dg.MetadataValue.md(f"[Restore from {key} →]({link})")} if link else {}),
-        "duration_ms": dg.MetadataValue.float(
-            round((metadata.completed_at - metadata.triggered_at) * 1000, 1)
-        ),
-        "alignment_ms": dg.MetadataValue.float(_worst(stages, "alignment_ms")),
-        "sync_ms": dg.MetadataValue.float(_worst(stages, "sync_ms")),
-        "async_ms": dg.MetadataValue.float(_worst(stages, "async_ms")),
-        "bytes_full": dg.MetadataValue.int(sum(s.metrics.bytes_full for s in stages)),
-        "bytes_new": dg.MetadataValue.int(sum(s.metrics.bytes_new for s in stages)),
-        "triggered_at": dg.MetadataValue.timestamp(metadata.triggered_at),
-        "completed_at": dg.MetadataValue.timestamp(metadata.completed_at),
-        "attempt": dg.MetadataValue.int(metadata.epoch),
-        "location": dg.MetadataValue.path(location),
-        "restorable": dg.MetadataValue.text(Restorable.NOT_YET.value),
-        "stages": stage_table(stages),
-        **position_metadata(positions),
-    }
-    if metadata.run_id:
-        values["run"] = dg.MetadataValue.dagster_run(metadata.run_id)
-    for name in ("name", "note"):
-        if getattr(metadata, name):
-            values[name] = dg.MetadataValue.text(getattr(metadata, name))
-    if metadata.labels:
-        values["labels"] = dg.MetadataValue.json(dict(metadata.labels))
-    return values
-
-
-def _worst(stages: Sequence[StageSnapshot], field: str) -> float:
-    return round(max((float(getattr(s.metrics, field)) for s in stages), default=0.0), 1)
-
-
-def stage_table(stages: Sequence[StageSnapshot]) -> dg.TableMetadataValue:
-    """Return one row per stage: batch, subtasks, sizes, times."""
-    records = [
-        dg.TableRecord(
-            {
-                "stage": s.uid,
-                "batch": "-" if s.batch_id is None else str(s.batch_id),
-                "subtasks": s.parallelism,
-                "bytes_full": s.metrics.bytes_full,
-                "bytes_new": s.metrics.bytes_new,
-                "files_full": s.metrics.files_full,
-                "files_new": s.metrics.files_new,
-                "alignment_ms": round(s.metrics.alignment_ms, 1),
-                "sync_ms": round(s.metrics.sync_ms, 1),
-                "async_ms": round(s.metrics.async_ms, 1),
-            }
-        )
-        for s in stages
-    ]
-    return dg.MetadataValue.table(records)
-
-
-def position_metadata(positions: Sequence[SourceLag]) -> dict[str, dg.MetadataValue[Any]]:
-    """Return the offsets of sources in their topics, by partition, and how far behind all of them are together."""
-    rows = [
-        dg.TableRecord(
-            {
-                "source": source.stage,
-                "topic": one.topic,
-                "partition": one.partition,
-                "offset": one.offset,
-                "latest": "-" if one.latest is None else str(one.latest),
-                "lag": "-" if one.lag is None else str(one.lag),
-            }
-        )
-        for source in positions
-        for one in source.partitions
-    ]
-    lag = total_lag(positions)
-    return {
-        **({"positions": dg.MetadataValue.table(rows[:MOST_PARTITIONS])} if rows else {}),
-        **({} if lag is None else {"lag": dg.MetadataValue.int(lag)}),
-    }
-
-
-def history_metadata(rows: Sequence[CheckpointStatistics]) -> Mapping[str, dg.MetadataValue[Any]]:
-    """Return the latest checkpoints of a run as a table, failed ones included; nothing where there is none."""
-    records = [
-        dg.TableRecord(
-            {
-                "checkpoint": row.checkpoint_id,
-                "kind": row.kind.value,
-                "status": row.status.value,
-                "triggered": datetime.fromtimestamp(row.triggered_at, UTC).isoformat(timespec="seconds"),
-                "duration_ms": -1.0 if row.duration is None else round(row.duration * 1e3, 1),
-                "bytes_full": row.bytes_full,
-                "bytes_new": row.bytes_new,
-                "failure": f"{row.failure_reason} {row.failure_message}".strip(),
-            }
-        )
-        for row in rows
-    ]
-    return {"history": dg.MetadataValue.table(records)} if records else {}
-
-
 CheckMetadata = Mapping[str, str | int | float]
 
 
@@ -227,20 +112,39 @@ def completed_event(
     link: str | None,
     late: str = "",
     positions: Sequence[SourceLag] = (),
+    since: Untold | None = None,
+    history: Sequence[CheckpointStatistics] = (),
+    page: str = "",
 ) -> dg.AssetMaterialization:
     """Return the materialization of a completed checkpoint or savepoint.
 
-    ``late``: which tables do not show its rows yet, and why (``not_published``).
+    ``late``: which tables do not show its rows yet, and why (``not_published``). ``since``: what has completed since
+    the last one that was told, this one included. ``page``: where the checkpoint page is served.
     """
     completed = f"{metadata.kind.value} {metadata.checkpoint_id} completed"
+    if since is not None and since.checkpoints > 1:
+        completed += f", with {since.checkpoints - 1:,} before it since the last report"
     return dg.AssetMaterialization(
         checkpoints_asset_key(pipeline),
         partition=partition_key(metadata),
         description=f"{completed}; {late}" if late else completed,
         metadata={
-            **completed_metadata(metadata, location=uri, link=link, positions=positions),
             **({UNPUBLISHED: dg.MetadataValue.text(late)} if late else {}),
+            **completed_metadata(
+                metadata, location=uri, link=link, positions=positions, history=history, page=page
+            ),
+            **({} if since is None else {"bytes_new": dg.MetadataValue.int(since.bytes_new)}),
         },
+    )
+
+
+def unchanged_event(event: dg.AssetMaterialization) -> dg.AssetObservation:
+    """Return a completed checkpoint that holds nothing new: it is observed, and so starts nothing downstream."""
+    return dg.AssetObservation(
+        event.asset_key,
+        partition=event.partition,
+        description=f"{event.description}; nothing has changed since the one before",
+        metadata=event.metadata,
     )
 
 

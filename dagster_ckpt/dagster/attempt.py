@@ -11,8 +11,8 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.dagster.asset import history_metadata
 from dagster_ckpt.dagster.events import DagsterEvents
+from dagster_ckpt.dagster.metadata import history_metadata
 from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, spark_of
 from dagster_ckpt.runtime.attempt_setup import Admit, admit_anyone
@@ -57,6 +57,7 @@ class PipelineAttempt:
             job_name=epoch_job_name(pipeline.name),
             restore_op=RESTORE_OP,
             ui_base_url=resource.ui_base_url,
+            page=resource.page_of(pipeline.name),
         )
         self.events.attach(context)
         # An epoch ends with its checkpoint: the timer is for the same pipeline's streams.
@@ -83,6 +84,7 @@ class PipelineAttempt:
         )
         self._epoch = EpochAttempt(setup)
         self.coordinator = self._epoch.coordinator
+        self.events.history = lambda: recent_checkpoints(self.coordinator)
         self.events.unpublished = lambda: self._epoch.unpublished
 
     @staticmethod
@@ -151,9 +153,12 @@ class PipelineAttempt:
     def complete(self, *, tell: Callable[[Mapping[str, Any]], object]) -> None:
         """Run what has not run, report the run's checkpoint, and leave the working directory in order."""
         try:
-            self._epoch.complete(tell=lambda: tell(history_metadata(recent_checkpoints(self.coordinator))))
+            self._epoch.complete(tell=lambda: tell(self._history()))
         except NotPublished as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
+
+    def _history(self) -> Mapping[str, Any]:
+        return history_metadata(recent_checkpoints(self.coordinator), page=self.events.page)
 
     def take_snapshot(self, request: CheckpointRequest) -> Completed:
         """Take a checkpoint or savepoint of the idle pipeline. Raises Declined when it failed."""

@@ -209,7 +209,7 @@ def _definitions(deployed: Sequence[_Deployed], sensors: Sequence[dg.SensorDefin
         resources.update(own_resources(each.pipeline.name, bound))
     return dg.Definitions(
         jobs=[job for each in deployed for job in each.jobs.all],
-        assets=[asset for each in deployed for asset in _assets(each.pipeline, each.options)],
+        assets=[asset for each in deployed for asset in _assets_of(each)],
         asset_checks=[check for each in deployed for check in _checks(each.pipeline, each.options)],
         sensors=list(sensors),
         schedules=[schedule for each in deployed for schedule in _schedules(each.pipeline, each.options)],
@@ -223,7 +223,10 @@ def _jobs(
     found = options.concurrent_runs
     epoch = build_epoch_job(pipeline, resources=resources, concurrent_runs=found)
     return PipelineJobs(
-        running=(epoch, build_streaming_job(pipeline, resources=resources, concurrent_runs=found)),
+        running=(
+            epoch,
+            build_streaming_job(pipeline, resources=resources, concurrent_runs=found, report=options.report),
+        ),
         restores=(
             build_restore_job(pipeline, epoch, resources=resources),
             build_gated_restore_job(pipeline, epoch, resources=resources),
@@ -241,8 +244,12 @@ def _jobs(
     )
 
 
+def _assets_of(each: _Deployed) -> Iterator[dg.AssetSpec | dg.AssetsDefinition]:
+    return _assets(each.pipeline, each.options, page=each.coordinator.page_of(each.pipeline.name))
+
+
 def _assets(
-    pipeline: CheckpointedPipeline, options: PipelineOptions
+    pipeline: CheckpointedPipeline, options: PipelineOptions, *, page: str
 ) -> Iterator[dg.AssetSpec | dg.AssetsDefinition]:
     tables = build_table_assets(
         pipeline,
@@ -263,6 +270,7 @@ def _assets(
         owners=options.owners,
         tags=options.tags,
         freshness_policy=options.freshness_policy,
+        page=page,
     )
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import dagster as dg
 
@@ -24,8 +21,9 @@ from dagster_ckpt.core.coordinator.events import (
     StageAcknowledged,
     StopEnded,
 )
-from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.paths import checkpoint_key
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.supervision.reporting import ReportPolicy, Untold, has_changed
 from dagster_ckpt.dagster.asset import (
     UNPUBLISHED,
     checkpoints_asset_key,
@@ -33,22 +31,19 @@ from dagster_ckpt.dagster.asset import (
     completed_event,
     failed_events,
     failure_sentence,
-    history_metadata,
     partition_key,
     restore_link,
     succeeded_evaluation,
+    unchanged_event,
 )
 from dagster_ckpt.dagster.names import LOCATION_TAG
 from dagster_ckpt.dagster.table_assets import changed_event
 from dagster_ckpt.spark.source.lag import LagReader
 from dagster_ckpt.spark.stage_report import TableChanged, not_published
-from dagster_ckpt.spark.streaming.progress import StreamProgress
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
-    from dagster_ckpt.core.ids import CheckpointId
-    from dagster_ckpt.core.reasons import CheckpointFailureReason
 
 
 class DagsterEvents:
@@ -58,14 +53,27 @@ class DagsterEvents:
     """
 
     def __init__(
-        self, of: CheckpointedPipeline, *, job_name: str, restore_op: str, ui_base_url: str = ""
+        self,
+        of: CheckpointedPipeline,
+        *,
+        job_name: str,
+        restore_op: str,
+        ui_base_url: str = "",
+        page: str = "",
+        report: ReportPolicy | None = None,
     ) -> None:
+        self.report = report or ReportPolicy()
+        """Which checkpoints are reported."""
         self._of = of
         self._lags = LagReader(pipeline=of)
         self._pipeline = of.name
         self._job_name = job_name
         self._restore_op = restore_op
         self._ui_base_url = ui_base_url
+        self.page = page
+        """Address of the checkpoint page."""
+        self.history: Callable[[], Sequence[CheckpointStatistics]] = tuple
+        """Returns the latest checkpoints; asked when one is told."""
         self._context: dg.OpExecutionContext | None = None
         self._held: list[TableChanged] | None = None
         self.unpublished: Callable[[], Mapping[str, str]] = dict
@@ -129,7 +137,7 @@ class DagsterEvents:
             case CheckpointRejected():
                 self._rejected(event.reason, event.message)
             case CheckpointDiscarded():
-                self._discarded(event.checkpoint_id)
+                self._discarded(event)
             case CheckpointSubsumed():
                 self.info(f"checkpoint {event.checkpoint_id} is subsumed by a newer one")
             case JobFailed():
@@ -142,28 +150,66 @@ class DagsterEvents:
     # --- what each becomes -------------------------------------------------------------------------------------
 
     def _completed(self, event: CheckpointCompleted, unpublished: Mapping[str, str]) -> None:
+        self.add_partition(event)
+        is_news = self.report.is_all or event.kind.is_savepoint or has_changed(event.metadata)
+        self.tell_completed(event, unpublished, is_news=is_news)
+        self.tell_succeeded(event, unpublished)
+
+    def add_partition(self, event: CheckpointCompleted) -> None:
+        """Bring the partitions in step with a completion."""
+        if self._context is not None:
+            name = checkpoints_partitions(self._pipeline).name or ""
+            self._context.instance.add_dynamic_partitions(name, [partition_key(event.metadata)])
+
+    def remove_partition(self, event: CheckpointDiscarded) -> None:
+        """Bring the partitions in step with a checkpoint that is no longer retained."""
+        if self._context is not None:
+            name = checkpoints_partitions(self._pipeline).name or ""
+            self._context.instance.delete_dynamic_partition(name, checkpoint_key(event.checkpoint_id))
+
+    def tell_completed(
+        self,
+        event: CheckpointCompleted,
+        unpublished: Mapping[str, str],
+        *,
+        is_news: bool = True,
+        since: Untold | None = None,
+    ) -> None:
+        """Materialize the partition of a checkpoint; one that ``is_news`` to nobody is an observation.
+
+        ``since``: what has completed since the last report, this one included.
+        """
         context = self._context
         if context is None:
             return
-        key = partition_key(event.metadata)
-        context.instance.add_dynamic_partitions(checkpoints_partitions(self._pipeline).name or "", [key])
-        link = self._link(context, key)
-        context.log_event(
-            completed_event(
-                self._pipeline,
-                event.metadata,
-                uri=event.uri,
-                link=link,
-                late=not_published(unpublished),
-                positions=self._lags.read(event.metadata),
-            )
+        told = completed_event(
+            self._pipeline,
+            event.metadata,
+            uri=event.uri,
+            link=self._link(context, partition_key(event.metadata)),
+            late=not_published(unpublished),
+            positions=self._lags.read(event.metadata),
+            since=since,
+            history=self.history(),
+            page=self.page,
         )
+        context.log_event(told if is_news else unchanged_event(told))
+
+    def tell_succeeded(self, event: CheckpointCompleted, unpublished: Mapping[str, str]) -> None:
+        """Pass the check that the last checkpoint completed."""
         late = {UNPUBLISHED: not_published(unpublished)} if unpublished else {}
-        self._check(
-            context,
-            passed=True,
-            metadata={"checkpoint": int(event.checkpoint_id), "consecutive_failures": 0, **late},
-        )
+        if self._context is not None:
+            self._check(
+                self._context,
+                passed=True,
+                metadata={"checkpoint": int(event.checkpoint_id), "consecutive_failures": 0, **late},
+            )
+
+    def observe(self, description: str, metadata: Mapping[str, Any]) -> None:
+        """Observe the checkpoints asset as a whole."""
+        if self._context is not None:
+            key = checkpoints_asset_key(self._pipeline)
+            self._context.log_event(dg.AssetObservation(key, description=description, metadata=metadata))
 
     def _failed(self, event: CheckpointFailed) -> None:
         self.warn(failure_sentence(event))
@@ -172,16 +218,15 @@ class DagsterEvents:
                 _log(self._context, reported)
 
     def _rejected(self, reason: CheckpointFailureReason, message: str) -> None:
+        if reason is CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS:
+            return  # as it is set: the next one comes in its time
         self.warn(f"no checkpoint: {message or reason.text} ({reason.name})")
         if self._context is not None and reason.counted:
             self._check(self._context, passed=False, metadata={"reason": reason.name, "message": message})
 
-    def _discarded(self, number: CheckpointId) -> None:
-        context = self._context
-        key = checkpoint_key(number)
-        self.info(f"{key} is no longer retained: its files are deleted")
-        if context is not None:
-            context.instance.delete_dynamic_partition(checkpoints_partitions(self._pipeline).name or "", key)
+    def _discarded(self, event: CheckpointDiscarded) -> None:
+        self.info(f"{checkpoint_key(event.checkpoint_id)} is no longer retained: its files are deleted")
+        self.remove_partition(event)
 
     def _check(self, context: dg.OpExecutionContext, *, passed: bool, metadata: dict[str, str | int]) -> None:
         _log(context, succeeded_evaluation(self._pipeline, passed=passed, metadata=metadata))
@@ -227,102 +272,3 @@ def without_locks(log: logging.Logger) -> None:
 def _log(context: dg.OpExecutionContext, event: dg.AssetObservation | dg.AssetCheckEvaluation) -> None:
     # Dagster takes check evaluations here too; its annotation does not say so.
     context.log_event(event)  # type: ignore[arg-type]
-
-
-_QUIET = (CheckpointTriggered, StageAcknowledged, CheckpointSubsumed)
-"""Told per checkpoint and stage: at a checkpoint a second they would bury the event log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """An event of the coordinator, and the tables that were not published when it was told."""
-
-    event: CoordinatorEvent
-    unpublished: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A stream at one moment, and its latest checkpoints."""
-
-    seen: StreamProgress
-    history: Sequence[CheckpointStatistics]
-
-
-_Item = Told | tuple[str, str] | Progress | TableChanged
-
-
-class StreamingEvents:
-    """A listener, reporter and watcher; Dagster's event log is written by a thread of its own."""
-
-    def __init__(self, events: DagsterEvents, pipeline: PipelineId, context: dg.OpExecutionContext) -> None:
-        self._events = events
-        self._pipeline = pipeline
-        self._context = context
-        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        events.attach(context)
-        self._thread = threading.Thread(target=self._write, name="dagster-events", daemon=True)
-        self._thread.start()
-
-    def __call__(self, event: CoordinatorEvent) -> None:
-        """Hear one event of the coordinator."""
-        if not isinstance(event, _QUIET):
-            self._queue.put(Told(event, dict(self._events.unpublished())))
-
-    def info(self, message: str) -> None:
-        """Say something an operator may want to read."""
-        self._queue.put(("info", message))
-
-    def warn(self, message: str) -> None:
-        """Say something an operator should read."""
-        self._queue.put(("warn", message))
-
-    def table_changed(self, change: TableChanged) -> None:
-        """Materialize the asset of a table that shows other rows now."""
-        self._queue.put(change)
-
-    def progress(self, seen: StreamProgress, history: Sequence[CheckpointStatistics]) -> None:
-        """Show how the run is going, as an observation of the checkpoints asset."""
-        self._queue.put(Progress(seen, history))
-
-    def close(self, timeout: float = 10.0) -> None:
-        """Write what is left."""
-        self._queue.put(None)
-        self._thread.join(timeout)
-
-    def _write(self) -> None:
-        while (item := self._queue.get()) is not None:
-            try:
-                self._write_one(item)
-            except Exception as error:  # an event log that cannot be written must not end the stream
-                self._context.log.warning(f"an event could not be written: {error}")
-
-    def _write_one(self, item: _Item) -> None:
-        if isinstance(item, tuple):
-            level, message = item
-            (self._events.warn if level == "warn" else self._events.info)(message)
-        elif isinstance(item, Progress):
-            self._observe(item.seen, item.history)
-        elif isinstance(item, TableChanged):
-            self._events.table_changed(item)
-        else:
-            self._events.hear(item.event, item.unpublished)
-
-    def _observe(self, seen: StreamProgress, history: Sequence[CheckpointStatistics]) -> None:
-        pending = " ".join(seen.lines()) or "no checkpoint is pending"
-        self._context.log_event(
-            dg.AssetObservation(
-                checkpoints_asset_key(self._pipeline),
-                description=f"streaming; {pending}",
-                metadata={
-                    "stages": dg.MetadataValue.md(seen.table()),
-                    "pending": pending,
-                    "completed": seen.completed,
-                    "failed": seen.failed,
-                    "restarts": seen.restarts,
-                    "rows_per_second": sum(stage.rows_per_second for stage in seen.stages),
-                    "backlog": sum(stage.backlog for stage in seen.stages),
-                    **history_metadata(history),
-                },
-            )
-        )

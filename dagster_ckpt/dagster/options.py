@@ -17,6 +17,7 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.settings import refusing_unknown
 from dagster_ckpt.core.supervision.alarms import AlarmPolicy
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.core.supervision.reporting import ReportPolicy
 from dagster_ckpt.core.supervision.restarts import RestartPolicy
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.horizon import NEAR_DAYS
@@ -129,7 +130,11 @@ class PipelineOptions:
     """E-mail addresses or ``team:name``."""
     tags: Mapping[str, str] = field(default_factory=dict)
     max_checkpoint_age: timedelta | None = None
-    """Older than this the newest checkpoint is stale: freshness, the check ``checkpoint_age`` and the alarm follow."""
+    """Older than this the newest checkpoint is stale: the check ``checkpoint_age`` and the alarm follow, and with
+    ``report="all"`` the asset's freshness."""
+    report: str = "changed"
+    """Checkpoints that become events: ``changed``, ``every: 10`` or ``all``. A stream tells what changed at once, then
+    once per ``progress_interval``; one that holds nothing new materializes nothing."""
     alarm_after_failures: int | None = 3
     """Consecutive failed checkpoints after which people are told; None: never on their account."""
     horizon_alarm_days: float | None = NEAR_DAYS
@@ -151,6 +156,7 @@ class PipelineOptions:
     def __post_init__(self) -> None:
         _check_durations(self)
         ConcurrentRuns.of(self.concurrent_runs)
+        ReportPolicy.of(self.report)
         if self.horizon_alarm_days is not None and self.horizon_alarm_days <= 0:
             raise InvalidRequest(f"horizon_alarm_days must be more than 0, got {self.horizon_alarm_days}")
         if isinstance(self.new_files, str):
@@ -178,9 +184,13 @@ class PipelineOptions:
 
     @property
     def freshness_policy(self) -> dg.FreshnessPolicy | None:
-        """The checkpoints asset's freshness."""
+        """The checkpoints asset's freshness; Dagster takes it from materializations, which idle pipelines lack."""
         age = self.max_checkpoint_age
-        return None if age is None else dg.FreshnessPolicy.time_window(fail_window=age)
+        return (
+            None
+            if age is None or not ReportPolicy.of(self.report).is_all
+            else dg.FreshnessPolicy.time_window(fail_window=age)
+        )
 
 
 def options_of(

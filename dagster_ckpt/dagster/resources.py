@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+    from dagster_ckpt.core.ids import PipelineId
     from dagster_ckpt.operations.deployment import Deployment
     from dagster_ckpt.ports import CheckpointStorage
 
@@ -150,6 +152,10 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
         repr=False,
     )
     ui_base_url: str = Field(default="", description="Prefix of links into the Dagster UI, when it has one.")
+    page_url: str = Field(
+        default="",
+        description="Where `dagster-ckpt page --serve` answers, http://host:3070: assets and events link to it.",
+    )
 
     interval: Duration = Field(
         default=0.0,
@@ -269,6 +275,10 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
     def resolved_store_url(self) -> str:
         """The coordinator store's URL."""
         return self.store_url or f"sqlite:///{self.base / 'coordinator.db'}"
+
+    def page_of(self, pipeline: PipelineId) -> str:
+        """Return the address of a pipeline's checkpoint page; empty: it is not served."""
+        return f"{self.page_url.rstrip('/')}/{quote(pipeline)}" if self.page_url else ""
 
     @property
     def resolved_checkpoint_dir(self) -> str:

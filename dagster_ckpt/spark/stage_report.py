@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
@@ -79,6 +79,10 @@ class TableChanged:
     """The outside's own name of its state."""
     taken_back: str = ""
     """What a restore did to it; empty: rows were published."""
+
+    def after(self, earlier: TableChanged) -> TableChanged:
+        """Return both changes as one: the newest state, with the rows that both have brought."""
+        return replace(self, rows=earlier.rows + self.rows, bytes=earlier.bytes + self.bytes)
 
 
 def not_published(tables: Mapping[str, str]) -> str:

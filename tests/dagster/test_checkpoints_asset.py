@@ -9,8 +9,10 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt import PipelineOptions, checkpoints_asset_key
+from dagster_ckpt.core.checkpoint.record import TriggerRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, SnapshotMetrics, StageSnapshot
-from dagster_ckpt.dagster.asset import completed_metadata
+from dagster_ckpt.dagster.metadata import completed_metadata, history_metadata
 from tests.dagster.conftest import Site
 
 OPTIONS = PipelineOptions(
@@ -18,6 +20,7 @@ OPTIONS = PipelineOptions(
     owners=["team:shop", "ann@example.com"],
     tags={"tier": "1"},
     max_checkpoint_age=timedelta(hours=2),
+    report="all",
 )
 
 
@@ -36,6 +39,13 @@ def test_it_has_kinds_tags_owners_group_and_freshness(site: Site) -> None:
     assert spec.group_name == "streams"
     assert spec.freshness_policy == dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=2))
     assert isinstance(spec.partitions_def, dg.DynamicPartitionsDefinition)
+
+
+def test_freshness_is_for_those_whose_every_checkpoint_is_a_materialization(site: Site) -> None:
+    """Dagster takes it from materializations, and an idle pipeline's checkpoints are none."""
+    quiet = replace(site, options=replace(OPTIONS, report="changed"))
+    specs = {spec.key: spec for spec in quiet.definitions.resolve_all_asset_specs()}
+    assert specs[checkpoints_asset_key(site.pipeline.name)].freshness_policy is None
 
 
 def test_numbers_are_numbers_so_that_they_plot_and_the_worst_stage_counts() -> None:
@@ -63,31 +73,58 @@ def test_numbers_are_numbers_so_that_they_plot_and_the_worst_stage_counts() -> N
         note="Spark 4.4",
         labels={"ticket": "118"},
     )
-    shown = completed_metadata(metadata, location="file:///x", link="/go")
+    shown = completed_metadata(metadata, location="file:///x", link="/go", page="http://pages/shop")
     plain = {name: value.value for name, value in shown.items() if name not in ("stages", "run")}
     assert plain == {
-        "checkpoint": 31,
-        "kind": "savepoint",
         "restore": "[Restore from savepoint-000031 →](/go)",
-        "duration_ms": 250.0,
-        "alignment_ms": 42.0,
-        "sync_ms": 1.0,
-        "async_ms": 9.0,
-        "bytes_full": 200,
-        "bytes_new": 20,
-        "triggered_at": 100.0,
-        "completed_at": 100.25,
-        "attempt": 2,
-        "location": "file:///x",
-        "restorable": "not yet verified",
+        "snapshot": "savepoint-000031 · before · 1970-01-01 00:01:40 UTC",
+        "took": "250 ms (alignment 42 ms, sync 1 ms, async 9 ms)",
+        "size": "200 B, 20 B of it new",
         "name": "before",
         "note": "Spark 4.4",
         "labels": {"ticket": "118"},
+        "restorable": "not yet verified",
+        "kind": "savepoint",
+        "attempt": "2",
+        "location": "file:///x",
+        "duration_s": 0.25,
+        "alignment_s": 0.042,
+        "bytes_full": 200,
+        "bytes_new": 20,
     }
-    table = shown["stages"]
-    assert isinstance(table, dg.TableMetadataValue)
-    assert [(r.data["stage"], r.data["batch"], r.data["subtasks"]) for r in table.records] == [
-        ("orders", "7", 2),
-        ("totals", "7", 2),
+    assert list(shown)[:5] == ["restore", "snapshot", "took", "size", "name"], "the most important first"
+    assert str(shown["stages"].value).splitlines() == [
+        "|stage|batch|subtasks|size|new|files|alignment|sync|async|",
+        "|---|---|---|---|---|---|---|---|---|",
+        "|`orders`|7|2|100 B|10 B|0 of 0|0 ms|1 ms|9 ms|",
+        "|`totals`|7|2|100 B|10 B|0 of 0|42 ms|1 ms|9 ms|",
     ]
     assert isinstance(shown["run"], dg.DagsterRunMetadataValue)
+
+
+def test_the_history_is_one_table_with_a_link_to_the_page() -> None:
+    rows = [
+        CheckpointStatistics(
+            checkpoint_id=number,
+            kind=kind,
+            status=status,
+            trigger=TriggerRecord(periodic=not name, name=name),
+            triggered_at=100.0 + number,
+            ended_at=100.5 + number,
+            failure_reason="CHECKPOINT_DECLINED" if status is CheckpointStatus.FAILED else "",
+            failure_message="a | b\nc" if status is CheckpointStatus.FAILED else "",
+        )
+        for number, kind, status, name in (
+            (8, CheckpointKind.CHECKPOINT, CheckpointStatus.FAILED, ""),
+            (7, CheckpointKind.SAVEPOINT, CheckpointStatus.COMPLETED, "before Tuesday"),
+        )
+    ]
+    shown = history_metadata(rows, page="http://pages/shop", now=168.0)
+    assert str(shown["history"].value).splitlines() == [
+        "|snapshot|triggered|status|took|size|new|what went wrong|",
+        "|---|---|---|---|---|---|---|",
+        "|`chk-000008`|00:01:48, 1 min ago|failed|500 ms|0 B|0 B|CHECKPOINT_DECLINED a \\| b c|",
+        "|`savepoint-000007` before Tuesday|00:01:47, 1 min ago|completed|500 ms|0 B|0 B||",
+    ]
+    assert shown["page"].value == "http://pages/shop"
+    assert history_metadata([]) == {}

@@ -7,6 +7,7 @@
 | ``liveness`` | what to do about an attempt that may be dead |
 | ``approval`` | whether a restore may be made that a preview was shown of |
 | ``partitions`` | which partitions of the checkpoints asset are missing or left over |
+| ``reporting`` | which of a stream's checkpoints become events of their own |
 | ``alarms`` | failures since the last completion, and when people are told: once per episode |
 | ``restarts`` | whether a pipeline whose run failed is started again, and when |
 """

@@ -10,7 +10,9 @@ from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorReco
 
 _OURS = re.compile(r"(chk|savepoint)-[0-9]{6,}")
 GRACE = 30.0
-"""Seconds a live run is given to report its own checkpoint."""
+"""Seconds a live run is given to add the partition of its own checkpoint."""
+REPORT_GRACE = 900.0
+"""Seconds it is given to report it: streams report seldom, and most checkpoints are gone by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,7 @@ class MirrorPlan:
     remove: tuple[str, ...]
     """Partition keys of what is no longer retained."""
     settled: tuple[CompletedRecord, ...] = ()
-    """Retained and no longer left to the run that took them, which reports its own at once; oldest first."""
+    """Retained, and no longer left to the run that took them to report; oldest first."""
 
     @property
     def is_idle(self) -> bool:
@@ -42,14 +44,13 @@ def plan_mirror(
         (c for c in (*record.completed, *record.savepoints) if c.taken_as is None),
         key=lambda c: c.checkpoint_id,
     )
-    settled = tuple(
-        c
-        for c in retained
-        if not (owner_is_alive and c.run_id == record.owner and now - c.completed_at < GRACE)
-    )
+
+    def left_to_its_run(entry: CompletedRecord, grace: float) -> bool:
+        return owner_is_alive and entry.run_id == record.owner and now - entry.completed_at < grace
+
     keys = {c.known.key for c in retained}
     return MirrorPlan(
-        add=tuple(c for c in settled if c.known.key not in partitions),
+        add=tuple(c for c in retained if c.known.key not in partitions and not left_to_its_run(c, GRACE)),
         remove=tuple(sorted(k for k in partitions if _OURS.fullmatch(k) and k not in keys)),
-        settled=settled,
+        settled=tuple(c for c in retained if not left_to_its_run(c, REPORT_GRACE)),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.dagster.asset import Restorable, checkpoints_asset_key
+from dagster_ckpt.dagster.asset import checkpoints_asset_key
+from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot

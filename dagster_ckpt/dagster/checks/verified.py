@@ -6,8 +6,9 @@ Annotations are evaluated: Dagster reads the config class from them.
 import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.dagster.asset import VERIFIED_CHECK, Restorable, checkpoints_asset_key
+from dagster_ckpt.dagster.asset import VERIFIED_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.checks.chosen_snapshot import CheckConfig, report_restorable, target_of
+from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
 from dagster_ckpt.errors import Corrupt

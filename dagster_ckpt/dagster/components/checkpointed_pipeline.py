@@ -90,6 +90,11 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
     table_freshness_seconds: float | None = Field(
         default=None, description="Older than this the rows of a table are stale."
     )
+    report: str = Field(
+        default="changed",
+        description="A stream's checkpoints that become events: changed, every: 10, or all.",
+        examples=["every: 10"],
+    )
     spark: SparkAttributes = Field(default_factory=SparkAttributes)
     savepoints: SavepointAttributes | None = Field(default=None, description="Scheduled savepoints.")
     alarm: AlarmAttributes = Field(default_factory=AlarmAttributes)
@@ -107,6 +112,7 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
             savepoints=None if self.savepoints is None else self.savepoints.schedule(),
             concurrent_runs=self.concurrent_runs,
             tables=self.tables,
+            report=self.report,
             table_freshness=None if fresh is None else timedelta(seconds=fresh),
         )
 

@@ -9,8 +9,8 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.dagster.asset import position_metadata
 from dagster_ckpt.dagster.checks.dry_run import try_restore
+from dagster_ckpt.dagster.metadata import position_metadata
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError, Unavailable
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot

@@ -12,7 +12,8 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.settings import word_of
-from dagster_ckpt.dagster.events import DagsterEvents, StreamingEvents
+from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
+from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
@@ -26,11 +27,12 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, spark_of
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.stream_events import StreamingEvents, StreamReports
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
-from dagster_ckpt.spark.stage_report import not_published
+from dagster_ckpt.spark.stage_report import not_published, recent_checkpoints
 from dagster_ckpt.spark.streaming.restart import (
     ExponentialDelay,
     FailureRate,
@@ -63,8 +65,10 @@ class StreamConfig(RunConfig):
     """failure_rate: seconds within which failures are counted."""
     trigger_interval: float = 0.0
     """Least seconds between two batches of a stage; 0: as fast as there is data."""
-    progress_interval: float = 60.0
-    """Seconds between observations that show how the stages are going; 0: none."""
+    report: str = ""
+    """Checkpoints that become events: ``changed``, ``every: 10`` or ``all``; empty: as the pipeline says."""
+    progress_interval: float = REPORT_PAUSE
+    """Seconds between observations that show how the stages are going (0: none), and between other reports."""
     stages: dict[str, Any] = {}  # noqa: RUF012 - a pydantic field, copied per instance
     """Config of single stages by uid, as their ops have it in the epoch job."""
 
@@ -93,7 +97,11 @@ class StreamConfig(RunConfig):
 
 
 def build_streaming_job(
-    pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any], concurrent_runs: str = ""
+    pipeline: CheckpointedPipeline,
+    *,
+    resources: Mapping[str, Any],
+    concurrent_runs: str = "",
+    report: str = "changed",
 ) -> dg.JobDefinition:
     """Return the job that runs all stages at once until it is stopped, with checkpoints on a timer."""
 
@@ -102,7 +110,15 @@ def build_streaming_job(
         gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
         if not gate.is_open():
             return
-        end = turn.take(lambda admit: _stream(context, pipeline, config, gate.guarding(admit)))
+        told = DagsterEvents(
+            pipeline,
+            job_name=streaming_job_name(pipeline.name),
+            restore_op=STREAM_OP,
+            ui_base_url=coordinator_of(context, pipeline.name).ui_base_url,
+            page=coordinator_of(context, pipeline.name).page_of(pipeline.name),
+            report=ReportPolicy.of(config.report or report),
+        )
+        end = turn.take(lambda admit: _stream(context, pipeline, config, gate.guarding(admit), told))
         if not isinstance(end, Skipped):
             _report(context, end)
 
@@ -123,16 +139,16 @@ def build_streaming_job(
 
 
 def _stream(
-    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: StreamConfig, admit: Admit
+    context: dg.OpExecutionContext,
+    pipeline: CheckpointedPipeline,
+    config: StreamConfig,
+    admit: Admit,
+    told: DagsterEvents,
 ) -> ServiceEnd:
     resource = coordinator_of(context, pipeline.name)
-    told = DagsterEvents(
-        pipeline,
-        job_name=streaming_job_name(pipeline.name),
-        restore_op=STREAM_OP,
-        ui_base_url=resource.ui_base_url,
-    )
-    events = StreamingEvents(told, pipeline.name, context)
+    told.attach(context)
+    reports = StreamReports(told, pause=config.progress_interval or REPORT_PAUSE)
+    events = StreamingEvents(reports, unpublished=lambda: service.unpublished)
     spark = spark_of(context, pipeline.name)
     arguments = stage_arguments(context, pipeline, config.stages)
     service = StreamingService(
@@ -162,6 +178,7 @@ def _stream(
         watch=ProgressWatch(tell=events.progress, tell_every=config.progress_interval),
     )
     told.unpublished = lambda: service.unpublished
+    told.history = lambda: () if service.coordinator is None else recent_checkpoints(service.coordinator)
     try:
         end = service.run()
     finally:

@@ -140,6 +140,8 @@ class Supervisor:
         self, entries: Sequence[CompletedRecord], *, of: CoordinatorRecord
     ) -> tuple[dg.AssetMaterialization, ...]:
         """Return the materializations of completed checkpoints that were never reported."""
+        # One that holds nothing new is not materialized: what depends on the asset would start for nothing.
+        entries = [e for e in entries if e.bytes_new or e.kind.is_savepoint or not e.bytes_full]
         keys = [entry.known.key for entry in entries]
         if not keys:
             return ()
@@ -166,7 +168,10 @@ class Supervisor:
             )
         assert partition_key(metadata) == key
         link = self._link(key, metadata.run_id)
-        return completed_event(self.pipeline.name, metadata, uri=entry.location.uri, link=link, late=late)
+        page = self.resource.page_of(self.pipeline.name)
+        return completed_event(
+            self.pipeline.name, metadata, uri=entry.location.uri, link=link, late=late, page=page
+        )
 
     def _link(self, key: str, run_id: str) -> str | None:
         """Return the link that goes on as the run did that took the checkpoint: as a stream, or epoch by epoch."""
@@ -266,7 +271,7 @@ def _tick(care: Supervisor, cursor: SafetyNetCursor) -> dg.SensorResult | dg.Ski
     todo = [e for e in plan.settled if e.known.key not in done][:MOST_PER_TICK]
     missing = care.missing_events(todo, of=seen.record)
     compared = done | {e.known.key for e in todo}
-    requests = _requests(care.pipeline.name, [e.known.key for e in todo if e in plan.add], plan.remove)
+    requests = _requests(care.pipeline.name, [e.known.key for e in plan.add[:MOST_PER_TICK]], plan.remove)
     is_idle = not (requests or told.events or missing)
     return dg.SensorResult(
         asset_events=[*told.events, *missing],

@@ -10,6 +10,8 @@ from typing import Any
 from dagster_ckpt.core.ids import StageUid
 
 PROGRESS_FILE = "progress.json"
+LONG_PENDING = 60.0
+"""Seconds after which a pending checkpoint is worth a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,10 @@ class StreamProgress:
         """Return it for programs."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
+    def is_quiet_since(self, before: StreamProgress) -> bool:
+        """Return whether nobody misses anything who has seen ``before``: no rows, failures, restarts or long waits."""
+        return _standing(self) == _standing(before) and all(p.age < LONG_PENDING for p in self.pending)
+
     def table(self) -> str:
         """Return it as a Markdown table for people."""
         head = "| stage | batch | rows/s | backlog | busy | last batch | blocked |\n|---|---|---|---|---|---|---|"
@@ -78,6 +84,11 @@ class StreamProgress:
             f"outstanding {', '.join(p.outstanding) or 'nothing'}"
             for p in self.pending
         ]
+
+
+def _standing(seen: StreamProgress) -> tuple[object, ...]:
+    stages = tuple((s.uid, s.status, s.rows, s.backlog) for s in seen.stages)
+    return stages, seen.failed, seen.restarts
 
 
 def _blocked(blocked: Mapping[str, float]) -> str:

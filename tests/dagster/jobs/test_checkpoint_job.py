@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dagster_ckpt import checkpoints_asset_key
 from dagster_ckpt.core.model import CheckpointMetadata
 from tests.spark.epoch.conftest import Lab, failure_text, feed, lab
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
@@ -28,7 +29,11 @@ def test_an_idle_pipelines_checkpoint_is_configured_incremental_or_full_as_asked
         assert taken.success, failure_text(taken)
     assert lab.partitions(pipeline) == [f"chk-00000{n}" for n in (1, 2, 3, 4)]
     kinds = [str(m.metadata["kind"].value) for m in lab.materializations(pipeline)]
-    assert kinds == ["full_checkpoint", "checkpoint", "checkpoint", "checkpoint"]
+    assert kinds == ["full_checkpoint", "checkpoint", "checkpoint"]
+    [unchanged] = lab.instance.fetch_observations(checkpoints_asset_key(pipeline.name), limit=5).records
+    assert unchanged.partition_key == "chk-000003"
+    assert unchanged.asset_observation is not None
+    assert "nothing has changed" in str(unchanged.asset_observation.description)
     configured, incremental, full = (sizes(lab.metadata(pipeline, n)) for n in (2, 3, 4))
     assert configured[1] == configured[0], "incremental is off"
     assert incremental[1] < incremental[0]

@@ -84,17 +84,23 @@ def test_a_run_ends_with_so_many_checkpoints_of_its_pipelines_history(lab: Lab, 
     for _ in range(2):
         assert lab.run(pipeline).success
     shown = lab.run(pipeline, checkpointing={"web.checkpoints.history": 2})
-    assert [row["checkpoint"] for row in history(shown)] == [3, 2]
+    assert [row["snapshot"] for row in history(shown)] == ["`chk-000003`", "`chk-000002`"]
     assert [row["status"] for row in history(shown)] == ["completed", "completed"]
     assert history(lab.run(pipeline, checkpointing={"history_size": 0})) == []
 
 
-def history(result: Any) -> list[dict[str, Any]]:
+def history(result: Any) -> list[dict[str, str]]:
     [output] = [
         e.step_output_data for e in result.all_events if e.is_successful_output and e.step_key == "complete"
     ]
     table = output.metadata.get("history")
-    return [dict(record.data) for record in table.records] if table else []
+    return rows_of(table.value) if table else []
+
+
+def rows_of(table: str) -> list[dict[str, str]]:
+    """Return the rows of a Markdown table by heading."""
+    heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
 @pytest.mark.parametrize(

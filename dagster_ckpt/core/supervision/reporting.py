@@ -1,0 +1,128 @@
+"""Reporting: which of a stream's checkpoints become events of their own, so that a day of them stays readable."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from dagster_ckpt.core.model import CheckpointMetadata
+
+REPORT_PAUSE = 300.0
+"""Seconds between two reports of a stream, where nobody says."""
+
+FORGOTTEN_AFTER = 12
+"""Pauses after which it is forgotten that a sentence was told."""
+
+Cut = tuple[tuple[str, int | None], ...]
+"""The committed batch of each stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPolicy:
+    """Policy of reports, as ``report`` says it: ``changed``, ``every: 10`` or ``all``."""
+
+    every: int = 0
+    """Every so-many-th checkpoint; 0: one that brought something new, and then the newest after each pause."""
+
+    @classmethod
+    def of(cls, text: str) -> ReportPolicy:
+        """Return the policy. Raises InvalidRequest."""
+        word = str(text).strip().lower()
+        if word == "changed":
+            return cls()
+        if word == "all":
+            return cls(every=1)
+        found = re.fullmatch(r"(?:every\s*[:=]?\s*)?([1-9][0-9]{0,8})", word)
+        if found is None:
+            raise InvalidRequest(
+                f"report={text!r}: give 'changed', 'all', or 'every: 10' for every tenth checkpoint"
+            )
+        return cls(every=int(found[1]))
+
+    @property
+    def is_all(self) -> bool:
+        """True where each checkpoint is reported, also one that brought nothing new."""
+        return self.every == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untold:
+    """Completions that have not been reported."""
+
+    told_at: float | None = None
+    """When the last report was; None: there was none."""
+    cut: Cut | None = None
+    """Of the newest completion."""
+    checkpoints: int = 0
+    changed: int = 0
+    bytes_new: int = 0
+
+    def with_completed(self, metadata: CheckpointMetadata) -> Untold:
+        """Return it with one completion more."""
+        return replace(
+            self,
+            cut=cut_of(metadata),
+            checkpoints=self.checkpoints + 1,
+            changed=self.changed + has_changed(metadata, self.cut),
+            bytes_new=self.bytes_new + new_bytes(metadata),
+        )
+
+    def told(self, now: float) -> Untold:
+        """Return it after a report."""
+        return Untold(told_at=now, cut=self.cut)
+
+    def due_at(self, policy: ReportPolicy, *, pause: float) -> float | None:
+        """Return when a report is due, on the clock of ``told``; None: not before something more completes."""
+        if policy.every:
+            return (self.told_at or 0.0) if self.checkpoints >= policy.every else None
+        if not self.changed:
+            return None
+        return 0.0 if self.told_at is None else self.told_at + pause
+
+
+def cut_of(metadata: CheckpointMetadata) -> Cut:
+    """Return the committed batch of each stage."""
+    return tuple(sorted((stage.uid, stage.batch_id) for stage in metadata.stages))
+
+
+def new_bytes(metadata: CheckpointMetadata) -> int:
+    """Return the bytes that this checkpoint wrote."""
+    return sum(stage.metrics.bytes_new for stage in metadata.stages)
+
+
+def has_changed(metadata: CheckpointMetadata, before: Cut | None = None) -> bool:
+    """Return whether the checkpoint holds anything that the one ``before`` did not; None: that one is not known."""
+    is_new = new_bytes(metadata) > 0 or not any(stage.metrics.bytes_full for stage in metadata.stages)
+    return is_new and cut_of(metadata) != before
+
+
+class Repeats:
+    """Sentences and failures that repeat: the first is news, the next of its kind after a pause."""
+
+    def __init__(self, pause: float) -> None:
+        self._pause = pause
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def is_news(self, kind: str, *, now: float) -> bool:
+        """Return whether to tell; else it is counted."""
+        at, untold = self._seen.get(kind, (None, 0))
+        if at is None or now - at >= self._pause:
+            return True
+        self._seen[kind] = (at, untold + 1)
+        return False
+
+    def told(self, kind: str, *, now: float) -> int:
+        """Note that it was told; return how many of its kind were not since the last time."""
+        untold = self._seen.get(kind, (0.0, 0))[1]
+        self._seen = {k: v for k, v in self._seen.items() if now - v[0] < FORGOTTEN_AFTER * self._pause}
+        self._seen[kind] = (now, 0)
+        return untold
+
+
+def kind_of(sentence: str) -> str:
+    """Return a sentence without its numbers and names with numbers: two that differ in these only are of one kind."""
+    return re.sub(r"\S*[0-9]\S*", "#", sentence)

@@ -1,0 +1,278 @@
+"""A stream's events in Dagster: few. What changed is told at once, then at most once in a while; failures likewise."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.coordinator.events import (
+    CheckpointCompleted,
+    CheckpointDiscarded,
+    CheckpointFailed,
+    CheckpointRejected,
+    CheckpointSubsumed,
+    CheckpointTriggered,
+    CoordinatorEvent,
+    JobFailed,
+    StageAcknowledged,
+    StopEnded,
+)
+from dagster_ckpt.core.supervision.alarms import outstanding_stages
+from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, Repeats, Untold, kind_of
+from dagster_ckpt.dagster.events import DagsterEvents
+from dagster_ckpt.dagster.metadata import history_metadata, stream_metadata
+from dagster_ckpt.spark.stage_report import TableChanged
+from dagster_ckpt.spark.streaming.progress import StreamProgress
+
+if TYPE_CHECKING:
+    from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
+    from dagster_ckpt.core.ids import StageUid
+
+log = logging.getLogger("dagster_ckpt.stream")
+
+LONGEST_SILENCE = 3600.0
+"""Seconds after which a stream that does nothing says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event of the coordinator, and the tables that were not published when it was told."""
+
+    event: CoordinatorEvent
+    unpublished: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A stream at one moment, and its latest checkpoints."""
+
+    seen: StreamProgress
+    history: Sequence[CheckpointStatistics]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A sentence for people."""
+
+    text: str
+    is_warning: bool = False
+
+
+Item = Told | Line | Progress | TableChanged
+
+
+class StreamReports:
+    """Decides what of a stream becomes an event in Dagster, and when. Not thread-safe; needs no thread of its own."""
+
+    def __init__(
+        self,
+        events: DagsterEvents,
+        *,
+        pause: float = REPORT_PAUSE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._events = events
+        self._policy = events.report
+        self._pause = 0.0 if events.report.is_all else pause
+        self._clock = clock
+        self._untold = Untold()
+        self._newest: tuple[CheckpointCompleted, Mapping[str, str]] | None = None
+        self._tables: dict[StageUid, TableChanged] = {}
+        self._tables_told: dict[StageUid, float] = {}
+        self._repeats = Repeats(self._pause)
+        self._succeeded: bool | None = None
+        """What the check says; None: nothing yet."""
+        self._observed: tuple[float, StreamProgress] | None = None
+
+    def hear(self, item: Item) -> None:
+        """Hear one thing, and tell what is due by now."""
+        if isinstance(item, Line):
+            self._line(item)
+        elif isinstance(item, Progress):
+            self._progress(item)
+        elif isinstance(item, TableChanged):
+            self._table(item)
+        else:
+            self._event(item)
+        self.tick()
+
+    def tick(self) -> None:
+        """Tell what has become due."""
+        now = self._clock()
+        due = self._untold.due_at(self._policy, pause=self._pause)
+        is_due = due is not None and due <= now
+        if is_due:
+            self._tell_completed(now)
+        for uid in list(self._tables):
+            if (is_due and self._policy.every) or self._table_due_at(uid) <= now:
+                self._tell_table(uid, now)
+
+    def due_in(self) -> float | None:
+        """Return the seconds after which ``tick`` has something to tell; None: not before something is heard."""
+        due = self._untold.due_at(self._policy, pause=self._pause)
+        times = [*([] if due is None else [due]), *map(self._table_due_at, self._tables)]
+        finite = [at for at in times if at != float("inf")]
+        return max(0.0, min(finite) - self._clock()) if finite else None
+
+    def close(self) -> None:
+        """Tell what is held back."""
+        now = self._clock()
+        if self._untold.changed or (self._policy.every and self._untold.checkpoints):
+            self._tell_completed(now)
+        for uid in list(self._tables):
+            self._tell_table(uid, now)
+
+    # --- checkpoints -------------------------------------------------------------------------------------------
+
+    def _event(self, told: Told) -> None:
+        match told.event:
+            case CheckpointTriggered() | StageAcknowledged() | CheckpointSubsumed():
+                return  # told per checkpoint and stage: the log file has them
+            case CheckpointCompleted() as event:
+                self._completed(event, told.unpublished)
+            case CheckpointDiscarded() as event:
+                self._events.remove_partition(event)
+            case CheckpointFailed() as event:
+                stages = ", ".join(outstanding_stages(event.statistics))
+                self._failed(f"failed: {event.reason.name} {stages}", told)
+            case CheckpointRejected() as event:
+                self._failed(f"rejected: {event.reason.name}", told, is_failure=event.reason.counted)
+            case JobFailed() | StopEnded():
+                self._events.hear(told.event, told.unpublished)
+
+    def _completed(self, event: CheckpointCompleted, unpublished: Mapping[str, str]) -> None:
+        self._events.add_partition(event)
+        if event.kind.is_savepoint or not event.statistics.trigger.periodic:  # somebody waits for it
+            self._events.tell_completed(event, unpublished)
+        else:
+            self._untold = self._untold.with_completed(event.metadata)
+            self._newest = event, unpublished
+        if self._succeeded is not True or self._policy.is_all:
+            self._succeeded = True
+            self._events.tell_succeeded(event, unpublished)
+
+    def _tell_completed(self, now: float) -> None:
+        since, newest = self._untold, self._newest
+        assert newest is not None, "what is due has completed"
+        # First: an event log that cannot be written is tried again after the pause, not at once.
+        self._untold = replace(since, told_at=now)
+        event, unpublished = newest
+        is_news = self._policy.is_all or since.changed > 0
+        self._events.tell_completed(event, unpublished, is_news=is_news, since=since)
+        self._untold = since.told(now)
+
+    def _failed(self, kind: str, told: Told, *, is_failure: bool = True) -> None:
+        now = self._clock()
+        if not self._repeats.is_news(kind, now=now):
+            return
+        untold = self._repeats.told(kind, now=now)
+        if is_failure:
+            self._succeeded = False
+        self._events.hear(told.event, told.unpublished)
+        if untold:
+            self._events.warn(f"the same was so {untold:,} times more since it was last told")
+
+    # --- the rest ----------------------------------------------------------------------------------------------
+
+    def _table_due_at(self, uid: StageUid) -> float:
+        if self._policy.every > 1:
+            return float("inf")  # with the checkpoint
+        told = self._tables_told.get(uid)
+        return 0.0 if told is None else told + self._pause
+
+    def _table(self, change: TableChanged) -> None:
+        held = self._tables.get(change.uid)
+        if change.taken_back:
+            if held is not None:
+                self._tell_table(change.uid, self._clock())
+            self._events.table_changed(change)
+            return
+        self._tables[change.uid] = change if held is None else change.after(held)
+
+    def _tell_table(self, uid: StageUid, now: float) -> None:
+        self._tables_told[uid] = now
+        self._events.table_changed(self._tables[uid])
+        del self._tables[uid]
+
+    def _line(self, line: Line) -> None:
+        now, kind = self._clock(), kind_of(line.text)
+        if not self._repeats.is_news(kind, now=now):
+            log.log(logging.WARNING if line.is_warning else logging.INFO, "%s", line.text)
+            return
+        untold = self._repeats.told(kind, now=now)
+        text = f"{line.text} (and {untold:,} times more since it was last told)" if untold else line.text
+        (self._events.warn if line.is_warning else self._events.info)(text)
+
+    def _progress(self, progress: Progress) -> None:
+        now, seen = self._clock(), progress.seen
+        if self._observed is not None and not self._policy.is_all:
+            at, before = self._observed
+            if now - at < LONGEST_SILENCE and seen.is_quiet_since(before):
+                return
+        self._observed = now, seen
+        pending = " ".join(seen.lines()) or "no checkpoint is pending"
+        self._events.observe(
+            f"streaming; {pending}",
+            {**stream_metadata(seen, pending), **history_metadata(progress.history, page=self._events.page)},
+        )
+
+
+class StreamingEvents:
+    """A listener, reporter and watcher; Dagster's event log is written by a thread of its own."""
+
+    def __init__(self, reports: StreamReports, *, unpublished: Callable[[], Mapping[str, str]]) -> None:
+        self._reports = reports
+        self._unpublished = unpublished
+        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="dagster-events", daemon=True)
+        self._thread.start()
+
+    def __call__(self, event: CoordinatorEvent) -> None:
+        """Hear one event of the coordinator."""
+        if not isinstance(event, CheckpointTriggered | StageAcknowledged | CheckpointSubsumed):
+            self._queue.put(Told(event, dict(self._unpublished())))
+
+    def info(self, message: str) -> None:
+        """Say something an operator may want to read."""
+        self._queue.put(Line(message))
+
+    def warn(self, message: str) -> None:
+        """Say something an operator should read."""
+        self._queue.put(Line(message, is_warning=True))
+
+    def table_changed(self, change: TableChanged) -> None:
+        """Materialize the asset of a table that shows other rows now."""
+        self._queue.put(change)
+
+    def progress(self, seen: StreamProgress, history: Sequence[CheckpointStatistics]) -> None:
+        """Show how the run is going, as an observation of the checkpoints asset."""
+        self._queue.put(Progress(seen, history))
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Write what is left."""
+        self._queue.put(None)
+        self._thread.join(timeout)
+
+    def _write(self) -> None:
+        while True:
+            try:
+                item = self._queue.get(timeout=self._reports.due_in())
+            except queue.Empty:
+                self._safely(self._reports.tick)
+                continue
+            if item is None:
+                self._safely(self._reports.close)
+                return
+            self._safely(partial(self._reports.hear, item))
+
+    def _safely(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except Exception as error:  # an event log that cannot be written must not end the stream
+            log.warning("an event could not be written: %s", error)
