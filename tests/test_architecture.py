@@ -86,7 +86,7 @@ FLOORS = {
         "cli programs",
     ),
     "dagster_ckpt.core": (
-        "flink_options ids in_store json_text label reasons rescaling safe_paths storage",
+        "flink_options ids in_store json_text label periods reasons rescaling safe_paths storage",
         "model settings",
         "config graph hook_state messages metadata_text paths request",
         "chains location properties",

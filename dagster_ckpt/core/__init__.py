@@ -9,6 +9,7 @@ Words, which every folder below shares:
 | ``config`` | settings under Flink's option names |
 | ``settings`` | settings as people write them: Flink's keys and units, unknown names refused |
 | ``flink_options`` | Flink's options and where each is found here |
+| ``periods`` | of each hour and day the newest checkpoint is kept |
 | ``in_store`` | checkpoints inside the coordinator store: their URI, and how large they may be |
 | ``graph`` | stages, subtasks and the channels between them |
 | ``chains`` | which stages run as one query, and what that makes of the graph |

@@ -29,6 +29,7 @@ from dagster_ckpt.core.in_store import (
     is_in_store,
     parse_size,
 )
+from dagster_ckpt.core.periods import Retention, retention_of
 from dagster_ckpt.core.settings import (
     NamedSettings,
     is_of_flink,
@@ -102,6 +103,8 @@ class CheckpointConfig(BaseModel):
     )
     num_retained: int = Field(default=1, ge=1)
     """Completed checkpoints kept."""
+    retention: Annotated[Retention, BeforeValidator(retention_of)] = Retention()
+    """Beside these the newest of older hours and days: ``{"keep_last": 3, "hourly": 24, "daily": 7}``."""
     checkpoint_storage: StorageKind = StorageKind.FILESYSTEM
     """``filesystem``: checkpoints go to ``checkpoint_dir``; ``store``: small ones, into the coordinator store."""
     store_max_object_size: Bytes = Field(default=5 * 1024**2, le=LARGEST_OBJECT)

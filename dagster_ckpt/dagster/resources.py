@@ -180,6 +180,10 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
         default="retain_on_cancellation", description="What a canceled or failed run leaves behind."
     )
     num_retained: int = Field(default=3, description="Completed checkpoints kept.")
+    retention: dict[str, int] = Field(
+        default_factory=dict,
+        description="Beside these the newest of older hours and days: keep_last, hourly, daily.",
+    )
     store_max_object_size: str = Field(
         default="5 mb", description="With storage: store, size of the largest file of a checkpoint."
     )

@@ -97,6 +97,8 @@ class SnapshotSummary(Labeled):
     note: str = ""
     message: str = ""
     """Why it failed."""
+    kept_for: str = ""
+    """``newest``, ``its hour``, ``its day``; of a savepoint ``you``; empty: it is not kept."""
 
     @property
     def duration(self) -> float | None:
@@ -197,6 +199,7 @@ def _summary(entry: CompletedRecord, pipeline: PipelineId, status: SnapshotStatu
         bytes_new=entry.bytes_new,
         epoch=entry.epoch,
         run_id=entry.run_id,
+        kept_for="you" if status is SnapshotStatus.SAVEPOINT else entry.kept_for,
         **entry.trigger.label.fields(),
     )
 

@@ -82,7 +82,9 @@ class SharedFiles:
     def unused(
         self, record: CoordinatorRecord, cleanup: CleanupRecord, limit: CheckpointId
     ) -> tuple[str, ...]:
-        """Return the shared files that no checkpoint from ``limit`` on uses; say so (``deleted``) when they are gone.
+        """Return the shared files that no checkpoint from ``limit`` on uses, and no retained one before it.
+
+        Say so (``deleted``) when they are gone.
 
         Until then they are returned again: a deletion that failed is tried again. Raises Unavailable, NotFound or
         Corrupt when the file list of a retained checkpoint cannot be read: then nothing is known to be unused.
@@ -91,7 +93,7 @@ class SharedFiles:
         with self._lock:
             self._catch_up()
             self._load_doomed(cleanup)
-            files = self._registry.unregister_unused(limit).files
+            files = self._registry.unregister_unused(limit, kept=_before(limit, record)).files
             self._doomed |= {f.key for f in files if self._layout.shared_creator(f.key) is not None}
             self._doomed -= {key for key in self._doomed if key in self._registry}
             return tuple(sorted(self._doomed))
@@ -152,6 +154,12 @@ class SharedFiles:
         shared = [h for h in found if h.scope is StateScope.SHARED]
         self._place.update((h.key, location.base_uri) for h in shared)
         return shared
+
+
+def _before(limit: CheckpointId, record: CoordinatorRecord) -> list[CheckpointId]:
+    """Return the checkpoints that are retained beside the newest; savepoints share no file."""
+    entries = (c for c in record.completed if not c.kind.is_savepoint)
+    return [CheckpointId(c.checkpoint_id) for c in entries if c.checkpoint_id < limit]
 
 
 ReadHandles = Callable[[CheckpointStorage, StageSnapshot], Iterable[StateHandle]]

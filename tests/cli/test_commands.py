@@ -33,6 +33,29 @@ def test_list_names_what_can_be_restored(world: World, run: Program) -> None:
     assert found[0]["duration"] == 0.5
 
 
+def test_list_and_show_say_what_a_snapshot_is_kept_for(world: World, run: Program) -> None:
+    world.checkpoint(1)
+    world.checkpoint(2)
+    world.savepoint(3)
+    of_an_hour, newest = (record := world.record()).completed
+    world.write(
+        record.model_copy(
+            update={"completed": (of_an_hour.model_copy(update={"stands_for": "hour, day"}), newest)}
+        )
+    )
+    assert {s["key"]: s["kept_for"] for s in run.json("list")} == {
+        "savepoint-000003": "you",
+        "chk-000002": "newest",
+        "chk-000001": "its hour and its day",
+    }
+    lines = run("list").stdout.splitlines()
+    assert [line for line in lines if line.rstrip().endswith("its hour, day") and "chk-000001" in line]
+    assert max(map(len, lines)) <= 80
+    assert "kept: for its hour and its day (setting retention)" in run("show", "chk-1", "-p", "sales").stdout
+    assert "kept: as one of the newest (setting num_retained)" in run("show", "chk-2", "-p", "sales").stdout
+    assert "kept: for you, until it is disposed of" in run("show", "savepoint-3", "-p", "sales").stdout
+
+
 def test_list_shows_pipelines_history_and_the_storage_alone(world: World, run: Program, base: Path) -> None:
     world.checkpoint(1)
     world.checkpoint(2)

@@ -49,6 +49,10 @@ from dagster_ckpt.errors import InvalidRequest
             "unaligned checkpoints allow max_concurrent_checkpoints = 1 only",
         ),
         ({"unaligned": True, "mode": "at_least_once"}, "unaligned checkpoints need mode = exactly_once"),
+        ({"retention": {"weekly": 3}}, "retention: `weekly` is none of keep_last, hourly, daily, got"),
+        ({"retention": {"keep_last": 0}}, "retention: `keep_last` must be a whole number, at least 1, got"),
+        ({"retention": {"daily": 1.5}}, "retention: `daily` must be a whole number, at least 0, got"),
+        ({"retention": {"hourly": True}}, "retention: `hourly` must be a whole number, at least 0, got"),
         ({"num_retaned": 3}, "`num_retaned`: did you mean `num_retained`\\?$"),
         ({"min-pause": 3}, "`min-pause`: did you mean `min_pause`\\?$"),
         (

@@ -122,6 +122,7 @@ def test_every_setting_of_the_resource_reaches_the_run() -> None:
         "tolerable_failed_checkpoints": 6,
         "externalized_checkpoint_retention": "delete_on_cancellation",
         "num_retained": 7,
+        "retention": {"keep_last": 3, "hourly": 24, "daily": 7},
         "checkpoint_storage": "store",
         "store_max_object_size": 1024,
         "store_max_checkpoint_size": 2048,

@@ -90,7 +90,7 @@ def _readable(
 
 
 _LONG_COLUMNS = (
-    "pipeline", "key", "status", "completed", "took>", "size>", "new>", "attempt>", "name", "place",
+    "pipeline", "key", "status", "completed", "took>", "size>", "new>", "attempt>", "kept for", "name", "place",
 )  # fmt: skip
 _LEFT = "left"
 Horizons = Mapping[tuple[PipelineId, str], str]
@@ -142,7 +142,8 @@ def _short_row(s: SnapshotSummary, now: float, horizons: Horizons) -> tuple[str,
     taken = ago(max(0.0, now - (s.completed_at or s.triggered_at)))
     sizes = units.size(s.bytes_full), units.size(s.bytes_new)
     timed = horizons.get((s.pipeline, s.key), "-") if horizons else units.duration(s.duration)
-    return (s.key, s.status.value, taken, timed, *sizes, s.name)
+    beside = s.kept_for.replace(" and its", ",") if s.kept_for.startswith("its") else ""
+    return (s.key, s.status.value, taken, timed, *sizes, s.name or beside)
 
 
 def _show_pipelines(work: Work, found: Sequence[PipelineSummary]) -> None:
@@ -169,7 +170,7 @@ def _long_row(s: SnapshotSummary) -> tuple[Any, ...]:
     took = "-" if s.duration is None else f"{s.duration:.1f} s"
     place = s.message if s.message else s.uri
     return (s.pipeline, s.key, s.status, moment(s.completed_at), took, size(s.bytes_full), size(s.bytes_new), s.epoch,
-            s.name, place)  # fmt: skip
+            s.kept_for or "-", s.name, place)  # fmt: skip
 
 
 def _list_storage(work: Work) -> None:

@@ -79,6 +79,18 @@ def _brief(offset: str) -> str:
     return f"{count} partition{'' if count == 1 else 's'}"
 
 
+def _kept(found: FoundSnapshot) -> str:
+    """Return why the snapshot is kept, and until when."""
+    known = found.known
+    if known is None:
+        return "" if found.stored.metadata.kind.is_savepoint else "by nobody: the store does not know it"
+    if known.kind.is_savepoint and known.taken_as is None:
+        return "for you, until it is disposed of (dagster-ckpt dispose)"
+    if known.stands_for:
+        return f"for {known.kept_for} (setting retention), until there are enough newer ones"
+    return "as one of the newest (setting num_retained), until there are enough newer ones"
+
+
 def _show_snapshot(
     output: Output, found: FoundSnapshot, state: Mapping[str, Sequence[StateTable]], horizon: Horizon | None
 ) -> None:
@@ -94,6 +106,7 @@ def _show_snapshot(
         "note": metadata.note,
         "labels": ", ".join(f"{name}={value}" for name, value in metadata.labels.items()),
         "known to the store": "yes" if found.known is not None else "no",
+        "kept": _kept(found),
         "restorable": "" if horizon is None else horizon.sentence(),
     }.items():
         if text:

@@ -95,6 +95,8 @@ class CompletedRecord(Record):
     """What it was when it was taken, for one that came in by a restore (it counts towards the retained ones)."""
     metadata_checksum: str = ""
     """Of its ``_metadata`` file; empty: recorded before this was kept."""
+    stands_for: str = ""
+    """``hour``, ``day`` or both, where it is kept beside the newest; empty: it is one of these."""
 
     @classmethod
     def of(
@@ -127,6 +129,11 @@ class CompletedRecord(Record):
     def kind(self) -> CheckpointKind:
         """Kind of the snapshot."""
         return self.properties.kind
+
+    @property
+    def kept_for(self) -> str:
+        """What a retained checkpoint is kept for, in a word: it is one of the newest, or stands for its hour or day."""
+        return f"its {self.stands_for.replace(', ', ' and its ')}" if self.stands_for else "newest"
 
     @property
     def known(self) -> KnownSnapshot:

@@ -32,7 +32,7 @@ from dagster_ckpt.core.coordinator.events import CheckpointCompleted, Checkpoint
 from dagster_ckpt.core.coordinator.inputs import CheckpointBroken, MetadataWritten
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import fail_job, with_savepoint_result
-from dagster_ckpt.core.files.retention import CompletedStore
+from dagster_ckpt.core.files.retention import CompletedStore, completed_store
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import NotifyAborted
 from dagster_ckpt.core.reasons import CheckpointFailureReason
@@ -269,13 +269,24 @@ def _stored(state: CoordinatorState, entry: CompletedRecord, progress: Progress,
     after = replace(state, record=record.without_pending(entry.checkpoint_id), last_completion=now.monotonic)
     if entry.kind.is_savepoint:
         return Decision(state=after.with_record(**changes, savepoints=(*record.savepoints, entry)))
-    store = CompletedStore(num_retained=state.config.num_retained, entries=record.completed)
+    store = completed_store(state.config, record.completed)
     added = store.add(entry)
-    changes |= {"completed": _by_id(added.store.entries), "force_full": False}
+    changes |= {"completed": _by_id(_marked(added.store)), "force_full": False}
     decision = Decision(state=after.with_record(**changes), answer=added.notified_subsumed)
     for old in added.subsumed:
         decision = decision.then(subsume, old)
     return decision
+
+
+def _marked(store: CompletedStore[CompletedRecord]) -> tuple[CompletedRecord, ...]:
+    """Return the entries, and of each why it is kept beside the newest."""
+    why = store.standing
+    return tuple(
+        e
+        if e.stands_for == why.get(e.checkpoint_id, "")
+        else e.model_copy(update={"stands_for": why.get(e.checkpoint_id, "")})
+        for e in store.entries
+    )
 
 
 def _by_id(entries: tuple[CompletedRecord, ...]) -> tuple[CompletedRecord, ...]:

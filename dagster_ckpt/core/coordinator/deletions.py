@@ -13,7 +13,7 @@ from dagster_ckpt.core.coordinator.counting import status_changed
 from dagster_ckpt.core.coordinator.events import CheckpointDiscarded
 from dagster_ckpt.core.coordinator.inputs import CleaningBegan, CleaningEnded
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision
-from dagster_ckpt.core.files.retention import CompletedStore
+from dagster_ckpt.core.files.retention import completed_store
 from dagster_ckpt.core.ids import CheckpointId
 
 
@@ -70,7 +70,7 @@ def lowest_in_use(state: CoordinatorState) -> CheckpointId | None:
 
     None: there is none, so no shared file is needed.
     """
-    store = CompletedStore(num_retained=state.config.num_retained, entries=state.record.completed)
+    store = completed_store(state.config, state.record.completed)
     pending = [p.builds_on for p in state.record.pending if p.builds_on is not None]
     retained = store.lowest_retained
     both = [*pending, *([retained] if retained is not None else [])]

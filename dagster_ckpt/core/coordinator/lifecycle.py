@@ -31,7 +31,7 @@ from dagster_ckpt.core.coordinator.inputs import (
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import with_stages_ended, with_stages_restarting
 from dagster_ckpt.core.coordinator.triggering import trigger
-from dagster_ckpt.core.files.retention import CompletedStore
+from dagster_ckpt.core.files.retention import completed_store
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
@@ -297,7 +297,7 @@ def closing(state: CoordinatorState, input: Closing, now: Now) -> Decision:
 
 def _retained_after(state: CoordinatorState, status: RunStatus) -> Decision:
     record = state.record
-    store = CompletedStore(num_retained=state.config.num_retained, entries=record.completed)
+    store = completed_store(state.config, record.completed)
     discarded = store.shut_down(status).discarded
     gone = {c.checkpoint_id for c in discarded}
     kept = tuple(c for c in record.completed if c.checkpoint_id not in gone)

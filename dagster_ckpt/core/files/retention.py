@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
+from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.periods import DAY, HOUR, NEWEST_ONLY, Retention, newest_of_each
 from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 
@@ -26,6 +28,11 @@ class Retainable(Protocol):
     @property
     def properties(self) -> CheckpointProperties:
         """Properties: how the checkpoint is treated."""
+        ...
+
+    @property
+    def completed_at(self) -> float:
+        """Seconds since the Unix epoch."""
         ...
 
 
@@ -75,9 +82,13 @@ class ShutDown(Generic[C]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedStore(Generic[C]):
-    """At most ``num_retained`` completed checkpoints, oldest first; more where no rule lets one go."""
+    """At most ``num_retained`` completed checkpoints, oldest first; more where no rule lets one go.
+
+    Those that ``retention`` keeps for an hour or a day are beside them, and count towards nothing.
+    """
 
     num_retained: int
+    retention: Retention = NEWEST_ONLY
     entries: tuple[C, ...] = ()
 
     def __post_init__(self) -> None:
@@ -91,11 +102,26 @@ class CompletedStore(Generic[C]):
 
     @property
     def lowest_retained(self) -> CheckpointId | None:
-        """Id of the first entry that is no savepoint: shared files last used before it are free.
+        """Id of the first entry that is no savepoint and not kept for an hour or a day.
 
-        None: there is no such entry, so nothing may be freed.
+        Shared files last used before it are free, but for those which entries before it use. None: there is no such
+        entry, so nothing may be freed.
         """
-        return next((CheckpointId(c.checkpoint_id) for c in self.entries if not _is_savepoint(c)), None)
+        own = [c for c in self.entries if not _is_savepoint(c)]
+        beside = {c.checkpoint_id for c in _beside(self.entries, self._kept, self.retention)}
+        return next((CheckpointId(c.checkpoint_id) for c in own if c.checkpoint_id not in beside), None)
+
+    @property
+    def standing(self) -> dict[int, str]:
+        """Why each entry that is kept beside the newest is: its hour, its day or both."""
+        why = self.retention.standing([c for c in self.entries if not _is_savepoint(c)])
+        return {
+            c.checkpoint_id: why[c.checkpoint_id] for c in _beside(self.entries, self._kept, self.retention)
+        }
+
+    @property
+    def _kept(self) -> int:
+        return self.retention.keep_last or self.num_retained
 
     def add(self, entry: C) -> Added[C]:
         """Return the store with ``entry``, whose pointer is already durable, and what it subsumed.
@@ -104,7 +130,7 @@ class CompletedStore(Generic[C]):
         """
         if any(c.checkpoint_id == entry.checkpoint_id for c in self.entries):
             raise InvalidRequest(f"checkpoint {entry.checkpoint_id} is already in the store")
-        kept, subsumed = _subsume((*self.entries, entry), self.num_retained)
+        kept, subsumed = _subsume((*self.entries, entry), self._kept, self.retention)
         return Added(store=replace(self, entries=kept), subsumed=subsumed)
 
     def shut_down(self, status: RunStatus) -> ShutDown[C]:
@@ -116,6 +142,11 @@ class CompletedStore(Generic[C]):
             return ShutDown(forgotten=(), discarded=(), kept=self.entries)
         discarded = tuple(c for c in self.entries if c.properties.discard_on(status))
         return ShutDown(forgotten=self.entries, discarded=discarded, kept=())
+
+
+def completed_store(config: CheckpointConfig, entries: tuple[C, ...]) -> CompletedStore[C]:
+    """Return the store as a run's settings bound it."""
+    return CompletedStore(num_retained=config.num_retained, retention=config.retention, entries=entries)
 
 
 def recover(entries: Iterable[C | UnreadableEntry], *, num_retained: int) -> CompletedStore[C]:
@@ -139,15 +170,24 @@ def recover(entries: Iterable[C | UnreadableEntry], *, num_retained: int) -> Com
     )
 
 
-def _subsume(entries: tuple[C, ...], num_retained: int) -> tuple[tuple[C, ...], tuple[C, ...]]:
+def _beside(entries: tuple[C, ...], num_retained: int, retention: Retention) -> tuple[C, ...]:
+    """Return the entries before the newest that are kept for their hour or day; savepoints stand for none."""
+    standing = retention.standing([c for c in entries if not _is_savepoint(c)])
+    return tuple(c for c in entries[:-num_retained] if c.checkpoint_id in standing)
+
+
+def _subsume(
+    entries: tuple[C, ...], num_retained: int, retention: Retention
+) -> tuple[tuple[C, ...], tuple[C, ...]]:
     """Split ``entries`` into kept and subsumed, from the oldest to the newest, without an early stop."""
     protected = next((c for c in reversed(entries) if not _is_savepoint(c)), None)
-    excess = len(entries) - num_retained
+    beside = _beside(entries, num_retained, retention)
+    excess = len(entries) - len(beside) - num_retained
     kept: list[C] = []
     subsumed: list[C] = []
     for entry in entries:
         droppable = _can_subsume(entry, latest=entries[-1], newest_checkpoint=protected)
-        if len(subsumed) < excess and droppable:
+        if len(subsumed) < excess and droppable and entry not in beside:
             subsumed.append(entry)
         else:
             kept.append(entry)
@@ -219,8 +259,8 @@ class SavepointRetention:
         oldest_first = sorted(savepoints, key=lambda s: (s.completed_at, s.checkpoint_id))
         beyond_count = oldest_first[: -(self.keep_last or 1)]
         standing = {
-            *_newest_of_each(oldest_first, 3600.0, self.keep_hourly or 0),
-            *_newest_of_each(oldest_first, 86400.0, self.keep_daily or 0),
+            *newest_of_each(oldest_first, HOUR, self.keep_hourly or 0),
+            *newest_of_each(oldest_first, DAY, self.keep_daily or 0),
         }
         return tuple(
             s
@@ -228,10 +268,3 @@ class SavepointRetention:
             if s.checkpoint_id not in standing
             and (self.keep_for is None or now - s.completed_at > self.keep_for)
         )
-
-
-def _newest_of_each(oldest_first: Sequence[S], seconds: float, periods: int) -> Iterable[int]:
-    """Return the newest of each period, of so many of the latest periods that have any."""
-    newest = {s.completed_at // seconds: s.checkpoint_id for s in oldest_first}
-    latest = sorted(newest, reverse=True)[:periods]
-    return [newest[period] for period in latest]

@@ -9,7 +9,7 @@ checkpoints when a coordinator starts; only ``highest_not_claimed`` must be stor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
@@ -174,14 +174,20 @@ class SharedStateRegistry:
         on them."""
         return tuple(entry.handle for entry in self._entries.values() if not entry.confirmed)
 
-    def unregister_unused(self, lowest: CheckpointId) -> Unused:
-        """Drop what no checkpoint from ``lowest`` (the lowest retained one) on has used.
+    def unregister_unused(self, lowest: CheckpointId, *, kept: Collection[CheckpointId] = ()) -> Unused:
+        """Drop what no checkpoint from ``lowest`` (the lowest retained one) on has used, nor any of ``kept``.
+
+        A file is used by checkpoints from its creator to its last user only.
 
         Dropped files are returned for deletion only if they were created after the highest snapshot that
         is not ours. Source: SharedStateRegistryTest#testUnregisterUnusedSavepointState,
         #testUnregisterInitialCheckpoint.
         """
-        dropped = [key for key, entry in self._entries.items() if entry.last_used < lowest]
+        dropped = [
+            key
+            for key, entry in self._entries.items()
+            if entry.last_used < lowest and not any(entry.created_by <= k <= entry.last_used for k in kept)
+        ]
         threshold = self._highest_not_claimed or 0
         files: list[StateHandle] = []
         for key in dropped:

@@ -14,6 +14,7 @@ from dagster_ckpt.core.config import (
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.in_store import StorageKind
+from dagster_ckpt.core.periods import Retention
 from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.core.restore.lineage import Seen
@@ -38,6 +39,7 @@ class Settings(TypedDict, total=False):
     tolerable_failed_checkpoints: int
     externalized_checkpoint_retention: ExternalizedCheckpointRetention | str
     num_retained: int
+    retention: Mapping[str, int] | Retention
     checkpoint_storage: StorageKind | str
     store_max_object_size: int | str
     store_max_checkpoint_size: int | str

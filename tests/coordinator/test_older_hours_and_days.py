@@ -1,0 +1,100 @@
+"""Checkpoints that are kept for their hour or day, and the shared files that stay and go with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from dagster_ckpt.core.messages import StateHandle
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
+
+HOUR, DAY = 3600.0, 86400.0
+RETENTION = {"keep_last": 3, "hourly": 6, "daily": 4}
+
+
+@dataclass
+class Incremental:
+    """A stage whose state is a file per checkpoint, of which the last few are in use; some are in use for long."""
+
+    harness: CoordinatorHarness
+    files: list[StateHandle] = field(default_factory=list)
+    used: dict[int, set[str]] = field(default_factory=dict)
+
+    def checkpoint(self) -> int:
+        number = self.harness.checkpoint()
+        new = self.harness.shared(number, "task", f"sst-{number}")
+        long_lived = [file for position, file in enumerate(self.files) if position % 50 == 0][-2:]
+        self.files.append(new)
+        named = {handle.key: handle for handle in (*long_lived, *self.files[-4:])}
+        self.used[number] = set(named)
+        self.harness.acknowledge(number, "task", handles=list(named.values()))
+        return number
+
+    def needed(self) -> set[str]:
+        """What the retained checkpoints use."""
+        return {key for number in self.harness.completed for key in self.used[number]}
+
+    def stored(self) -> set[str]:
+        return {key for key in self.harness.files() if "/shared/" in key}
+
+
+def test_the_newest_and_one_of_each_older_hour_and_day_are_kept_with_exactly_their_files() -> None:
+    h = CoordinatorHarness(retention=RETENTION, incremental=True)
+    state = Incremental(h)
+    for number in range(6 * 24 * 6):
+        h.advance(600)
+        state.checkpoint()
+        assert state.needed() <= state.stored(), "a retained checkpoint lost a file"
+        if number % 97 == 60:
+            h.crash()
+            h.recover()
+            h.run()
+    assert state.stored() == state.needed(), "a file without a user has stayed"
+    moments = [entry.completed_at for entry in h.record.completed]
+    assert len({at // HOUR for at in moments[:-3]} | {moments[-1] // HOUR}) >= 6
+    assert len({at // DAY for at in moments}) == 4
+    assert len(moments) <= 3 + 6 + 4
+    folders = {key.split("/")[1] for key in h.files() if "/shared/" not in key}
+    assert folders == {f"chk-{entry.checkpoint_id}" for entry in h.record.completed}
+
+
+def test_each_says_what_it_is_kept_for() -> None:
+    h = CoordinatorHarness(retention={"keep_last": 2, "hourly": 3, "daily": 1})
+    h.clock.advance(HOUR - h.clock.now() % HOUR + 1)
+    for _ in range(5):
+        h.completed_checkpoint()
+        h.advance(1800)
+    kept = {entry.checkpoint_id: entry.stands_for for entry in h.record.completed}
+    assert kept == {2: "hour", 4: "", 5: ""}
+
+
+def test_without_periods_nothing_is_kept_beside_the_newest() -> None:
+    h = CoordinatorHarness(num_retained=2)
+    for _ in range(5):
+        h.advance(DAY)
+        h.completed_checkpoint()
+    assert [entry.checkpoint_id for entry in h.record.completed] == [4, 5]
+
+
+def test_periods_that_are_taken_out_of_the_settings_let_go_of_theirs_with_the_next_checkpoint() -> None:
+    h = CoordinatorHarness(retention={"keep_last": 1, "daily": 5}, incremental=True)
+    for _ in range(5):
+        h.advance(DAY)
+        h.completed_checkpoint()
+    assert len(h.record.completed) == 5
+    after = h.next_attempt(retention={}, num_retained=2)
+    after.completed_checkpoint()
+    assert [entry.checkpoint_id for entry in after.record.completed] == [5, 6]
+
+
+@pytest.mark.parametrize("kept", [{"daily": 3}, {"hourly": 2, "daily": 3}])
+def test_an_older_day_can_be_restored(kept: dict[str, int]) -> None:
+    h = CoordinatorHarness(retention={"keep_last": 1, **kept}, incremental=True)
+    state = Incremental(h)
+    for _ in range(3 * 24):
+        h.advance(HOUR)
+        state.checkpoint()
+    oldest = h.record.completed[0].checkpoint_id
+    again = h.next_attempt(restore_from=f"chk-{oldest}")
+    assert again.record.restored_id == oldest
