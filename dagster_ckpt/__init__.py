@@ -65,12 +65,12 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
         published_tables_io_manager as published_tables_io_manager,
     )
     from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource as CheckpointCoordinatorResource
-    from dagster_ckpt.dagster.resources import SparkSessionResource as SparkSessionResource
     from dagster_ckpt.dagster.schedules import build_savepoint_schedule as build_savepoint_schedule
     from dagster_ckpt.dagster.sensors.failure_alarm import AlarmMessage as AlarmMessage
     from dagster_ckpt.dagster.sensors.savepoint import SavepointWanted as SavepointWanted
     from dagster_ckpt.dagster.sensors.savepoint import after_checkpoints as after_checkpoints
     from dagster_ckpt.dagster.sensors.savepoint import build_savepoint_sensor as build_savepoint_sensor
+    from dagster_ckpt.dagster.spark_resource import SparkSessionResource as SparkSessionResource
     from dagster_ckpt.errors import CheckpointError as CheckpointError
     from dagster_ckpt.errors import Corrupt as Corrupt
     from dagster_ckpt.errors import Declined as Declined
@@ -110,7 +110,7 @@ _HOMES: dict[str, str] = {
     "build_pipeline_definitions": "dagster.definitions",
     "build_location_definitions": "dagster.definitions",
     "CheckpointCoordinatorResource": "dagster.resources",
-    "SparkSessionResource": "dagster.resources",
+    "SparkSessionResource": "dagster.spark_resource",
     "checkpoints_asset_key": "dagster.asset",
     "CheckpointedPipelineComponent": "dagster.components.checkpointed_pipeline",
     "PipelineOptions": "dagster.options",

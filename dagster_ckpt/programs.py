@@ -25,7 +25,8 @@ from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.folders import refuse_impossible
 from dagster_ckpt.dagster.jobs.streaming import streaming_config
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, SparkSessionResource
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.spark_resource import SparkSessionResource
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.record_store import RecordStore

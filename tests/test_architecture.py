@@ -122,7 +122,7 @@ FLOORS = {
     ),
     "dagster_ckpt.dagster": (
         "metadata names",
-        "alarm_facts asset job_names options resources table_assets",
+        "alarm_facts asset job_names options resources spark_resource table_assets",
         "events folders pipeline_resources",
         "attempt published_tables stream_events",
         "checks lease",

@@ -6,7 +6,8 @@
 |---|---|
 | ``names`` | names of jobs, ops, tags and resources; imports no Dagster |
 | ``job_names`` | names of pipelines that Dagster can carry |
-| ``resources`` | the coordinator and the Spark session as Dagster resources |
+| ``resources`` | the coordinator as a Dagster resource |
+| ``spark_resource`` | the Spark session as a Dagster resource |
 | ``folders`` | folders that cannot be made, by their setting |
 | ``pipeline_resources`` | resources of one pipeline beside those of others |
 | ``options`` | settings of one pipeline: how it shows in Dagster, what watches it |

@@ -27,7 +27,7 @@ from dagster_ckpt.dagster.jobs.streaming import build_streaming_job
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_name
 from dagster_ckpt.dagster.options import PipelineOptions, Tables, options_of, refuse_unknown
 from dagster_ckpt.dagster.pipeline_resources import own_resources
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, SparkSessionResource
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.schedules import build_epoch_schedule, build_savepoint_schedule
 from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm, failure_alarm_tick
 from dagster_ckpt.dagster.sensors.horizon import HOUR, build_horizon_alarm, horizon_tick
@@ -41,6 +41,7 @@ from dagster_ckpt.dagster.sensors.run_status import (
 from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor, safety_net_tick
 from dagster_ckpt.dagster.sensors.shared import Tick, build_shared_sensor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
+from dagster_ckpt.dagster.spark_resource import SparkSessionResource
 from dagster_ckpt.dagster.table_assets import build_table_assets
 from dagster_ckpt.dagster.table_runs import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest

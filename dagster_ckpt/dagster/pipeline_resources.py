@@ -12,7 +12,8 @@ from typing import Any
 
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, own_resource_key
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource, SparkSessionResource
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.spark_resource import SparkSessionResource
 
 _OURS = frozenset({COORDINATOR_KEY, SPARK_KEY})
 

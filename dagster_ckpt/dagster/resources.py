@@ -1,9 +1,9 @@
-"""Dagster resources: settings in, a client of the shared coordinator out; and the Spark session, made on first use."""
+"""The coordinator as a Dagster resource: settings in, a client of the shared coordinator out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -14,13 +14,11 @@ from pydantic import Field, PrivateAttr
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_store
 from dagster_ckpt.core.location import local_folder
-from dagster_ckpt.core.settings import NamedSettings, our_name, seconds_of
+from dagster_ckpt.core.settings import NamedSettings, our_name
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.core.ids import PipelineId
@@ -33,96 +31,6 @@ if TYPE_CHECKING:
     """Bytes, or text with a unit."""
 else:
     Duration = Size = Any  # Dagster's config has no union of scalars
-
-
-class SparkSessionResource(dg.ConfigurableResource[Any]):
-    """The Spark session of a run: made when a stage first asks for it, stopped when the run ends.
-
-    Sensors and the UI never start a JVM. A session that already exists in the process is used and left running.
-    """
-
-    master: str = Field(
-        default="local[2,3]", description="Spark master; local[N,3] retries a failed task twice."
-    )
-    app_name: str = Field(default="dagster_ckpt", description="Name shown in Spark's UI.")
-    conf: dict[str, str] = Field(
-        default_factory=dict,
-        description="Spark settings; they win over the library's defaults. Secrets by EnvVar.",
-        repr=False,
-    )
-    class_archive: str = Field(
-        default="",
-        description="Folder that `dagster-ckpt class-archive` filled: Spark starts in half the time.",
-    )
-    warm_engine: str = Field(
-        default="",
-        description="Folder of a JVM that outlives the run, for the next run on this machine to use again.",
-    )
-    warm_engine_idle: Duration = Field(
-        default="10 min",
-        description="Without a run for so long (seconds, or with a unit), the warm engine ends.",
-    )
-
-    if not TYPE_CHECKING:  # type checkers know the fields
-
-        def __init__(self, **settings: Any) -> None:
-            """Take the settings. Raises InvalidRequest for one there is not."""
-            refuse_unknown(settings, type(self).model_fields, of=type(self).__name__)
-            super().__init__(**settings)
-
-    _session: Any = PrivateAttr(default=None)
-    _opened: ExitStack = PrivateAttr(default_factory=ExitStack)
-
-    @property
-    def session(self) -> SparkSession:
-        """The session, made now if need be."""
-        if self._session is None:
-            self._session = self._opened.enter_context(self._started())
-        return self._session
-
-    @contextmanager
-    def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[SparkSessionResource]:
-        """Stop the session at the end of the run if this resource started it."""
-        try:
-            yield self
-        finally:
-            self._session = None
-            self._opened.close()
-
-    @contextmanager
-    def _started(self) -> Iterator[SparkSession]:
-        """Yield the session of this process, left running, or one that is stopped at the end."""
-        from pyspark import SparkContext
-
-        from dagster_ckpt.spark.session import build_session
-        from dagster_ckpt.spark.warm.session import warm_session
-
-        how: dict[str, Any] = {
-            "master": self.master,
-            "conf": self.conf,
-            "class_archive": self.class_archive,
-        }
-        # Not the active session: that one is known to the thread only that made it.
-        if SparkContext._active_spark_context is not None:
-            yield build_session(self.app_name, **how)
-        elif self.warm_engine:
-            with warm_session(
-                self.app_name, folder=self.warm_engine, idle=_idle(self.warm_engine_idle), **how
-            ) as session:
-                yield session
-        else:
-            session = build_session(self.app_name, **how)
-            try:
-                yield session
-            finally:
-                session.stop()
-
-
-def _idle(value: Duration) -> float:
-    try:
-        return float(seconds_of(value))
-    except ValueError as error:
-        raise InvalidRequest(f"`warm_engine_idle` is {value!r}: it {error}") from error
 
 
 class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
