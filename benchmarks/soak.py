@@ -1,6 +1,6 @@
 """Streams for minutes with checkpoints every second, under kills and storage faults; then compares with the truth.
 
-    python -m benchmarks.soak [--minutes 10] [--seed N] [--mode aligned|unaligned|aligned_with_timeout]
+    python -m benchmarks.soak [--minutes 10] [--seed N] [--mode instant|aligned|unaligned|aligned_with_timeout]
 
 One source, two paths of different speed, a stage where they meet, two tables. While rows arrive the run's process is
 killed (SIGKILL), terminated (SIGTERM), one of its queries is stopped, its checkpoint storage refuses or hangs. Nothing
@@ -37,9 +37,10 @@ from tests.spark.streaming.pipelines import (
 )
 
 MODES = {
-    "aligned": {},
-    "unaligned": {"unaligned": True},
-    "aligned_with_timeout": {"unaligned": True, "aligned_checkpoint_timeout": 0.3},
+    "instant": {"unaligned": True},
+    "aligned": {"instant_cuts": False},
+    "unaligned": {"instant_cuts": False, "unaligned": True},
+    "aligned_with_timeout": {"instant_cuts": False, "unaligned": True, "aligned_checkpoint_timeout": 0.3},
 }
 FAULTS = ("kill", "terminate", "query", "full", "hang")
 STAGES = ("numbers", "fast", "slow", "met", "rows", "totals")

@@ -56,7 +56,7 @@ def default_spark_conf() -> dict[str, str]:
         # File names carry a unique id: a name then identifies its content, even after a batch ran twice.
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         # A minute between snapshots leaves hundreds of small changelogs per partition at fast triggers.
-        "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
         # The default forks a chmod per file; this one halves the time of a trigger. Its rename does not
         # exclude a second writer: the attempt's own directory and the coordinator epoch do.
         "spark.sql.streaming.checkpointFileManagerClass": LOCAL_FILE_MANAGER,
