@@ -27,7 +27,7 @@ from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_s
 
 log = logging.getLogger("dagster_ckpt.stage")
 
-FILE_LISTS_KEPT = 4
+FILE_LISTS_KEPT = 2
 """File lists a stage remembers, so that the next checkpoint need not read them from storage."""
 
 REPLANS = 3

@@ -80,7 +80,7 @@ def test_a_manifest_that_is_put_aside_is_stored_as_it_would_be_otherwise(
     query: FakeQuery, storage: MemoryCheckpointStorage, tmp_path: Path
 ) -> None:
     at_once = _upload(query, storage)
-    aside = _upload(query, storage, 2, manifest_aside=tmp_path / "manifest")
+    aside = _upload(query, storage, 2, manifest_aside=tmp_path / "no links" / "manifest")
     assert decode_manifest(storage.contents[aside.manifest.key], name="m") == list(aside.entries)
     assert aside.manifest.key == at_once.manifest.key.replace("chk-1", "chk-2")
     assert digest_bytes(storage.contents[aside.manifest.key]).checksum == aside.manifest.checksum
