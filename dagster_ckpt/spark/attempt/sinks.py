@@ -248,10 +248,11 @@ class PipelineSinks:
             needed = [part.table for part in parts if part is not None and part.table is not None]
             position = sink.position()
             done = position.through_batch if position is not None else None
-            waiting = [n for n in prepared_batches(stage_dir) if done is None or n > done]
+            prepared = prepared_batches(stage_dir)  # once: the stage goes on preparing
+            waiting = [n for n in prepared if done is None or n > done]
             removed += sink.collect_garbage(needed, read_committables(stage_dir, waiting))
             kept = {*waiting, *(number for snapshot in needed for number in snapshot.prepared)}
-            over = [number for number in prepared_batches(stage_dir) if number not in kept]
+            over = [number for number in prepared if number not in kept]
             removed += remove_files(committable_paths(stage_dir, over))
         return removed
 

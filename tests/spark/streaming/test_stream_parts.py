@@ -15,13 +15,16 @@ import pytest
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.channel.cursor import ReleasedThrough
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
 from dagster_ckpt.spark.channel.in_flight import InFlight, Span, move_offsets, plan_in_flight, put_back
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches
 from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import DataFile
+from dagster_ckpt.spark.sink.committables import PreparedBatch, prepared_batches, write_committable
 from dagster_ckpt.spark.sink.phases import SinkPart
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome
@@ -298,6 +301,31 @@ def test_a_snapshot_that_is_cancelled_while_it_waits_to_retry_has_nothing_to_say
     )
     job._run()
     assert told == [None]
+
+
+# --- garbage of tables --------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_prepared_while_garbage_is_collected_stays_to_be_published(tmp_path: Path) -> None:
+    attempt = AttemptDirectory(tmp_path)
+    root = attempt.stage(UP).root
+
+    def prepare(batch: int) -> None:
+        write_committable(root, PreparedBatch(batch_id=batch, epoch=1, files=(), row_schema="{}"))
+
+    class Sink:
+        def position(self) -> Any:
+            return SimpleNamespace(through_batch=1)
+
+        def collect_garbage(self, needed: Any, waiting: Any) -> int:
+            prepare(3)
+            return 0
+
+    for batch in (0, 1, 2):
+        prepare(batch)
+    sinks: Any = SimpleNamespace(_two_phase=lambda: [(UP, "rows", Sink())])
+    assert PipelineSinks.collect_garbage(sinks, attempt, []) == 2
+    assert prepared_batches(root) == [2, 3]
 
 
 # --- threads that are used again ----------------------------------------------------------------------------------
