@@ -12,13 +12,14 @@ __all__ = ["main"]
 _COMMANDS = (
     "list", "history", "top", "page", "show", "verify", "inspect", "diff", "preview",
     "checkpoint", "savepoint", "restore", "fork",
-    "dispose", "export", "import", "adopt", "clean", "maintain", "doctor", "class-archive",
+    "dispose", "export", "import", "adopt", "adopt-project", "clean", "maintain", "doctor", "class-archive",
 )  # fmt: skip
 _ELSEWHERE = {
     "list": "list.list_",
     "top": "history.top",
     "import": "import_.import_",
     "class-archive": "class_archive.class_archive",
+    "adopt-project": "adopt_project.adopt_project",
 }
 """Module and name, where they are not those of the command."""
 

@@ -12,7 +12,7 @@ from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
 from dagster_ckpt.dagster.pipeline_resources import PipelineResources, own_keys
 from dagster_ckpt.dagster.table_assets import table_asset_key
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.operations.load_table import load_table
+from dagster_ckpt.operations.load_table import load_table, tables_of
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
 AS_OF = "as_of"
@@ -27,8 +27,7 @@ class PublishedTablesIOManager(dg.IOManager):
         self._tables: dict[dg.AssetKey, tuple[CheckpointedPipeline, StageUid]] = {
             table_asset_key(pipeline, uid): (pipeline, uid)
             for pipeline in pipelines
-            for uid, stage in pipeline.stages.items()
-            if stage.table is not None
+            for uid in tables_of(pipeline)
         }
 
     def load_input(self, context: dg.InputContext) -> Any:

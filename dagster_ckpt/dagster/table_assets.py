@@ -23,8 +23,9 @@ DATA_VERSION_TAG = "dagster/data_version"
 
 
 def table_asset_key(pipeline: CheckpointedPipeline, uid: StageUid) -> dg.AssetKey:
-    """Return the key of a sink's table."""
-    named = pipeline.stages[uid].asset
+    """Return the key of a sink's table, or of a derived table."""
+    stage = pipeline.stages.get(uid)
+    named = "" if stage is None else stage.asset
     return dg.AssetKey.from_user_string(named) if named else dg.AssetKey([pipeline.name, uid])
 
 
@@ -37,24 +38,41 @@ def build_table_assets(
     freshness_policy: dg.FreshnessPolicy | None = None,
     automation_condition: dg.AutomationCondition[Any] | None = None,
 ) -> list[dg.AssetSpec]:
-    """Return the assets of a pipeline's sinks."""
-    return [
-        dg.AssetSpec(
+    """Return the assets of a pipeline's sinks and derived tables."""
+
+    def spec(uid: StageUid, **own: Any) -> dg.AssetSpec:
+        return dg.AssetSpec(
             table_asset_key(pipeline, uid),
-            description=stage.description
-            or f"Rows that pipeline `{pipeline.name}` publishes with its checkpoints.",
-            deps=_sources_of(pipeline, uid),
             group_name=group_name,
-            kinds={"spark", _kind(stage)},
             owners=list(owners),
             tags={PIPELINE_TAG: pipeline.name, **(tags or {})},
             freshness_policy=freshness_policy,
             automation_condition=automation_condition,
+            **own,
+        )
+
+    sinks = [
+        spec(
+            uid,
+            description=stage.description
+            or f"Rows that pipeline `{pipeline.name}` publishes with its checkpoints.",
+            deps=_sources_of(pipeline, uid),
+            kinds={"spark", _kind(stage)},
             metadata={"sink": uid, **({"key": ", ".join(stage.table.key)} if stage.table.key else {})},
         )
         for uid, stage in pipeline.stages.items()
         if stage.table is not None
     ]
+    derived = [
+        spec(
+            table.uid,
+            description=table.description or f"Computed from what pipeline `{pipeline.name}` publishes.",
+            deps=[table_asset_key(pipeline, read) for read in table.reads],
+            kinds={"spark", "parquet"},
+        )
+        for table in pipeline.derived
+    ]
+    return [*sinks, *derived]
 
 
 def changed_event(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.AssetMaterialization:

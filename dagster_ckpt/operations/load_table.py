@@ -14,12 +14,13 @@ from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.contents import prepared_batches_of, require_stage
 from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.spark.attempt.derived import DerivedFile, DerivedRows
 from dagster_ckpt.spark.directories import staged_rows
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["Coordinator", "cut_of", "load_table", "open_sink"]
+__all__ = ["Coordinator", "cut_of", "load_table", "open_sink", "tables_of"]
 
 
 class Coordinator(Protocol):
@@ -67,6 +68,8 @@ def load_table(
             )
         return _at_place(table).rows()
     uid = _sink_of(table, sink)
+    if uid not in table.stages:
+        return _derived(table, uid, coordinator, as_of)
     opened = open_sink(table, uid, coordinator)
     if not as_of:
         return opened.rows()
@@ -83,12 +86,7 @@ def open_sink(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordi
     """Return a pipeline's sink, to be read: it knows no attempt."""
     stage = pipeline.stages[uid]
     assert stage.table is not None
-    if coordinator is None and not pipeline.table_dir:
-        raise InvalidRequest(
-            f"where the tables of pipeline {pipeline.name!r} are, its coordinator resource knows: "
-            "load_table(..., coordinator=...)"
-        )
-    table_dir = Path(pipeline.table_dir) if coordinator is None else coordinator.resolved_table_dir(pipeline)
+    table_dir = _table_dir(pipeline, coordinator)
     work_dir = table_dir if coordinator is None else coordinator.resolved_work_dir
     context = SinkContext(
         pipeline=pipeline.name,
@@ -104,8 +102,33 @@ def open_sink(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordi
     return opened
 
 
-def _sink_of(pipeline: CheckpointedPipeline, sink: str) -> StageUid:
+def tables_of(pipeline: CheckpointedPipeline) -> list[StageUid]:
+    """Return the uids of a pipeline's sinks and derived tables."""
     sinks = [uid for uid, stage in pipeline.stages.items() if stage.table is not None]
+    return [*sinks, *(table.uid for table in pipeline.derived)]
+
+
+def _table_dir(pipeline: CheckpointedPipeline, coordinator: Coordinator | None) -> Path:
+    if coordinator is None and not pipeline.table_dir:
+        raise InvalidRequest(
+            f"where the tables of pipeline {pipeline.name!r} are, its coordinator resource knows: "
+            "load_table(..., coordinator=...)"
+        )
+    return Path(pipeline.table_dir) if coordinator is None else coordinator.resolved_table_dir(pipeline)
+
+
+def _derived(
+    pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None, as_of: str
+) -> PublishedRows:
+    if as_of:
+        raise InvalidRequest(
+            f"{uid!r} is computed from other tables, and no snapshot holds its rows: load those as of {as_of!r}"
+        )
+    return DerivedRows(DerivedFile(_table_dir(pipeline, coordinator) / uid))
+
+
+def _sink_of(pipeline: CheckpointedPipeline, sink: str) -> StageUid:
+    sinks = tables_of(pipeline)
     if not sink and len(sinks) == 1:
         return sinks[0]
     if sink not in sinks:

@@ -13,7 +13,8 @@ from tests.root import ROOT
 COMMANDS = [
     *("list", "history", "top", "page", "show", "verify", "inspect", "diff", "preview"),
     *("checkpoint", "savepoint", "restore", "fork"),
-    *("dispose", "export", "import", "adopt", "clean", "maintain", "doctor", "class-archive"),
+    *("dispose", "export", "import", "adopt", "adopt-project"),
+    *("clean", "maintain", "doctor", "class-archive"),
 ]
 
 

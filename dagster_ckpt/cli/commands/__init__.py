@@ -18,6 +18,7 @@
 | ``export`` | a snapshot copied to another place |
 | ``import_`` | a snapshot from elsewhere becomes a savepoint of this deployment |
 | ``adopt`` | Spark's own checkpoint directories become a savepoint |
+| ``adopt_project`` | a Spark declarative pipeline becomes a checkpointed pipeline |
 | ``clean`` | what checkpoints that are over have left behind |
 | ``maintain`` | small files of tables merged, old ones removed |
 | ``doctor`` | the store and the storage compared |

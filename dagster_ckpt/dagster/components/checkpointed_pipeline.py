@@ -30,6 +30,7 @@ from dagster_ckpt.dagster.definitions import build_pipeline_definitions
 from dagster_ckpt.dagster.options import PipelineOptions
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark_project.project import pipeline_from_spark_project
 
 _FOLDERS = ("base_dir", "checkpoint_dir", "savepoint_dir", "work_dir", "table_dir")
 
@@ -46,6 +47,11 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
     pipeline: str = Field(description="Name of the pipeline.", examples=["orders"])
     stages: str = Field(
         default="stages.py", description="File beside defs.yaml, or package.module, that defines it."
+    )
+    spark_project: str = Field(
+        default="",
+        description="Instead of stages: a Spark declarative pipeline, its spec file or folder, from beside defs.yaml.",
+        examples=["../pipeline/spark-pipeline.yml"],
     )
     base_dir: str = Field(default="", description="Folder the other locations default into.")
     checkpoint_dir: str = Field(
@@ -118,7 +124,7 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return everything that operates the pipeline."""
-        found = _pipeline_named(self.pipeline, self._module(context))
+        found = self._pipeline(context)
         settings = dict(self.checkpointing)
         if self.interval_seconds is not None:
             settings["interval"] = self.interval_seconds
@@ -130,6 +136,12 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
             spark=self.spark.resource("dagster_ckpt"),
             options=self.options(),
         )
+
+    def _pipeline(self, context: dg.ComponentLoadContext) -> CheckpointedPipeline:
+        if not self.spark_project:
+            return _pipeline_named(self.pipeline, self._module(context))
+        folder = context.path if context.path.is_dir() else context.path.parent
+        return pipeline_from_spark_project(folder / self.spark_project, name=self.pipeline)
 
     def _module(self, context: dg.ComponentLoadContext) -> ModuleType:
         if self.stages.endswith(".py"):

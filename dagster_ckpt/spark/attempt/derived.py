@@ -16,20 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.authoring.targets import META_FOLDER
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.errors import Corrupt, Fenced
+from dagster_ckpt.errors import Corrupt, Fenced, NotFound
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
+from dagster_ckpt.spark.sink.rows import PublishedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DerivedFile", "Refreshed", "refresh"]
+__all__ = ["DerivedFile", "DerivedRows", "Refreshed", "refresh"]
 
 FILE = "part-00000.parquet"
 _NOTE = "derived.json"
@@ -74,6 +76,26 @@ class DerivedFile:
         with (self.meta / "lock").open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
+
+
+class DerivedRows(PublishedRows):
+    """Rows of a derived table as they are now."""
+
+    def __init__(self, place: DerivedFile) -> None:
+        super().__init__(str(place.root))
+        self._file = place.file
+        if not self._file.is_file():
+            raise NotFound(
+                f"{place.root} has not been computed yet: its pipeline does that after a checkpoint"
+            )
+
+    def to_arrow(self) -> pa.Table:
+        """Read the file."""
+        return pq.ParquetFile(self._file).read()
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """Let Spark's executors read the file."""
+        return spark.read.parquet(str(self._file))
 
 
 def refresh(

@@ -1,0 +1,49 @@
+"""One epoch of a project in a process of its own, ended at a call: ``python -m tests.spark_project.kill_child``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    SparkSessionResource,
+    pipeline_from_spark_project,
+    run_epoch,
+)
+from dagster_ckpt.spark.attempt import derived
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+from tests.spark_session import BRIEF_JVM
+
+CALLS: dict[str, tuple[Any, str]] = {
+    "before computing": (PipelineSinks, "compute_derived"),
+    "before noting": (derived, "replace_whole"),
+}
+
+
+def main(root: Path, call: str, number: int) -> None:
+    owner, name = CALLS[call]
+    original, calls = getattr(owner, name), [0]
+
+    def ends(*arguments: Any, **more: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == number:
+            os._exit(9)
+        return original(*arguments, **more)
+
+    setattr(owner, name, ends)
+    conf = {"spark.ui.enabled": "false", "spark.log.level": "OFF", "spark.driver.memory": "1g"}
+    run_epoch(
+        pipeline_from_spark_project(root),
+        coordinator=CheckpointCoordinatorResource(
+            base_dir=str(root / "lab"), table_dir=str(root / "tables"), concurrent_runs="take_over"
+        ),
+        spark=SparkSessionResource(master="local[2,3]", conf=conf),
+    )
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JVM)
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

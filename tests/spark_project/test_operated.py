@@ -1,0 +1,108 @@
+"""A project is operated as any pipeline: killed, as a job of Dagster's, its tables as assets, from the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner
+
+from dagster_ckpt import (
+    InvalidRequest,
+    NotFound,
+    SparkSessionResource,
+    build_pipeline_definitions,
+    load_table,
+)
+from dagster_ckpt.cli.app import main
+from tests.root import ROOT
+from tests.spark.epoch.conftest import WITHOUT_CAPTURE, failure_text
+from tests.spark_project.conftest import Project
+from tests.spark_project.kill_child import CALLS
+from tests.spark_project.test_projects import fan_in_tables, order
+
+KILLED_AT = {"before computing": 1, "before noting": 2}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_killed_epoch_leaves_nothing_that_the_next_does_not_put_right(
+    project: Callable[[str], Project], call: str
+) -> None:
+    shop = project("fan_in")
+    eu, us = [order("ann", 1)], [order("cid", 7)]
+    shop.feed("eu", *eu)
+    shop.feed("us", *us)
+    shop.epoch()
+    shop.feed("us", order("dan", 4))
+    us.append(order("dan", 4))
+    child = [
+        sys.executable,
+        "-m",
+        "tests.spark_project.kill_child",
+        str(shop.root),
+        call,
+        str(KILLED_AT[call]),
+    ]
+    killed = subprocess.run(child, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == 9, killed.stderr[-2000:]
+    shop.feed("eu", order("eva", 2))
+    eu.append(order("eva", 2))
+    where = shop.coordinator.model_copy(update={"concurrent_runs": "take_over"})
+    shop.epoch(where=where)
+    assert shop.all_rows() == fan_in_tables(eu, us)
+
+
+def test_its_tables_are_assets_of_dagster_and_load(project: Callable[[str], Project]) -> None:
+    shop = project("fan_in")
+    shop.feed("eu", order("ann", 1))
+    shop.feed("us", order("cid", 7))
+    pipeline = shop.pipeline()
+    definitions = build_pipeline_definitions(
+        pipeline, coordinator=shop.coordinator, spark=SparkSessionResource(master="local[2,3]")
+    )
+    graph = definitions.resolve_asset_graph()
+    share, totals = (dg.AssetKey(["fan_in", name]) for name in ("share", "totals"))
+    assert graph.get(share).parent_keys == {totals}
+    assert graph.get(totals).parent_keys == {dg.AssetKey(["fan_in", "everything"])}
+    with pytest.raises(NotFound, match="has not been computed yet"):
+        load_table(pipeline, "share", coordinator=shop.coordinator)
+    with dg.instance_for_test(overrides=WITHOUT_CAPTURE) as instance:
+        result = definitions.resolve_job_def("fan_in").execute_in_process(
+            instance=instance, raise_on_error=False
+        )
+        assert result.success, failure_text(result)
+        [event] = instance.fetch_materializations(share, limit=5).records
+        assert event.asset_materialization is not None
+        assert event.asset_materialization.metadata["rows_added"].value == 2
+    assert shop.all_rows() == fan_in_tables([order("ann", 1)], [order("cid", 7)])
+    loaded = load_table(pipeline, "totals", coordinator=shop.coordinator)
+    assert sorted(loaded.to_arrow().column("amount").to_pylist()) == [1, 7]
+    assert loaded.to_spark(shop.spark).count() == 2
+    with pytest.raises(
+        InvalidRequest, match="'totals' is computed from other tables, and no snapshot holds its rows"
+    ):
+        load_table(pipeline, "totals", coordinator=shop.coordinator, as_of="chk-1")
+
+
+def test_the_command_line_adopts_a_project(project: Callable[[str], Project], tmp_path: Path) -> None:
+    shop = project("fan_in")
+    for feed in ("eu", "us"):
+        (shop.root / "feed" / feed).mkdir(parents=True)
+    done = CliRunner().invoke(main, ["adopt-project", str(shop.root)])
+    assert done.exit_code == 0, done.output
+    assert "streaming table orders_eu: from orders_eu (stage orders_eu__flow)" in done.output
+    assert "materialized view share: computed from spark_catalog.default.totals" in done.output
+    assert "note: streaming table 'spark_catalog.default.large_only'" in done.output
+    assert "cluster_by has no effect" in done.output
+    graph = json.loads((shop.root / ".dagster_ckpt" / "graph.json").read_text())
+    assert {one["uid"] for one in graph["datasets"]} >= {"everything", "totals", "share"}
+    assert CliRunner().invoke(main, ["adopt-project", str(tmp_path / "none")]).exit_code == 3
+    (shop.root / "transformations" / "more.sql").write_text("SELECT 1;")
+    refused = CliRunner().invoke(main, ["adopt-project", str(shop.root)])
+    assert refused.exit_code == 2
+    assert "more.sql:1 has Project, which is not supported" in refused.output
