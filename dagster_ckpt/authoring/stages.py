@@ -122,6 +122,9 @@ class StageDefinition:
     """Of a source: where it reads, for questions beside Spark's; None: nobody is asked."""
     partitions: int | None = None
     """Number of state partitions (``spark.sql.shuffle.partitions`` of the query); None: the session's."""
+    reads_all: bool = False
+    """Its rows are right only if it reads its inputs from their first row on: it is refused as a new stage behind
+    inputs that go on from a restore point."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Settings of the session while the query is started; of a chain, those of its last stage."""
     max_entries_per_trigger: int = 0

@@ -99,6 +99,7 @@ class _Builder:
             fn=partial(_flow_rows, self.spec, self.graph, flow),
             inputs=tuple(inputs),
             takes_spark=True,
+            reads_all=True,
             conf={**settings_of(self.spec), **flow.conf},
             chain=not flow.conf,
             previous_uids=self.previous(flow),
@@ -115,6 +116,7 @@ class _Builder:
             role=StageRole.SINK,
             fn=partial(_table_rows, self.graph, table),
             inputs=self._inputs((table.name,)),
+            reads_all=True,
             output_mode="append" if cdc is None else "complete" if cdc.deletes else "update",
             table=TableTarget(
                 name=earlier[-1] if earlier else table.uid,

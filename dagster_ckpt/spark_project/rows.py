@@ -13,7 +13,7 @@ from dagster_ckpt.spark_project.elements import Elements
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
 from dagster_ckpt.spark_project.naming import Namespace
-from dagster_ckpt.spark_project.schemas import aligned, schema_of_text, stand_in
+from dagster_ckpt.spark_project.schemas import aligned, quoted, schema_of_text, stand_in
 from dagster_ckpt.spark_project.settings import settings_of
 from dagster_ckpt.spark_project.spec import ProjectSpec
 
@@ -56,7 +56,10 @@ class RunningProject:
             schema, found = schema_of_text(table.row_schema), rows[table.uid]
             empty = found is None
             frame = stand_in(self.spark, schema, streaming=False) if found is None else found
-            tables[name] = frame if empty else aligned(frame, schema, whose=f"table {name}")
+            if not empty:  # a column that no flow brings any more may still be in the files
+                there = [column for column in frame.columns if column in schema.fieldNames()]
+                frame = aligned(frame.select(*map(quoted, there)), schema, whose=f"table {name}")
+            tables[name] = frame
         known = self._known()
         [flow] = known.flows_of(view.name)
         found_view = self._evaluated(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["aligned", "schema_of_text", "stand_in", "table_schema"]
+__all__ = ["aligned", "quoted", "schema_of_text", "stand_in", "table_schema"]
 
 
 def table_schema(output: OutputElement, flows: Sequence[tuple[str, StructType]]) -> StructType:
@@ -108,11 +108,12 @@ def aligned(frame: DataFrame, schema: StructType, *, whose: str) -> DataFrame:
             )
     return frame.select(
         *(
-            f.col(_quoted(name)) if name in has else f.lit(None).cast(kind).alias(name)
+            f.col(quoted(name)) if name in has else f.lit(None).cast(kind).alias(name)
             for name, kind in wanted.items()
         )
     )
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a column's name as Spark reads it whatever is in it."""
     return f"`{name.replace('`', '``')}`"

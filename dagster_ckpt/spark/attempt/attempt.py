@@ -23,7 +23,12 @@ from dagster_ckpt.spark.attempt.hooks import make_hooks
 from dagster_ckpt.spark.attempt.layout import Begin, chains_to_begin_with, chosen_chains
 from dagster_ckpt.spark.attempt.mark import seen_in_directory
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
-from dagster_ckpt.spark.attempt.restore import AttemptRestorer, refuse_lost_positions, state_of_directory
+from dagster_ckpt.spark.attempt.restore import (
+    AttemptRestorer,
+    refuse_lost_positions,
+    refuse_partial_inputs,
+    state_of_directory,
+)
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.port import AttemptId
@@ -31,7 +36,9 @@ from dagster_ckpt.spark.snapshot.manifest_handles import handles_in_manifest
 from dagster_ckpt.spark.source.groups import GroupOffsets
 
 if TYPE_CHECKING:
-    pass
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+    from dagster_ckpt.core.restore.decision import RestoreDecision
+    from dagster_ckpt.spark.stage_report import Reporter
 
 G = TypeVar("G", bound=StageGateway)
 
@@ -132,7 +139,7 @@ class Attempt(Generic[G]):
                 hooks=hooks,
                 read_manifest=handles_in_manifest,
                 directory_state=partial(state_of_directory, pipeline),
-                check_start=partial(refuse_lost_positions, pipeline, setup.reporter),
+                check_start=partial(_check_start, pipeline, setup.reporter),
                 seen=lambda: [*tables.seen(), *seen_in_directory(setup.work_dir, setup.pipeline.name)],
                 acks=options.acks,
                 background=options.background,
@@ -162,3 +169,8 @@ class Attempt(Generic[G]):
             options=self._setup.restore,
             session=self._setup.session,
         ).restore()
+
+
+def _check_start(pipeline: CheckpointedPipeline, reporter: Reporter, decision: RestoreDecision) -> None:
+    refuse_partial_inputs(pipeline, decision)
+    refuse_lost_positions(pipeline, reporter, decision)

@@ -19,7 +19,7 @@ from dagster_ckpt.core.model import FileEntry
 from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
 from dagster_ckpt.core.restore.matching import StageMatch
-from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.mark import is_as_left, mark
@@ -107,6 +107,30 @@ def refuse_lost_positions(
             pass
         case _:
             assert_never(decision)
+
+
+def refuse_partial_inputs(pipeline: CheckpointedPipeline, decision: RestoreDecision) -> None:
+    """Raise InvalidRequest for a new stage that must read all of an input (``reads_all``) which goes on without it."""
+    match decision:
+        case Restore():
+            begun = {match.uid for match in decision.stages.matches if match.snapshot.batch_id is not None}
+            new = set(decision.stages.new)
+        case Adopt():
+            directory = AttemptDirectory(Path(decision.working_directory))
+            logs = {uid: ChannelLog(directory.stage(uid).log) for uid in pipeline.stages}
+            begun = {uid for uid, log in logs.items() if log.last_batch() is not None}
+            new = {uid for uid in logs if not directory.stage(uid).log.exists()}
+        case Fresh():
+            return
+        case _:
+            assert_never(decision)
+    for uid in sorted(new):
+        late = [one for one in pipeline.upstream[uid] if one in begun and pipeline.stages[uid].reads_all]
+        if late:
+            raise InvalidRequest(
+                f"{uid!r} is new and reads {late[0]!r}, which goes on after rows that were read before: {uid!r} would "
+                "never get those. Leave it out, or begin from nothing with restore_from: none, which reads it all again"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

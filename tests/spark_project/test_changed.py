@@ -1,0 +1,117 @@
+"""A project that is changed after it has run: what Spark would read again is never left out without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dagster_ckpt import InvalidRequest
+from tests.spark_project.conftest import Project
+from tests.spark_project.test_projects import as_rows
+
+Make = Callable[..., Project]
+
+ORDERS = """
+@dp.table
+def orders():
+    return spark.readStream.schema("k STRING, v INT").json(str(Path.cwd() / "feed" / "orders"))
+@dp.table
+def copies():
+    return spark.readStream.table("orders")
+"""
+READER = """
+@dp.table
+def later():
+    return spark.readStream.table("orders")
+"""
+FLOW = """
+@dp.append_flow(target="orders")
+def more():
+    return spark.readStream.schema("k STRING, v INT").json(str(Path.cwd() / "feed" / "more"))
+"""
+
+
+def row(k: str, v: int) -> dict[str, Any]:
+    return {"k": k, "v": v}
+
+
+def changed(project: Project, python: str) -> None:
+    main = project.root / "transformations" / "main.py"
+    main.write_text(main.read_text() + python)
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (READER, "'later(__flow)?' is new and reads 'orders__flow', which goes on after rows"),
+        (FLOW, "stage 'orders' had other inputs when the snapshot was taken"),
+    ],
+    ids=["a reader", "a flow"],
+)
+def test_what_would_miss_rows_that_are_there_is_refused_until_all_begins_from_nothing(
+    written: Make, after: str, said: str
+) -> None:
+    project = written(ORDERS)
+    project.feed("orders", row("a", 1))
+    project.feed("more", row("m", 7))
+    project.epoch()
+    changed(project, after)
+    project.feed("orders", row("b", 2))
+    for restore in (
+        {},
+        {"restore_from": "chk-1"},
+        {"restore_from": "chk-1", "allow_non_restored_state": True},
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            project.epoch(restore=restore)
+    assert project.rows("orders") == as_rows(row("a", 1))
+    project.epoch(restore={"restore_from": "none"})
+    expected = [row("a", 1), row("b", 2), *([row("m", 7)] if after is FLOW else [])]
+    assert project.rows("orders") == project.rows("copies") == as_rows(*expected)
+    if after is READER:
+        assert project.rows("later") == as_rows(*expected)
+
+
+def test_a_new_table_with_a_source_of_its_own_begins_beside_the_others(written: Make) -> None:
+    project = written(ORDERS)
+    project.feed("orders", row("a", 1))
+    project.feed("more", row("m", 7))
+    project.epoch()
+    changed(project, FLOW.replace('append_flow(target="orders")', "table"))
+    project.feed("orders", row("b", 2))
+    project.epoch()
+    assert project.rows("more") == as_rows(row("m", 7))
+    assert project.rows("copies") == as_rows(row("a", 1), row("b", 2))
+
+
+def test_a_materialized_view_that_is_new_or_changed_is_computed_of_all_rows(written: Make) -> None:
+    view = """
+@dp.materialized_view
+def n():
+    return spark.read.table("copies").where("v > {}").select(F.count("*").alias("n"))
+"""
+    project = written(ORDERS)
+    project.feed("orders", row("a", 1), row("b", 2))
+    project.epoch()
+    changed(project, view.format(0))
+    project.epoch()
+    assert project.rows("n") == as_rows({"n": 2})
+    main = project.root / "transformations" / "main.py"
+    main.write_text(main.read_text().replace("v > 0", "v > 1"))
+    project.epoch()
+    assert project.rows("n") == as_rows({"n": 1})
+
+
+def test_a_table_without_a_row_so_far_is_not_taken_for_a_new_one(written: Make) -> None:
+    project = written(
+        ORDERS.replace('spark.readStream.table("orders")', 'spark.readStream.table("orders").where("v > 5")')
+    )
+    project.feed("orders", row("a", 1))
+    project.epoch()
+    project.epoch()
+    project.feed("orders", row("b", 7))
+    project.epoch(restore={"restore_from": "chk-1"})
+    project.epoch()
+    assert project.rows("copies") == as_rows(row("b", 7))
