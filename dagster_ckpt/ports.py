@@ -60,6 +60,25 @@ class HistoryRow:
     body: str = "{}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """Something that a person had done to a pipeline: never changed, never removed."""
+
+    pipeline: PipelineId
+    at: float
+    """Seconds since the Unix epoch."""
+    what: str
+    """``restored``, ``forked`` or ``disposed``."""
+    key: str
+    """Snapshot it was done with."""
+    uri: str
+    """The snapshot's folder."""
+    who: str = ""
+    run_id: str = ""
+    shown: str = ""
+    """The preview as it was then, line by line."""
+
+
 class CoordinatorStore(Protocol):
     """Durable home of the coordinator's record: one JSON document per pipeline, changed by compare-and-set only.
 
@@ -74,12 +93,21 @@ class CoordinatorStore(Protocol):
         ...
 
     def compare_and_set(
-        self, pipeline: PipelineId, expected: int, body: str, history: Sequence[HistoryRow] = ()
+        self,
+        pipeline: PipelineId,
+        expected: int,
+        body: str,
+        history: Sequence[HistoryRow] = (),
+        audit: Sequence[AuditRow] = (),
     ) -> Committed | Conflict:
         """Write ``body`` as version ``expected + 1`` if the stored version is ``expected`` (0: no record yet).
 
-        ``history`` rows are inserted or replaced in the same transaction.
+        ``history`` rows are inserted or replaced, ``audit`` rows added, in the same transaction.
         """
+        ...
+
+    def audited(self, pipeline: PipelineId, *, limit: int) -> list[AuditRow]:
+        """Return at most ``limit`` of the rows ``compare_and_set`` has added, newest first."""
         ...
 
     def history(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Float, Integer, LargeBinary, MetaData, String, Table, Text
 
-HEAD_REVISION = "0002"
+HEAD_REVISION = "0003"
 """Newest schema this version of the library knows."""
 
 VERSION_TABLE = "dagster_ckpt_alembic_version"
@@ -48,3 +48,19 @@ checkpoint_object = Table(
     Column("content", LargeBinary, nullable=False),
 )
 """Checkpoints kept in the store itself, one row per object; ``path`` is ``<name>/<key>`` of ``store://<name>``."""
+
+operator_audit = Table(
+    "operator_audit",
+    metadata,
+    # SQLite counts integers only.
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("pipeline", String(100), nullable=False, index=True),
+    Column("at", Float(53), nullable=False),
+    Column("what", String(40), nullable=False),
+    Column("key", String(100), nullable=False),
+    Column("uri", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("shown", Text, nullable=False),
+)
+"""Who restored, forked and disposed of what, with the preview then shown; rows are only ever added."""

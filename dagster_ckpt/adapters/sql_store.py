@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from dagster_ckpt.adapters.sql_database import CommitFailed, SqlDatabase, commit, insert_unless_there
-from dagster_ckpt.adapters.sql_schema import checkpoint_history, coordinator_record
+from dagster_ckpt.adapters.sql_schema import checkpoint_history, coordinator_record, operator_audit
 from dagster_ckpt.adapters.sql_storage import SqlCheckpointStorage
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown, Unavailable
-from dagster_ckpt.ports import Committed, Conflict, HistoryRow, StoredRecord
+from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow, StoredRecord
 
 __all__ = ["SqlCoordinatorStore"]
 
@@ -48,7 +48,12 @@ class SqlCoordinatorStore:
         return self._database.read(lambda connection: _stored(_current_row(connection, pipeline)))
 
     def compare_and_set(
-        self, pipeline: PipelineId, expected: int, body: str, history: Sequence[HistoryRow] = ()
+        self,
+        pipeline: PipelineId,
+        expected: int,
+        body: str,
+        history: Sequence[HistoryRow] = (),
+        audit: Sequence[AuditRow] = (),
     ) -> Committed | Conflict:
         """Write ``body`` as version ``expected + 1`` if the stored version is ``expected`` (0: no record).
 
@@ -61,6 +66,8 @@ class SqlCoordinatorStore:
                 if not _put(connection, pipeline, expected, body, write_id):
                     return Conflict(_stored(_current_row(connection, pipeline)))
                 _put_history(connection, history)
+                if audit:
+                    connection.execute(insert(operator_audit), [asdict(row) for row in audit])
                 commit(connection)
             return Committed(expected + 1)
         except CommitFailed as failure:
@@ -77,6 +84,13 @@ class SqlCoordinatorStore:
         return self._database.read(
             lambda connection: [_history_row(row) for row in connection.execute(query)]
         )
+
+    def audited(self, pipeline: PipelineId, *, limit: int) -> list[AuditRow]:
+        """Return at most ``limit`` of the rows ``compare_and_set`` has added, newest first."""
+        columns = [column for column in operator_audit.c if column.name != "number"]
+        query = select(*columns).where(operator_audit.c.pipeline == pipeline)
+        query = query.order_by(operator_audit.c.number.desc()).limit(max(limit, 0))
+        return self._database.read(lambda c: [AuditRow(**row) for row in c.execute(query).mappings()])
 
     def pipelines(self) -> list[PipelineId]:
         """Return the pipelines that have a record, sorted."""

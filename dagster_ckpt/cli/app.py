@@ -10,7 +10,7 @@ import click
 __all__ = ["main"]
 
 _COMMANDS = (
-    "list", "history", "top", "page", "show", "verify", "inspect", "diff", "preview",
+    "list", "history", "top", "page", "audit", "show", "verify", "inspect", "diff", "preview",
     "checkpoint", "savepoint", "restore", "fork",
     "dispose", "export", "import", "adopt", "adopt-project", "clean", "maintain", "doctor", "class-archive",
 )  # fmt: skip

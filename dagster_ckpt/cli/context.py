@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import json
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -178,6 +179,14 @@ def key_values(option: str, given: Sequence[str]) -> dict[str, str]:
     if wrong is not None:
         raise click.UsageError(f"{option} takes NAME=VALUE, got {wrong!r}")
     return {name: value for name, _, value in pairs}
+
+
+def user() -> str:
+    """Return who runs the program, as this machine knows them; empty where it does not."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def pipeline_option(function: Any) -> Any:

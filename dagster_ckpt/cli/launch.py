@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, job_in
-from dagster_ckpt.cli.context import ExitCode, Work
+from dagster_ckpt.cli.context import ExitCode, Work, user
+from dagster_ckpt.dagster.names import USER_TAG
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 
 __all__ = ["LaunchTarget", "Launched", "ended", "launch_options", "launched"]
@@ -104,7 +105,7 @@ def launched(
     # In this process Dagster itself tells how the run goes.
     waiting = work.output.busy(f"waiting for job {job}") if target.url else nullcontext()
     with waiting:
-        return _launch(target, job, {"ops": {op: {"config": dict(config)}}}, tags)
+        return _launch(target, job, {"ops": {op: {"config": dict(config)}}}, {**tags, USER_TAG: user()})
 
 
 def ended(work: Work, run: Launched, **more: Any) -> ExitCode:

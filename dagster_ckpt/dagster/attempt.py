@@ -16,6 +16,7 @@ from dagster_ckpt.dagster.metadata import history_metadata
 from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, spark_of
 from dagster_ckpt.runtime.attempt_setup import Admit, admit_anyone
+from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt, NotPublished
@@ -45,6 +46,7 @@ class PipelineAttempt:
         settings: Mapping[str, Any],
         *,
         admit: Admit = admit_anyone,
+        operator: Operator = NOBODY,
     ) -> None:
         self.pipeline = pipeline
         self.run_id = context.run_id
@@ -75,6 +77,7 @@ class PipelineAttempt:
             root=context.run.tags.get(ROOT_RUN_TAG, context.run_id),
             reporter=self.events,
             restore=restore,
+            operator=operator,
             listeners=[self.events],
             tell_tables=self.events.table_changed,
             library_version=__version__,
@@ -101,6 +104,7 @@ class PipelineAttempt:
         settings: Mapping[str, Any] | None = None,
         *,
         admit: Admit = admit_anyone,
+        operator: Operator = NOBODY,
     ) -> PipelineAttempt:
         """Return this run's attempt, opening it on first use in this process. Raises Occupied where ``admit`` does."""
         resource = coordinator_of(context, pipeline.name)
@@ -108,7 +112,13 @@ class PipelineAttempt:
         attempt: PipelineAttempt | None = resource.remembered(key)
         if attempt is None:
             attempt = cls(
-                pipeline, resource, context, restore or RestoreOptions(), settings or {}, admit=admit
+                pipeline,
+                resource,
+                context,
+                restore or RestoreOptions(),
+                settings or {},
+                admit=admit,
+                operator=operator,
             )
             resource.remember(key, attempt)
         attempt._context = context

@@ -28,6 +28,7 @@ from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_nam
 from dagster_ckpt.dagster.options import PipelineOptions, Tables, options_of, refuse_unknown
 from dagster_ckpt.dagster.pipeline_resources import own_resources
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.scheduled_checks import build_check_jobs, build_check_schedules
 from dagster_ckpt.dagster.schedules import build_epoch_schedule, build_savepoint_schedule
 from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm, failure_alarm_tick
 from dagster_ckpt.dagster.sensors.horizon import HOUR, build_horizon_alarm, horizon_tick
@@ -208,12 +209,19 @@ def _definitions(deployed: Sequence[_Deployed], sensors: Sequence[dg.SensorDefin
     for each in deployed:
         bound = {COORDINATOR_KEY: each.coordinator, SPARK_KEY: each.spark}
         resources.update(own_resources(each.pipeline.name, bound))
+    found = [(each, _Checks.of(each.pipeline, each.options)) for each in deployed]
     return dg.Definitions(
-        jobs=[job for each in deployed for job in each.jobs.all],
+        jobs=[
+            *(job for each in deployed for job in each.jobs.all),
+            *(job for each, checks in found for job in checks.jobs(each.pipeline)),
+        ],
         assets=[asset for each in deployed for asset in _assets_of(each)],
-        asset_checks=[check for each in deployed for check in _checks(each.pipeline, each.options)],
+        asset_checks=[check for _, checks in found for check in checks.all],
         sensors=list(sensors),
-        schedules=[schedule for each in deployed for schedule in _schedules(each.pipeline, each.options)],
+        schedules=[
+            *(schedule for each in deployed for schedule in _schedules(each.pipeline, each.options)),
+            *(schedule for each, checks in found for schedule in checks.schedules(each)),
+        ],
         resources=resources,
     )
 
@@ -275,12 +283,37 @@ def _assets(
     )
 
 
-def _checks(pipeline: CheckpointedPipeline, options: PipelineOptions) -> Iterator[dg.AssetChecksDefinition]:
-    yield build_succeeded_check(pipeline.name)
-    yield build_age_check(pipeline.name, max_age=options.max_checkpoint_age)
-    yield build_verified_check(pipeline.name)
-    yield build_restorable_check(pipeline)
-    yield build_horizon_check(pipeline)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checks:
+    """Checks of one pipeline, and what runs some of them."""
+
+    verified: dg.AssetChecksDefinition
+    restorable: dg.AssetChecksDefinition
+    others: tuple[dg.AssetChecksDefinition, ...]
+
+    @classmethod
+    def of(cls, pipeline: CheckpointedPipeline, options: PipelineOptions) -> "_Checks":
+        return cls(
+            verified=build_verified_check(pipeline.name),
+            restorable=build_restorable_check(pipeline),
+            others=(
+                build_succeeded_check(pipeline.name),
+                build_age_check(pipeline.name, max_age=options.max_checkpoint_age),
+                build_horizon_check(pipeline),
+            ),
+        )
+
+    @property
+    def all(self) -> tuple[dg.AssetChecksDefinition, ...]:
+        return (*self.others, self.verified, self.restorable)
+
+    def jobs(self, pipeline: CheckpointedPipeline) -> Iterator[Any]:
+        return build_check_jobs(pipeline, verified=self.verified, restorable=self.restorable)
+
+    def schedules(self, each: _Deployed) -> Iterator[dg.ScheduleDefinition]:
+        return build_check_schedules(
+            each.pipeline.name, each.options, verified=self.verified, restorable=self.restorable
+        )
 
 
 def _own_sensors(each: _Deployed) -> Iterator[dg.SensorDefinition]:

@@ -36,6 +36,7 @@ from dagster_ckpt.dagster.asset import (
     succeeded_evaluation,
     unchanged_event,
 )
+from dagster_ckpt.dagster.lines import line_of
 from dagster_ckpt.dagster.names import LOCATION_TAG
 from dagster_ckpt.dagster.table_assets import changed_event
 from dagster_ckpt.spark.source.lag import LagReader
@@ -123,14 +124,10 @@ class DagsterEvents:
     def hear(self, event: CoordinatorEvent, unpublished: Mapping[str, str]) -> None:
         """Hear one event, with the tables that were not published when it was told."""
         match event:
-            case CheckpointTriggered():
-                self.info(f"{event.kind.value} {event.checkpoint_id} triggered")
-            case StageAcknowledged():
-                self.info(
-                    f"checkpoint {event.checkpoint_id}: {event.uid} acknowledged "
-                    f"({event.acknowledged}/{event.expected})"
-                )
+            case CheckpointTriggered() | StageAcknowledged():
+                self.info(line_of(event))
             case CheckpointCompleted():
+                self.info(line_of(event))
                 self._completed(event, unpublished if event.kind.publishes else {})
             case CheckpointFailed():
                 self._failed(event)
@@ -225,7 +222,7 @@ class DagsterEvents:
             self._check(self._context, passed=False, metadata={"reason": reason.name, "message": message})
 
     def _discarded(self, event: CheckpointDiscarded) -> None:
-        self.info(f"{checkpoint_key(event.checkpoint_id)} is no longer retained: its files are deleted")
+        self.info(line_of(event))
         self.remove_partition(event)
 
     def _check(self, context: dg.OpExecutionContext, *, passed: bool, metadata: dict[str, str | int]) -> None:

@@ -93,6 +93,17 @@ def maintain_job_name(pipeline: PipelineId) -> str:
 
 # --- tags -------------------------------------------------------------------------------------------------------
 
+
+def verify_job_name(pipeline: str) -> str:
+    """Return the name of the job that reads snapshots back."""
+    return f"{pipeline}_verify"
+
+
+def dry_run_job_name(pipeline: str) -> str:
+    """Return the name of the job that tries restores."""
+    return f"{pipeline}_dry_run"
+
+
 PIPELINE_TAG = "dagster_ckpt/pipeline"
 JOB_TAG = "dagster_ckpt/job"
 """Of jobs and their runs, what lists are filtered by: ``epoch``, ``stream``, ``restore``, ``savepoint`` …"""
@@ -105,7 +116,13 @@ SKIPPED_TAG = "dagster_ckpt/skipped"
 """Of a run that did nothing, because another one was alive."""
 STARTED_BY_TAG = "dagster_ckpt/started_by"
 
+USER_TAG = "dagster_ckpt/user"
+"""Who launched the run from the command line."""
+
 # Dagster's own
+DAGSTER_USER_TAG = "user"
+SCHEDULE_TAG = "dagster/schedule_name"
+SENSOR_TAG = "dagster/sensor_name"
 COMPUTE_KIND_TAG = "dagster/compute_kind"
 BACKFILL_TAG = "dagster/backfill"
 LOCATION_TAG = "dagster/code_location"

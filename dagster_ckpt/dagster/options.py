@@ -150,6 +150,10 @@ class PipelineOptions:
     """Globs, local or of an object store: adds the sensor that runs an epoch when files arrive; switched off, too."""
     savepoints: SavepointSchedule | None = None
     """Adds the savepoint schedule; switched off until a person enables it."""
+    verify_every: str = ""
+    """Cron: adds the schedule that reads back the newest savepoint and the latest checkpoint; switched off, too."""
+    dry_run_every: str = ""
+    """Cron: adds the schedule that tries the restore of the newest savepoint, or of the latest checkpoint."""
     concurrent_runs: str = ""
     """What a run does that finds another one alive: ``queue``, ``skip``, ``take_over``; empty: as the resource says."""
 
@@ -157,6 +161,9 @@ class PipelineOptions:
         _check_durations(self)
         ConcurrentRuns.of(self.concurrent_runs)
         ReportPolicy.of(self.report)
+        for setting in ("verify_every", "dry_run_every"):
+            if getattr(self, setting):
+                check_times(getattr(self, setting), "UTC", setting=setting)
         if self.horizon_alarm_days is not None and self.horizon_alarm_days <= 0:
             raise InvalidRequest(f"horizon_alarm_days must be more than 0, got {self.horizon_alarm_days}")
         if isinstance(self.new_files, str):

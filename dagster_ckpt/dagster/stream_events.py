@@ -26,6 +26,7 @@ from dagster_ckpt.core.coordinator.events import (
 from dagster_ckpt.core.supervision.alarms import outstanding_stages
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, Repeats, Untold, kind_of
 from dagster_ckpt.dagster.events import DagsterEvents
+from dagster_ckpt.dagster.lines import ProgressLines, line_of, log
 from dagster_ckpt.dagster.metadata import history_metadata, stream_metadata
 from dagster_ckpt.spark.stage_report import TableChanged
 from dagster_ckpt.spark.streaming.progress import StreamProgress
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
     from dagster_ckpt.core.ids import StageUid
 
-log = logging.getLogger("dagster_ckpt.stream")
+HANGING = 15.0
+"""Seconds after which a pending checkpoint says what it waits for."""
 
 LONGEST_SILENCE = 3600.0
 """Seconds after which a stream that does nothing says so."""
@@ -229,12 +231,15 @@ class StreamingEvents:
     def __init__(self, reports: StreamReports, *, unpublished: Callable[[], Mapping[str, str]]) -> None:
         self._reports = reports
         self._unpublished = unpublished
+        self._say = ProgressLines()
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="dagster-events", daemon=True)
         self._thread.start()
 
     def __call__(self, event: CoordinatorEvent) -> None:
         """Hear one event of the coordinator."""
+        if line := line_of(event):
+            log.info("%s", line)
         if not isinstance(event, CheckpointTriggered | StageAcknowledged | CheckpointSubsumed):
             self._queue.put(Told(event, dict(self._unpublished())))
 
@@ -253,6 +258,12 @@ class StreamingEvents:
     def progress(self, seen: StreamProgress, history: Sequence[CheckpointStatistics]) -> None:
         """Show how the run is going, as an observation of the checkpoints asset."""
         self._queue.put(Progress(seen, history))
+
+    def look_on(self, seen: StreamProgress) -> None:
+        """Say how it is going, and which input a checkpoint that hangs waits for, while it does."""
+        self._say(seen)
+        for sentence in seen.hanging(after=HANGING):
+            self.warn(sentence)
 
     def close(self, timeout: float = 10.0) -> None:
         """Write what is left."""

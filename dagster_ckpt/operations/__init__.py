@@ -24,6 +24,7 @@ keys of state, and for nothing else.
 | ``export`` | a snapshot copied to another storage, self-contained |
 | ``registration`` | how a savepoint from elsewhere enters the coordinator's record; import |
 | ``adopt`` | a Spark checkpoint directory becomes a savepoint |
+| ``audit`` | who restored, forked and disposed of what |
 | ``dispose`` | removing a savepoint |
 | ``facts`` | what is known about every stored file of a pipeline |
 | ``clean`` | removing what checkpoints that are over have left |

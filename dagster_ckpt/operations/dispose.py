@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.contents import files_of
 from dagster_ckpt.operations.deployment import Deployment, InUse, Meter, ProgressCallback, silent
 from dagster_ckpt.operations.records import change_record, load_record
+from dagster_ckpt.ports import AuditRow
+from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.runtime.history import with_status
 from dagster_ckpt.runtime.record_store import RecordChange, RecordStore
 from dagster_ckpt.runtime.restore_facts import facts_of
@@ -157,15 +160,20 @@ def _is_savepoint(entry: CompletedRecord) -> bool:
 
 
 def dispose_savepoint(
-    deployment: Deployment, plan: DisposalPlan, *, progress: ProgressCallback = silent
+    deployment: Deployment,
+    plan: DisposalPlan,
+    *,
+    progress: ProgressCallback = silent,
+    operator: Operator = NOBODY,
+    run_id: str = "",
 ) -> Disposed:
-    """Carry out a plan: forget the savepoint, delete its files, note that they are gone.
+    """Carry out a plan: forget the savepoint, delete its files, note that they are gone, and who had it done.
 
     A call that stopped half-way is finished by repeating it with the savepoint's URI, or by the pipeline's next
     attempt. Raises InUse when somebody began to need it meanwhile, OutcomeUnknown, Unavailable.
     """
     if plan.is_recorded:
-        change_record(deployment.store, plan.pipeline, lambda record: _forget(record, plan))
+        change_record(deployment.store, plan.pipeline, lambda record: _forget(record, plan, operator, run_id))
     storage = deployment.open_storage(plan.location.base_uri)
     meter = Meter(plan.bytes, progress)
     sizes = {o.key: o.size for o in storage.list(plan.location.folder)}
@@ -178,7 +186,9 @@ def dispose_savepoint(
     return Disposed(key=plan.key, uri=plan.location.uri, files=len(plan.keys), bytes=plan.bytes)
 
 
-def _forget(record: CoordinatorRecord, plan: DisposalPlan) -> RecordChange[None]:
+def _forget(
+    record: CoordinatorRecord, plan: DisposalPlan, operator: Operator, run_id: str
+) -> RecordChange[None]:
     newest = newest_on_line(facts_of(record))
     uri = plan.location.uri
     if newest is not None and same_place(newest.location.uri, uri) and _is_restored_from(record, uri):
@@ -196,6 +206,18 @@ def _forget(record: CoordinatorRecord, plan: DisposalPlan) -> RecordChange[None]
                 "cleanup": (*record.cleanup, doomed),
             }
         ),
+        audit=[
+            AuditRow(
+                pipeline=plan.pipeline,
+                at=time.time(),
+                what="disposed",
+                key=plan.key,
+                uri=uri,
+                who=operator.who,
+                run_id=run_id,
+                shown=operator.text or f"{len(plan.keys):,} files, {plan.bytes:,} bytes",
+            )
+        ],
     )
 
 

@@ -14,6 +14,7 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
 from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
+from dagster_ckpt.operations.audit import AuditRow, audit_of
 from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, snapshots_of
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.records import load_record
@@ -25,6 +26,10 @@ WINDOW = 1000
 """Checkpoints that the summary is computed over."""
 SHOWN = 60
 """Checkpoints in the chart and the history."""
+
+
+AUDITED = 20
+"""Restores, forks and disposals shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +91,8 @@ class CheckpointPage:
     unreadable: str = ""
     """Why the newest snapshot cannot be read."""
     job_failure: str = ""
+    audit: tuple[AuditRow, ...] = ()
+    """What people had done to it, newest first."""
 
     @property
     def newest_statistics(self) -> CheckpointStatistics | None:
@@ -125,6 +132,7 @@ def page_facts(
         positions=() if metadata is None else tuple(_position(stage, metadata) for stage in metadata.stages),
         unreadable=unreadable,
         job_failure=record.job_failure,
+        audit=tuple(audit_of(deployment, pipeline, limit=AUDITED)) if with_positions else (),
     )
 
 

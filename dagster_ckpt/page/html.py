@@ -6,7 +6,7 @@ from html import escape
 
 from dagster_ckpt.page.chart import durations_chart
 from dagster_ckpt.page.facts import CheckpointPage, Links
-from dagster_ckpt.page.sections import cards, history, in_progress, restorable, stages, summary
+from dagster_ckpt.page.sections import audit, cards, history, in_progress, restorable, stages, summary
 from dagster_ckpt.page.style import STYLE
 from dagster_ckpt.page.units import moment
 
@@ -33,9 +33,14 @@ def page_html(page: CheckpointPage, *, links: Links | None = None, refresh: int 
         f"<h2>{newest}, stage by stage</h2>{stages(page)}"
         f"<h2>Summary</h2>{summary(page)}"
         f"<h2>History</h2>{history(page, goes)}"
+        f"{_audited(page, goes)}"
         f"<p class=k>Read at {moment(page.now)}.</p>"
     )
     return _document(f"{page.pipeline} · checkpoints", body, refresh)
+
+
+def _audited(page: CheckpointPage, links: Links) -> str:
+    return f"<h2>Restored, forked, disposed of</h2>{audit(page, links)}" if page.audit else ""
 
 
 def index_html(pipelines: list[str], *, refresh: int | None = None) -> str:

@@ -16,7 +16,7 @@ from dagster_ckpt.operations.catalog import SnapshotSummary
 from dagster_ckpt.page.facts import CheckpointPage, Links, PendingCheckpoint, StagePosition
 from dagster_ckpt.page.units import ago, count, duration, milliseconds, moment, size
 
-__all__ = ["cards", "history", "in_progress", "restorable", "stages", "summary"]
+__all__ = ["audit", "cards", "history", "in_progress", "restorable", "stages", "summary"]
 
 _STATUS_COLOR = {CheckpointStatus.FAILED: "bad", CheckpointStatus.IN_PROGRESS: "run"}
 _BAR_PARTS = (
@@ -230,6 +230,20 @@ def _history_row(page: CheckpointPage, row: CheckpointStatistics, links: Links) 
         f"*{row.checkpoint_id}", f"*{status}", f"*{kind}", f"*{at}", duration(row.duration),
         f"{row.acknowledged} of {row.subtasks}", size(row.bytes_full), size(row.bytes_new), flying, f"w{what}",
     )  # fmt: skip
+
+
+def audit(page: CheckpointPage, links: Links) -> str:
+    """Return what people had done, with the preview they were shown."""
+    rows = []
+    for one in page.audit:
+        run = escape(one.run_id[:8])
+        if one.run_id and links.run is not None:
+            run = f'<a href="{escape(links.run(one.run_id))}">{run}</a>'
+        who = " · ".join(part for part in (escape(one.who), f"run {run}" if run else "") if part) or "-"
+        at = f'<span title="{moment(one.at)}">{ago(max(0.0, page.now - one.at))}</span>'
+        shown = "<br>".join(escape(line) for line in one.shown.splitlines()) or "-"
+        rows.append(_row(f"*{at}", f"*{escape(one.what)}", f"*{escape(one.key)}", f"*{who}", f"w{shown}"))
+    return _table(_head("when*", "what*", "snapshot*", "who*", "what was shown before*"), rows)
 
 
 # --- tables -------------------------------------------------------------------------------------------------

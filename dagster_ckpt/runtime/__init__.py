@@ -5,6 +5,7 @@
 | ``coordinator`` | ``CheckpointCoordinator``: what users and stages call |
 | ``status`` | what anyone may ask it |
 | ``attempt_setup`` | everything an attempt is opened with |
+| ``audit`` | who restored, forked and disposed of what |
 | ``claim`` | how an attempt begins: attach, or choose what to restore and claim the next epoch |
 | ``restore_facts`` | the facts that choice is made on, gathered from store, storage and disk |
 | ``seen`` | what storage, working directory and sinks have seen of the pipeline, and the refusal to run behind it |

@@ -22,6 +22,7 @@ from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
 from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore, TaskGateway
+from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
 from dagster_ckpt.runtime.driver.hooks import MasterHook, OperatorCoordinator
 from dagster_ckpt.runtime.record_store import RecordStore
@@ -87,6 +88,8 @@ class AttemptSetup:
     """First run of a chain of retries: what an earlier try completed beats the restore point. Empty: the owner."""
     ownership: Ownership = Ownership.ATTACH
     restore: RestoreOptions = RestoreOptions()
+    operator: Operator = NOBODY
+    """Who chose what to restore."""
     purpose: RestorePurpose = RestorePurpose.IN_PLACE
     listeners: Sequence[Listener] = ()
     hooks: Mapping[str, MasterHook] = field(default_factory=dict)

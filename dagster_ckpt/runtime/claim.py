@@ -19,7 +19,9 @@ from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore, RestoreDec
 from dagster_ckpt.core.restore.facts import Origin
 from dagster_ckpt.core.restore.from_snapshot import line_after
 from dagster_ckpt.errors import Fenced
+from dagster_ckpt.ports import AuditRow
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
+from dagster_ckpt.runtime.audit import restored_by
 from dagster_ckpt.runtime.history import history_row
 from dagster_ckpt.runtime.record_store import NO_RECORD, LoadedRecord, RecordChange
 from dagster_ckpt.runtime.restore_facts import decide_restore, gather_facts, known_history
@@ -67,12 +69,14 @@ def open_attempt(setup: AttemptSetup, check: Callable[[RestoreDecision], None]) 
             )
         setup.admit(record)
         check_history(setup, world, None if loaded is None else record)
-        decision, restored = _claim(setup, record, world, setup.now())
+        now = setup.now()
+        decision, restored = _claim(setup, record, world, now)
         check(restored)
         return RecordChange(
             answer=Opened(state=decision.state, restored=restored, claimed=decision),
             record=decision.state.record,
             history=[history_row(setup.graph.pipeline, record.epoch, s) for s in decision.history],
+            audit=[] if setup.is_try_of(record) else _audit(setup, restored, now),
         )
 
     opened, version = setup.records.transact(setup.graph.pipeline, open_on)
@@ -102,6 +106,17 @@ def _restored_before(setup: AttemptSetup, record: CoordinatorRecord) -> RestoreD
         reason="another process of this run has restored it",
         next_checkpoint_id=facts.next_checkpoint_id,
         force_full=record.force_full,
+    )
+
+
+def _audit(setup: AttemptSetup, restored: RestoreDecision, now: Now) -> list[AuditRow]:
+    return restored_by(
+        setup.operator,
+        restored,
+        setup.restore,
+        pipeline=setup.graph.pipeline,
+        run_id=setup.owner,
+        now=now.wall,
     )
 
 

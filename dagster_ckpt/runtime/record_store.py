@@ -11,7 +11,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, parse_record
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.errors import Unavailable
-from dagster_ckpt.ports import Committed, CoordinatorStore, HistoryRow, StoredRecord
+from dagster_ckpt.ports import AuditRow, Committed, CoordinatorStore, HistoryRow, StoredRecord
 from dagster_ckpt.runtime.history import parse_row
 
 TRIES = 20
@@ -52,6 +52,8 @@ class RecordChange(Generic[T]):
     record: CoordinatorRecord | None
     """None: it stays as it is, and nothing is written."""
     history: Sequence[HistoryRow] = ()
+    audit: Sequence[AuditRow] = ()
+    """What a person had done by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,15 @@ class RecordStore:
         return None if loaded is None else loaded.record
 
     def write(
-        self, pipeline: PipelineId, expected: int, record: CoordinatorRecord, history: Sequence[HistoryRow]
+        self,
+        pipeline: PipelineId,
+        expected: int,
+        record: CoordinatorRecord,
+        history: Sequence[HistoryRow],
+        audit: Sequence[AuditRow] = (),
     ) -> Committed | Overtaken:
-        """Store a record in place of version ``expected``, with rows of its history."""
-        outcome = self.store.compare_and_set(pipeline, expected, record.model_dump_json(), history)
+        """Store a record in place of version ``expected``, with rows of its history and audit."""
+        outcome = self.store.compare_and_set(pipeline, expected, record.model_dump_json(), history, audit)
         return outcome if isinstance(outcome, Committed) else Overtaken(_loaded(outcome.current))
 
     def is_written(self, pipeline: PipelineId, expected: int, record: CoordinatorRecord) -> bool:
@@ -94,7 +101,7 @@ class RecordStore:
             change = decide(loaded)
             if change.record is None:
                 return change.answer, version
-            outcome = self.write(pipeline, version, change.record, change.history)
+            outcome = self.write(pipeline, version, change.record, change.history, change.audit)
             if isinstance(outcome, Committed):
                 return change.answer, outcome.version
         raise Unavailable(

@@ -9,6 +9,7 @@
 | ``files`` | whole-or-nothing file operations, alone and on many files at once |
 | ``retryable_start`` | which failure of a query is cured by starting it again |
 | ``stage_report`` | what the runner tells its host |
+| ``batch_meter`` | rows and rates of a query's batches |
 | ``snapshot/`` | a stage's part of a snapshot: captured, uploaded, read, restored |
 | ``channel/`` | the log between two stages: written, read, restored |
 | ``sink/`` | the port of sinks: prepare, publish, position, roll back |

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.ports import (
+    AuditRow,
     CheckpointStorage,
     Committed,
     Conflict,
@@ -93,13 +94,23 @@ class FaultyStore:
         return _through(self._faults, Call(Operation.LOAD, pipeline), lambda: self.inner.load(pipeline))
 
     def compare_and_set(
-        self, pipeline: PipelineId, expected: int, body: str, history: Sequence[HistoryRow] = ()
+        self,
+        pipeline: PipelineId,
+        expected: int,
+        body: str,
+        history: Sequence[HistoryRow] = (),
+        audit: Sequence[AuditRow] = (),
     ) -> Committed | Conflict:
         """Compare and set through the faults."""
         call = Call(Operation.COMPARE_AND_SET, pipeline)
         return _through(
-            self._faults, call, lambda: self.inner.compare_and_set(pipeline, expected, body, history)
+            self._faults, call, lambda: self.inner.compare_and_set(pipeline, expected, body, history, audit)
         )
+
+    def audited(self, pipeline: PipelineId, *, limit: int) -> list[AuditRow]:
+        """Read the audit through the faults."""
+        call = Call(Operation.HISTORY, pipeline)
+        return _through(self._faults, call, lambda: self.inner.audited(pipeline, limit=limit))
 
     def history(
         self, pipeline: PipelineId, *, limit: int, before: CheckpointId | None = None

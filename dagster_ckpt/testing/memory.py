@@ -16,7 +16,7 @@ from dagster_ckpt.core.paths import checked_relative
 from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
-from dagster_ckpt.ports import Committed, Conflict, HistoryRow, StoredRecord
+from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow, StoredRecord
 
 __all__ = ["MemoryCheckpointStorage", "MemoryCoordinatorStore"]
 
@@ -27,6 +27,7 @@ class MemoryCoordinatorStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._records: dict[PipelineId, StoredRecord] = {}
+        self._audit: list[AuditRow] = []
         self._history: dict[PipelineId, dict[CheckpointId, HistoryRow]] = {}
 
     def load(self, pipeline: PipelineId) -> StoredRecord | None:
@@ -35,7 +36,12 @@ class MemoryCoordinatorStore:
             return self._records.get(pipeline)
 
     def compare_and_set(
-        self, pipeline: PipelineId, expected: int, body: str, history: Sequence[HistoryRow] = ()
+        self,
+        pipeline: PipelineId,
+        expected: int,
+        body: str,
+        history: Sequence[HistoryRow] = (),
+        audit: Sequence[AuditRow] = (),
     ) -> Committed | Conflict:
         """Write ``body`` as version ``expected + 1`` if the stored version is ``expected`` (0: no record)."""
         foreign = [row.pipeline for row in history if row.pipeline != pipeline]
@@ -49,6 +55,7 @@ class MemoryCoordinatorStore:
                 return Conflict(current)
             self._records[pipeline] = StoredRecord(expected + 1, body)
             self._history.setdefault(pipeline, {}).update((row.checkpoint_id, row) for row in history)
+            self._audit += audit
             return Committed(expected + 1)
 
     def history(
@@ -59,6 +66,11 @@ class MemoryCoordinatorStore:
             rows = self._history.get(pipeline, {})
             ids = sorted((n for n in rows if before is None or n < before), reverse=True)
             return [rows[n] for n in ids[: max(limit, 0)]]
+
+    def audited(self, pipeline: PipelineId, *, limit: int) -> list[AuditRow]:
+        """Return at most ``limit`` rows, newest first."""
+        with self._lock:
+            return [row for row in reversed(self._audit) if row.pipeline == pipeline][: max(limit, 0)]
 
     def pipelines(self) -> list[PipelineId]:
         """Return the pipelines that have a record, sorted."""

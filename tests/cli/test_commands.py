@@ -279,3 +279,19 @@ def test_the_page_is_a_file_and_its_links_need_a_location(world: World, run: Pro
     assert "--location" in run("page", "--dagster", "localhost:3000", code=2).stderr
     assert "not both" in run("page", "--serve", "-o", "x", code=2).stderr
     assert "cannot be written" in run("page", "-o", str(tmp_path / "no" / "such"), code=2).stderr
+
+
+def test_the_audit_says_who_had_what_done_and_what_they_were_shown(
+    world: World, run: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.checkpoint(1)
+    world.savepoint(2)
+    assert "nobody has restored" in run("audit").stdout
+    monkeypatch.setenv("LOGNAME", "ann")
+    assert run("dispose", "savepoint-2", "--yes").exit_code == 0
+    [row] = run.json("audit")
+    assert (row["what"], row["key"], row["who"]) == ("disposed", "savepoint-000002", "ann")
+    lines = run("audit").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if "disposed" in line and "savepoint-000002" in line and "ann" in line]
+    assert " files, " in run("audit", "--previews").stdout

@@ -11,7 +11,7 @@ from tests.cli.reference_page import PAGE, commands, page
 from tests.root import ROOT
 
 COMMANDS = [
-    *("list", "history", "top", "page", "show", "verify", "inspect", "diff", "preview"),
+    *("list", "history", "top", "page", "audit", "show", "verify", "inspect", "diff", "preview"),
     *("checkpoint", "savepoint", "restore", "fork"),
     *("dispose", "export", "import", "adopt", "adopt-project"),
     *("clean", "maintain", "doctor", "class-archive"),

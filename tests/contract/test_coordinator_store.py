@@ -12,7 +12,7 @@ import pytest
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown, Unavailable
-from dagster_ckpt.ports import Committed, Conflict, CoordinatorStore, StoredRecord
+from dagster_ckpt.ports import AuditRow, Committed, Conflict, CoordinatorStore, StoredRecord
 from dagster_ckpt.testing.faults import UnreliableStore
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
 from tests.adapters.workers import history_row
@@ -96,6 +96,34 @@ def test_pipelines_do_not_see_each_others_records_or_history(store: CoordinatorS
     assert store.load(PIPELINE) == StoredRecord(1, "mine")
     assert store.history(PIPELINE, limit=9) == [history_row(PIPELINE, 1)]
     assert store.pipelines() == [PIPELINE, OTHER]
+
+
+def deed(number: int, pipeline: PipelineId = PIPELINE) -> AuditRow:
+    return AuditRow(
+        pipeline=pipeline,
+        at=1_800_000_000.25 + number,
+        what="restored",
+        key=f"chk-{number:06d}",
+        uri="s3://b/chk",
+        who="ann",
+        run_id="r",
+        shown="source orders: from 9 back to 7\ntable ü: 3 rows are set aside",
+    )
+
+
+def test_what_people_had_done_is_added_with_the_write_and_comes_newest_first(store: CoordinatorStore) -> None:
+    assert store.audited(PIPELINE, limit=5) == []
+    store.compare_and_set(PIPELINE, 0, "one", (), [deed(1)])
+    store.compare_and_set(PIPELINE, 1, "two", (), [deed(2), deed(3)])
+    assert store.audited(PIPELINE, limit=5) == [deed(3), deed(2), deed(1)]
+    assert store.audited(PIPELINE, limit=1) == [deed(3)]
+    assert store.audited(OTHER, limit=5) == []
+
+
+def test_a_write_that_comes_second_adds_nothing_to_the_audit(store: CoordinatorStore) -> None:
+    store.compare_and_set(PIPELINE, 0, "one")
+    store.compare_and_set(PIPELINE, 0, "late", (), [deed(1)])
+    assert store.audited(PIPELINE, limit=5) == []
 
 
 def test_a_history_row_of_another_pipeline_is_refused(store: CoordinatorStore) -> None:

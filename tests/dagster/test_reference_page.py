@@ -46,6 +46,8 @@ def names() -> set[str]:
             savepoints=SavepointSchedule(cron_schedule="0 3 * * *"),
             max_checkpoint_age=timedelta(hours=1),
             epochs=EpochSchedule(cron="0 * * * *"),
+            verify_every="0 4 * * *",
+            dry_run_every="0 5 * * 0",
             new_files=["/data/*.json"],
         ),
     )

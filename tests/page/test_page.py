@@ -19,6 +19,7 @@ from dagster_ckpt.page import units
 from dagster_ckpt.page.facts import CheckpointPage, Links, page_facts
 from dagster_ckpt.page.html import index_html, page_html
 from dagster_ckpt.page.server import PageServer
+from dagster_ckpt.ports import AuditRow
 from tests.operations.world import SALES, World
 
 
@@ -40,6 +41,27 @@ def world(tmp_path: Path) -> World:
     )
     world.change(pending=(pending,), counts=CountsRecord(total=5, completed=3, failed=1), lease_until=200.0)
     return world
+
+
+def test_what_people_had_done_is_told_with_what_they_were_shown(world: World) -> None:
+    assert "Restored, forked" not in page_html(facts(world))
+    version = world.store.load(SALES)
+    assert version is not None
+    row = AuditRow(
+        pipeline=SALES,
+        at=90.0,
+        what="restored",
+        key="chk-000001",
+        uri="memory://x",
+        who="ann <b>",
+        run_id="0123456789",
+        shown="source orders: from 9 back to 7\ntable <t>: 3 rows are set aside",
+    )
+    world.store.compare_and_set(SALES, version.version, version.body, (), [row])
+    text = page_html(facts(world), links=Links(run=lambda run: f"/runs/{run}"))
+    assert "Restored, forked, disposed of" in text
+    assert 'ann &lt;b&gt; · run <a href="/runs/0123456789">01234567</a>' in text
+    assert "source orders: from 9 back to 7<br>table &lt;t&gt;: 3 rows are set aside" in text
 
 
 def facts(world: World) -> CheckpointPage:

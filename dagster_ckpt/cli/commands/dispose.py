@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from dagster_ckpt.cli.context import Work, command, pipeline_option
+from dagster_ckpt.cli.context import Work, command, pipeline_option, user
 from dagster_ckpt.cli.dagster_partitions import savepoint_removed
 from dagster_ckpt.cli.output import size
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.operations.audit import Operator
 from dagster_ckpt.operations.dispose import dispose_savepoint, plan_disposal
 
 
@@ -25,7 +26,8 @@ def dispose(work: Work, *, savepoint: str, pipeline: str, yes: bool) -> None:
         work.output.say(f"would remove {what}\nrepeat with --yes to do it")
         return
     with work.output.progress(f"removing {plan.key}") as progress:
-        done = dispose_savepoint(work.deployment, plan, progress=progress)
+        operator = Operator(who=user(), shown=(what,))
+        done = dispose_savepoint(work.deployment, plan, progress=progress, operator=operator)
     if plan.is_recorded:
         savepoint_removed(plan.pipeline, plan.key)
     work.output.result({"dry_run": False, "plan": plan, "done": done})

@@ -125,8 +125,15 @@ def _stage_complete(decision: Decision, checkpoint_id: CheckpointId, uid: StageU
     state = decision.state
     progress = state.progress[checkpoint_id]
     acknowledged = sum(stage.is_acknowledged for stage in progress.stages.values())
+    pending = state.record.pending_of(checkpoint_id)
+    part = next((p.snapshot for p in pending.stages if p.uid == uid), None) if pending is not None else None
     told = StageAcknowledged(
-        checkpoint_id=checkpoint_id, uid=uid, acknowledged=acknowledged, expected=len(progress.stages)
+        checkpoint_id=checkpoint_id,
+        uid=uid,
+        acknowledged=acknowledged,
+        expected=len(progress.stages),
+        metrics=SnapshotMetrics() if part is None else part.metrics,
+        after=0.0 if pending is None else max(0.0, now.wall - pending.triggered_at),
     )
     return decision.telling(told).then(finalize_if_complete, checkpoint_id, now)
 

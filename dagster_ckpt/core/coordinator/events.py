@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, SnapshotMetrics
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest
 
@@ -41,6 +41,10 @@ class StageAcknowledged:
     acknowledged: int
     """Stages that have acknowledged so far."""
     expected: int
+    metrics: SnapshotMetrics = SnapshotMetrics()
+    """Of its part; zeros where its subtasks acknowledged one by one."""
+    after: float = 0.0
+    """Seconds since the trigger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,17 @@ from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
+from dagster_ckpt.runtime.record_store import RecordStore
+
+NEWEST_SAVEPOINT = "newest savepoint"
 
 
 class CheckConfig(dg.Config):
     """Config of a check."""
 
     checkpoint: str = "latest"
-    """``latest``, a key such as ``chk-31`` or ``savepoint-7``, or the path or URI of one."""
+    """``latest``, ``newest savepoint`` (where there is none the latest), a key such as ``chk-31`` or ``savepoint-7``,
+    or the path or URI of one."""
 
 
 def target_of(
@@ -26,12 +30,23 @@ def target_of(
 
     Raises Corrupt, Unavailable, InvalidRequest; NotFound for anything but ``latest``.
     """
+    word = wanted.strip().lower().replace("_", " ")
     try:
+        if word == NEWEST_SAVEPOINT:
+            return find_snapshot(resource.deployment(), _newest_savepoint(resource, pipeline), pipeline)
         return find_snapshot(resource.deployment(), wanted, pipeline)
     except NotFound as error:
-        if wanted.strip().lower() != "latest":
+        if word not in ("latest", NEWEST_SAVEPOINT):
             raise
         return dg.AssetCheckResult(passed=True, description=str(error))
+
+
+def _newest_savepoint(resource: CheckpointCoordinatorResource, pipeline: PipelineId) -> str:
+    """Return the key of the newest savepoint; ``latest`` where there is none."""
+    record = RecordStore(resource.store()).record(pipeline)
+    savepoints = () if record is None else record.savepoints
+    newest = max(savepoints, key=lambda s: (s.completed_at, s.checkpoint_id), default=None)
+    return "latest" if newest is None else newest.known.key
 
 
 def report_restorable(

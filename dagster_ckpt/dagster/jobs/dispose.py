@@ -12,8 +12,10 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.asset import checkpoints_partitions
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.names import DISPOSE_OP, dispose_job_name
+from dagster_ckpt.dagster.operator import who_of
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of
 from dagster_ckpt.operations.dispose import Disposed, dispose_savepoint, plan_disposal
+from dagster_ckpt.runtime.audit import Operator
 
 
 class DisposeConfig(dg.Config):
@@ -38,7 +40,10 @@ def build_dispose_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str,
         if config.dry_run:
             context.log.info(f"would remove {plan.key} at {plan.location.uri}: {files}")
             return
-        done = dispose_savepoint(deployment, plan)
+        operator = Operator(
+            who=who_of(context.run.tags), shown=(f"{plan.key} at {plan.location.uri}: {files}",)
+        )
+        done = dispose_savepoint(deployment, plan, operator=operator, run_id=context.run_id)
         forget_partition(context.instance, pipeline, done)
         context.log.info(f"removed {done.key} at {done.uri}: {files}")
 

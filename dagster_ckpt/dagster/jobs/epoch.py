@@ -96,7 +96,7 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
                 return
             attempt = turn.take(
                 lambda admit: PipelineAttempt.of(
-                    context, pipeline, options, settings, admit=gate.guarding(admit)
+                    context, pipeline, options, settings, admit=gate.guarding(admit), operator=gate.operator
                 )
             )
             if isinstance(attempt, Skipped):

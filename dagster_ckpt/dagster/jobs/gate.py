@@ -24,12 +24,14 @@ from dagster_ckpt.dagster.names import (
     ROOT_RUN_TAG,
     SKIPPED_TAG,
 )
+from dagster_ckpt.dagster.operator import who_of
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview
 from dagster_ckpt.page.units import ago, size
 from dagster_ckpt.runtime.attempt_setup import Admit
+from dagster_ckpt.runtime.audit import Operator
 from dagster_ckpt.runtime.record_store import RecordStore
 
 
@@ -51,6 +53,8 @@ class RestoreGate:
     options: RestoreOptions
     approved: str = ""
     kind: str = field(init=False)
+    shown: tuple[str, ...] = ()
+    """What was said of the restore before it, line by line."""
 
     def __post_init__(self) -> None:
         self.kind = self.context.run.tags.get(JOB_TAG, "")
@@ -81,6 +85,11 @@ class RestoreGate:
             self._refuse_outdated(record)
 
         return guarded
+
+    @property
+    def operator(self) -> Operator:
+        """Who has this restored, and what they were shown; asked after ``is_open``."""
+        return Operator(who=who_of(self.context.run.tags), shown=self.shown)
 
     def _refuse_outdated(self, record: CoordinatorRecord) -> None:
         """Raise InvalidRequest where something has happened since the preview, but for an earlier try of this run."""
@@ -157,11 +166,16 @@ class RestoreGate:
             return  # the restore itself says why
         metadata = snapshot.stored.metadata
         called = f" ({metadata.name})" if metadata.name else ""
-        self.context.log.info(
-            f"restoring {snapshot.key}{called}, completed {ago(time.time() - metadata.completed_at)}, "
-            f"{size(found.bytes)} of state, from {found.uri}"
+        self.shown = (
+            (
+                f"restoring {snapshot.key}{called}, completed {ago(time.time() - metadata.completed_at)}, "
+                f"{size(found.bytes)} of state, from {found.uri}"
+            ),
+            *(["as previewed and approved"] if self.approved else []),
+            *lines_of(found),
+            *found.warnings,
         )
-        for line in lines_of(found):
+        for line in self.shown:
             self.context.log.info(line)
 
 

@@ -13,6 +13,7 @@ from dagster_ckpt.dagster.jobs.dispose import forget_partition
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.operations.dispose import Disposed, dispose_savepoint, plan_disposal
+from dagster_ckpt.runtime.audit import Operator
 from dagster_ckpt.runtime.record_store import RecordStore
 
 SCHEDULE_LABEL = "schedule"
@@ -49,7 +50,9 @@ def dispose_expired(
     for entry in expired:
         try:
             plan = plan_disposal(deployment, entry.location.uri, pipeline.name)
-            done = dispose_savepoint(deployment, plan)
+            done = dispose_savepoint(
+                deployment, plan, operator=Operator(who=f"schedule {entry.trigger.labels[SCHEDULE_LABEL]}")
+            )
         except CheckpointError as error:
             tell(f"{entry.known.key} is outside the schedule's bounds and was not removed: {error}")
             continue

@@ -17,6 +17,7 @@ from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
+from dagster_ckpt.dagster.lines import on_stderr
 from dagster_ckpt.dagster.names import (
     COMPUTE_KIND_TAG,
     CONCURRENCY_TAG,
@@ -118,7 +119,9 @@ def build_streaming_job(
             page=coordinator_of(context, pipeline.name).page_of(pipeline.name),
             report=ReportPolicy.of(config.report or report),
         )
-        end = turn.take(lambda admit: _stream(context, pipeline, config, gate.guarding(admit), told))
+        end = turn.take(
+            lambda admit: _stream(context, pipeline, config, gate, gate.guarding(admit), told=told)
+        )
         if not isinstance(end, Skipped):
             _report(context, end)
 
@@ -142,7 +145,9 @@ def _stream(
     context: dg.OpExecutionContext,
     pipeline: CheckpointedPipeline,
     config: StreamConfig,
+    gate: RestoreGate,
     admit: Admit,
+    *,
     told: DagsterEvents,
 ) -> ServiceEnd:
     resource = coordinator_of(context, pipeline.name)
@@ -164,6 +169,7 @@ def _stream(
         root=context.run.tags.get(ROOT_RUN_TAG, context.run_id),
         reporter=events,
         restore=config.options(),
+        operator=gate.operator,
         listeners=[events],
         tell_tables=events.table_changed,
         strategy=config.strategy(),
@@ -175,12 +181,15 @@ def _stream(
         hook_resources=resources_of(context, pipeline.name),
         library_version=__version__,
         admit=admit,
-        watch=ProgressWatch(tell=events.progress, tell_every=config.progress_interval),
+        watch=ProgressWatch(
+            tell=events.progress, tell_every=config.progress_interval, look_on=events.look_on
+        ),
     )
     told.unpublished = lambda: service.unpublished
     told.history = lambda: () if service.coordinator is None else recent_checkpoints(service.coordinator)
     try:
-        end = service.run()
+        with on_stderr():
+            end = service.run()
     finally:
         events.close()
     late = not_published(service.unpublished)

@@ -134,6 +134,7 @@ class Attempt(Generic[G]):
                 root=setup.root,
                 ownership=options.ownership,
                 restore=setup.restore,
+                operator=setup.operator,
                 purpose=RestorePurpose.FORK if setup.restore.fork else RestorePurpose.IN_PLACE,
                 listeners=[*setup.listeners, *groups],
                 hooks=hooks,

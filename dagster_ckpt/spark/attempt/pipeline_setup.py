@@ -11,6 +11,7 @@ from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import Admit, Listener, admit_anyone
+from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.spark.attempt.chain_plans import Choose, choose_chains
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
@@ -40,6 +41,8 @@ class PipelineSetup:
     """First run of a chain of re-executions: what an earlier try completed beats the restore point of them all."""
     reporter: Reporter
     restore: RestoreOptions = RestoreOptions()
+    operator: Operator = NOBODY
+    """Who chose what to restore, and what they were shown."""
     listeners: Sequence[Listener] = ()
     clock: Clock = field(default_factory=SystemClock)
     library_version: str = ""

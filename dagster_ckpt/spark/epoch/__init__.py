@@ -4,5 +4,6 @@
 |---|---|
 | ``attempt`` | an attempt: opened, its stages run, its checkpoint reported, left in order |
 | ``run`` | the run: stage by stage, the barrier follows |
+| ``waiting`` | waits for a query and says how far it is |
 | ``gateway`` | how the coordinator reaches its stages |
 """

@@ -25,6 +25,7 @@ from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_
 from dagster_ckpt.spark.channel.log import Outdated
 from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
 from dagster_ckpt.spark.directories import AttemptDirectory, RunProgress
+from dagster_ckpt.spark.epoch.waiting import wait_for
 from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_start
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
@@ -221,7 +222,7 @@ class EpochRun:
             running = query.start(self.session(), available_now=True)
             ran.append(running)
             try:
-                running.awaitTermination()
+                wait_for(running, self._chain(query.uid) or query.uid, self.reporter)
                 return ran
             except Exception as error:
                 told = query.understood(error)

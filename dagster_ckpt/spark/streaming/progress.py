@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from dagster_ckpt.core.ids import StageUid
 
@@ -34,6 +33,8 @@ class StageProgress:
     last_batch_ms: float = 0.0
     blocked: Mapping[str, float] = field(default_factory=dict)
     """Inputs that stand on a barrier, and for how long."""
+    inputs: tuple[str, ...] = ()
+    """Stages it reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,34 @@ class StreamProgress:
         """Return it for programs."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
+    def line(self) -> str:
+        """Return it as one line of a log."""
+        rate, rows = sum(s.rows_per_second for s in self.stages), sum(s.rows for s in self.stages)
+        backlog = sum(s.backlog for s in self.stages)
+        slowest = max(self.stages, key=lambda s: s.last_batch_ms, default=None)
+        stages = f"{len(self.stages)} stage{'' if len(self.stages) == 1 else 's'}"
+        failed = f", {self.failed:,} failed" if self.failed else ""
+        said = [
+            f"{stages}, {rate:,.0f} rows/s, {rows:,} rows in all",
+            f"{backlog:,} entries waiting" if backlog else "",
+            f"slowest batch {slowest.last_batch_ms:,.0f} ms ({slowest.uid})" if slowest and rows else "",
+            f"{self.completed:,} checkpoints completed{failed}",
+            *self.lines(),
+        ]
+        return "; ".join(filter(None, said))
+
+    def hanging(self, *, after: float) -> list[str]:
+        """Return a sentence per checkpoint that has waited so many seconds: which stage waits for which input."""
+        told = []
+        for pending in self.pending:
+            late = [stage for stage in self.stages if stage.uid in pending.outstanding]
+            why = [waits for stage in late if (waits := _waits(stage, pending.outstanding))]
+            if pending.age >= after and why:
+                told.append(
+                    f"checkpoint {pending.checkpoint_id} has waited {pending.age:.0f} s: {'; '.join(why)}"
+                )
+        return told
+
     def is_quiet_since(self, before: StreamProgress) -> bool:
         """Return whether nobody misses anything who has seen ``before``: no rows, failures, restarts or long waits."""
         return _standing(self) == _standing(before) and all(p.age < LONG_PENDING for p in self.pending)
@@ -86,6 +115,18 @@ class StreamProgress:
         ]
 
 
+def _waits(stage: StageProgress, outstanding: Sequence[str]) -> str:
+    """Return what a stage waits for that has not acknowledged; empty: for one that is before it."""
+    missing = [uid for uid in stage.inputs if uid not in stage.blocked]
+    if stage.blocked and missing:
+        held = ", ".join(f"{uid} since {seconds:.0f} s" for uid, seconds in stage.blocked.items())
+        return f"{stage.uid} waits for the barrier of {', '.join(missing)} and holds {held}"
+    if any(uid in outstanding for uid in stage.inputs):
+        return ""
+    batch = "its first batch" if stage.batch_id is None else f"the batch after {stage.batch_id}"
+    return f"{stage.uid} has not acknowledged: it works on {batch} or stores its part"
+
+
 def _standing(seen: StreamProgress) -> tuple[object, ...]:
     stages = tuple((s.uid, s.status, s.rows, s.backlog) for s in seen.stages)
     return stages, seen.failed, seen.restarts
@@ -93,32 +134,3 @@ def _standing(seen: StreamProgress) -> tuple[object, ...]:
 
 def _blocked(blocked: Mapping[str, float]) -> str:
     return ", ".join(f"{uid} for {seconds:.1f} s" for uid, seconds in blocked.items()) or "-"
-
-
-@dataclass(slots=True)
-class BatchMeter:
-    """Adds up what Spark reports of one query's batches."""
-
-    rows: int = 0
-    last_batch: int = -1
-    last_batch_ms: float = 0.0
-    _rows_before: int = 0
-    _busy_ms: float = 0.0
-
-    def take(self, recent: Sequence[Mapping[str, Any]]) -> None:
-        """Count the batches that were not counted yet."""
-        for progress in recent:
-            if progress["batchId"] <= self.last_batch:
-                continue
-            duration = float(progress.get("durationMs", {}).get("triggerExecution", 0.0))
-            self.last_batch = progress["batchId"]
-            self.last_batch_ms = duration
-            self.rows += int(progress.get("numInputRows") or 0)
-            self._busy_ms += duration
-
-    def rates(self, seconds: float) -> tuple[float, float]:
-        """Return (rows per second, busy share) since the last call, ``seconds`` ago."""
-        rate = (self.rows - self._rows_before) / seconds if seconds > 0 else 0.0
-        busy = min(1.0, self._busy_ms / 1e3 / seconds) if seconds > 0 else 0.0
-        self._rows_before, self._busy_ms = self.rows, 0.0
-        return rate, busy

@@ -17,6 +17,7 @@ from dagster_ckpt.core.subtask.effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.attempt.source_batch import read_source_batch
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
+from dagster_ckpt.spark.batch_meter import BatchMeter
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches, names_of_inputs
@@ -24,7 +25,6 @@ from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, StoppedAtBatchBoundary
 from dagster_ckpt.spark.streaming.input_channel import InputChannel
-from dagster_ckpt.spark.streaming.progress import BatchMeter
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
 

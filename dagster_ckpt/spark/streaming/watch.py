@@ -37,8 +37,11 @@ class ProgressWatch:
         *,
         tell: Callable[[StreamProgress, Sequence[CheckpointStatistics]], None] = lambda *_: None,
         tell_every: float = 30.0,
+        look_on: Callable[[StreamProgress], None] = lambda _: None,
     ) -> None:
+        """``look_on`` is called with every look."""
         self._tell = tell
+        self._look_on = look_on
         self._tell_every = tell_every
         self._looked_at = time.monotonic()
         self._told_at = time.monotonic()
@@ -53,6 +56,7 @@ class ProgressWatch:
         self.latest = seen = look(run, seconds=seconds, restarts=restarts)
         with suppress(OSError):
             replace_whole(run.attempt.root / PROGRESS_FILE, seen.to_json().encode())
+        self._look_on(seen)
         if self._tell_every and now - self._told_at >= self._tell_every:
             self._told_at = now
             self._tell(seen, recent_checkpoints(run.coordinator))
@@ -85,6 +89,7 @@ def _stage(stage: RunningStage, seconds: float, now: float) -> StageProgress:
         backlog=sum(channel.backlog for channel in worker.inputs.values()),
         busy=busy,
         last_batch_ms=stage.meter.last_batch_ms,
+        inputs=tuple(map(str, worker.inputs)),
         blocked={str(uid): now - since for uid, since in dict(worker.blocked_since).items()},
     )
 

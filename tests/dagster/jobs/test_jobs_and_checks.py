@@ -65,8 +65,14 @@ def test_the_restore_job_runs_from_the_partition_chosen(lab: Lab, feed: Feed) ->
     assert lab.run(pipeline).success
 
     job = definitions(lab, pipeline).resolve_job_def("shop_restore")
-    result = job.execute_in_process(instance=lab.instance, partition_key="chk-000001", raise_on_error=False)
+    result = job.execute_in_process(
+        instance=lab.instance, partition_key="chk-000001", raise_on_error=False, tags={"user": "ann"}
+    )
     assert result.success, failure_text(result)
+    [deed] = lab.audited(pipeline)
+    assert (deed.what, deed.key, deed.who, deed.run_id) == ("restored", "chk-000001", "ann", result.run_id)
+    assert deed.shown.startswith("restoring chk-000001, completed ")
+    assert "1 rows are set aside" in deed.shown
     assert result.dagster_run.tags[RESTORE_TAG] == "chk-000001"
     assert result.dagster_run.tags["dagster_ckpt/pipeline"] == "shop"
     assert lab.record(pipeline).restored_id == 1

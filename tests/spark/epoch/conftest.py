@@ -24,6 +24,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.paths import metadata as metadata_key
+from dagster_ckpt.ports import AuditRow
 from tests.records import find_record, stored_record
 from tests.spark.epoch.small_pipeline import Feed
 
@@ -116,6 +117,10 @@ class Lab:
 
     def partitions(self, pipeline: CheckpointedPipeline) -> list[str]:
         return sorted(self.instance.get_dynamic_partitions(f"{pipeline.name}/checkpoints"))
+
+    def audited(self, pipeline: CheckpointedPipeline) -> list[AuditRow]:
+        with closing(self.coordinator.model_copy().store()) as store:
+            return store.audited(pipeline.name, limit=10)
 
     def materializations(self, pipeline: CheckpointedPipeline) -> list[dg.AssetMaterialization]:
         """Newest first."""

@@ -1,0 +1,41 @@
+"""audit: who restored, forked and disposed of what."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.output import moment
+from dagster_ckpt.operations.audit import AuditRow, audit_of
+from dagster_ckpt.page.units import ago
+
+
+@command("audit")
+@pipeline_option
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("--previews", is_flag=True, help="With what was shown before each.")
+def audit(work: Work, *, pipeline: str, limit: int, previews: bool) -> ExitCode:
+    """Show who restored, forked and disposed of what, newest first."""
+    found = audit_of(work.deployment, work.pipeline(pipeline), limit=limit)
+    work.output.result(found)
+    if not found:
+        work.output.say("nobody has restored, forked or disposed of anything")
+        return ExitCode.FINE
+    if not previews:
+        now = time.time()
+        rows = [(ago(max(0.0, now - row.at)), row.what, row.key, _who(row)) for row in found]
+        work.output.list("", ("when", "what", "snapshot", "who"), rows)
+        return ExitCode.FINE
+    for row in found:
+        work.output.say(f"{moment(row.at)}  {row.what} {row.key}  {_who(row)}\n  {row.uri}")
+        for line in row.shown.splitlines():
+            work.output.say(f"  | {line}")
+    return ExitCode.FINE
+
+
+def _who(row: AuditRow) -> str:
+    """Return who it was, and the run, in a cell."""
+    run = f"run {row.run_id[:8]}" if row.run_id else ""
+    return ", ".join(one for one in (row.who, run) if one) or "-"

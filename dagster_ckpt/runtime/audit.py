@@ -1,0 +1,59 @@
+"""Audit: who restored, forked and disposed of what, written with the change that made it true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.paths import snapshot_key
+from dagster_ckpt.core.restore.decision import Restore, RestoreDecision
+from dagster_ckpt.ports import AuditRow
+
+MOST_SHOWN = 8000
+"""Characters of a preview that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """Whoever has something done, and what they were shown before."""
+
+    who: str = ""
+    shown: Sequence[str] = ()
+    """The preview, line by line."""
+
+    @property
+    def text(self) -> str:
+        """The preview as it is kept."""
+        whole = "\n".join(self.shown)
+        return whole if len(whole) <= MOST_SHOWN else f"{whole[:MOST_SHOWN]}…"
+
+
+NOBODY = Operator()
+
+
+def restored_by(
+    operator: Operator,
+    restored: RestoreDecision,
+    options: RestoreOptions,
+    *,
+    pipeline: PipelineId,
+    run_id: str,
+    now: float,
+) -> list[AuditRow]:
+    """Return the row of a restore that a person chose; none where a run went on from the latest by itself."""
+    if not isinstance(restored, Restore) or options.restore_from.strip().lower() == "latest":
+        return []
+    metadata = restored.metadata
+    row = AuditRow(
+        pipeline=pipeline,
+        at=now,
+        what="forked" if options.fork else "restored",
+        key=snapshot_key(metadata.kind, metadata.checkpoint_id),
+        uri=restored.location.uri,
+        who=operator.who,
+        run_id=run_id,
+        shown=operator.text,
+    )
+    return [row]
