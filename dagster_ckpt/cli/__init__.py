@@ -5,6 +5,7 @@
 | ``app`` | the program, and what its exit codes mean |
 | ``commands/`` | one file per command, by its name |
 | ``context`` | what every command has: locations, ``--json``, errors turned into exit codes |
+| ``completion`` | pipelines and snapshots, as a shell completes them |
 | ``locations`` | where a deployment is, from options and environment |
 | ``output`` | tables, JSON, progress bars |
 | ``json_output`` | results as JSON values |

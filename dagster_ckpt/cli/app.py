@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -30,6 +33,31 @@ class _OnDemand(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the help page."""
         return list(_COMMANDS)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the program; wrong usage is JSON, too, where that is asked for."""
+        given = [str(word) for word in (extra.get("args") or (args[0] if args else None) or sys.argv[1:])]
+        if "--json" not in given or not extra.get("standalone_mode", True):
+            return super().main(*args, **extra)
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except click.UsageError as error:
+            told = {"error": {"kind": "usage", "message": error.format_message()}}
+            click.echo(json.dumps(told, ensure_ascii=False))
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command. Raises UsageError with the nearest there is."""
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            ctx.fail(f"No such command '{args[0]}'.{hint}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command; None where there is none of that name."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from dagster_ckpt.cli.completion import pipelines_known
 from dagster_ckpt.cli.locations import Locations, StoreExpectation
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
@@ -192,7 +193,12 @@ def user() -> str:
 def pipeline_option(function: Any) -> Any:
     """Add ``--pipeline``."""
     return click.option(
-        "-p", "--pipeline", default="", metavar="NAME", help="Pipeline; needed where the store has several."
+        "-p",
+        "--pipeline",
+        default="",
+        metavar="NAME",
+        help="Pipeline; needed where the store has several.",
+        shell_complete=pipelines_known,
     )(function)
 
 

@@ -179,11 +179,15 @@ def _in_process(
         else dg.DagsterInstance.ephemeral() as instance
     ):
         result = found.execute_in_process(
-            run_config=dict(run_config), instance=instance, tags=dict(tags), raise_on_error=False
+            run_config={**_FEW_LINES, **run_config}, instance=instance, tags=dict(tags), raise_on_error=False
         )
         failures = tuple(_failures(result))
         status = "SUCCESS" if result.success else "FAILURE"
         return Launched(run_id=result.run_id, job=job, status=status, where="this process", failures=failures)
+
+
+_FEW_LINES = {"loggers": {"console": {"config": {"log_level": "INFO"}}}}
+"""Dagster's own events are lines of level DEBUG on the console: forty around the two that matter."""
 
 
 def _failures(result: Any) -> list[str]:

@@ -30,7 +30,7 @@ def spark_options(function: Any) -> Any:
     function = click.option(
         "--conf", multiple=True, metavar="NAME=VALUE", help="Spark setting; may be repeated."
     )(function)
-    return click.option("--master", default="local[2]", show_default=True, help="Spark master.")(function)
+    return click.option("--master", default="local[*]", show_default=True, help="Spark master.")(function)
 
 
 @contextmanager

@@ -29,7 +29,8 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     """
 
     master: str = Field(
-        default="local[2,3]", description="Spark master; local[N,3] retries a failed task twice."
+        default="local[*,3]",
+        description="Spark master; local[*,3] is all cores, and retries a failed task twice.",
     )
     app_name: str = Field(default="dagster_ckpt", description="Name shown in Spark's UI.")
     conf: dict[str, str] = Field(

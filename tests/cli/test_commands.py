@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
+from dagster_ckpt.cli.app import main
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import PipelineId
 from tests.cli.conftest import Program
@@ -295,3 +297,30 @@ def test_the_audit_says_who_had_what_done_and_what_they_were_shown(
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if "disposed" in line and "savepoint-000002" in line and "ann" in line]
     assert " files, " in run("audit", "--previews").stdout
+
+
+def completed(words: list[str], incomplete: str, base: Path) -> list[str]:
+    complete = ShellComplete(main, {}, "dagster-ckpt", "_DAGSTER_CKPT_COMPLETE")
+    return [item.value for item in complete.get_completions([*words, "--base", str(base)], incomplete)]
+
+
+def test_a_shell_completes_pipelines_and_snapshots(
+    world: World, run: Program, base: Path, tmp_path: Path
+) -> None:
+    world.checkpoint(1)
+    world.savepoint(2)
+    assert completed(["show"], "", base) == ["latest", "savepoint-000002", "chk-000001"]
+    assert completed(["show"], "sa", base) == ["savepoint-000002"]
+    assert completed(["list", "-p"], "s", base) == []
+    complete = ShellComplete(main, {}, "dagster-ckpt", "_DAGSTER_CKPT_COMPLETE")
+    named = complete.get_completions(["list", "--base", str(base), "-p"], "s")
+    assert [item.value for item in named] == ["sales"]
+    assert completed(["show"], "", tmp_path / "nowhere") == []
+
+
+def test_wrong_usage_is_json_where_that_is_asked_for_and_names_the_nearest_command(run: Program) -> None:
+    told = json.loads(run.bare("lst", "--json", code=2).stdout)
+    assert told == {"error": {"kind": "usage", "message": "No such command 'lst'. Did you mean 'list'?"}}
+    assert "Did you mean 'list'?" in run.bare("lst", code=2).output
+    assert json.loads(run.bare("show", "--json", code=2).stdout)["error"]["kind"] == "usage"
+    assert json.loads(run.bare("list", "--limit", "x", "--json", code=2).stdout)["error"]["kind"] == "usage"

@@ -24,12 +24,12 @@ def _three(world: World, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_show_tells_offsets_of_partitions_and_with_the_code_lag_and_horizon(run: Program) -> None:
     text = run("show", "savepoint-2").stdout
     assert "0: 2 partitions" in " ".join(text.split())
-    assert [line.split() for line in text.splitlines() if line.startswith("orders  ")] == [
+    assert [line.split() for line in text.splitlines() if line.startswith("orders  orders")] == [
         ["orders", "orders", "0", "10", "-", "-"],
         ["orders", "orders", "1", "9", "-", "-"],
     ]
     text = run("show", "savepoint-2", *CODE).stdout
-    assert [line.split() for line in text.splitlines() if line.startswith("orders  ")] == [
+    assert [line.split() for line in text.splitlines() if line.startswith("orders  orders")] == [
         ["orders", "orders", "0", "10", "12", "2"],
         ["orders", "orders", "1", "9", "9", "0"],
     ]

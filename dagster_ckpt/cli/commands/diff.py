@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import click
 
+from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.cli.output import Output, size
 from dagster_ckpt.cli.spark_session import spark_options, started
@@ -23,8 +24,8 @@ class _Compared:
 
 
 @command("diff")
-@click.argument("before")
-@click.argument("after")
+@click.argument("before", shell_complete=snapshots_known)
+@click.argument("after", shell_complete=snapshots_known)
 @pipeline_option
 @click.option("--keys", is_flag=True, help="Compare the keys of state too (starts Spark).")
 @click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Work, command, pipeline_option, user
 from dagster_ckpt.cli.dagster_partitions import savepoint_removed
 from dagster_ckpt.cli.output import size
@@ -13,7 +14,7 @@ from dagster_ckpt.operations.dispose import dispose_savepoint, plan_disposal
 
 
 @command("dispose")
-@click.argument("savepoint")
+@click.argument("savepoint", shell_complete=snapshots_known)
 @pipeline_option
 @click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
 def dispose(work: Work, *, savepoint: str, pipeline: str, yes: bool) -> None:

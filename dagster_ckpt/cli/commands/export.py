@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Work, command, label_option, pipeline_option
 from dagster_ckpt.cli.output import size
 from dagster_ckpt.core.ids import pipeline_id
@@ -13,7 +14,7 @@ from dagster_ckpt.operations.export import CopyChanges, export_snapshot
 
 
 @command("export")
-@click.argument("snapshot")
+@click.argument("snapshot", shell_complete=snapshots_known)
 @click.argument("target")
 @pipeline_option
 @label_option

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from dagster_ckpt.cli.commands.restore import is_possible, restore_options, start
+from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import ExitCode, Work, command
 from dagster_ckpt.cli.launch import LaunchTarget, launch_options
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
@@ -14,7 +15,7 @@ from dagster_ckpt.operations.catalog import find_snapshot
 
 @command("fork")
 @click.argument("new_pipeline")
-@click.argument("snapshot")
+@click.argument("snapshot", shell_complete=snapshots_known)
 @click.option("--of", "origin", default="", metavar="NAME", help="Pipeline whose snapshot it is.")
 @restore_options
 @launch_options

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Work, command, pipeline_option
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.ids import pipeline_id
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @command("inspect")
-@click.argument("snapshot")
+@click.argument("snapshot", shell_complete=snapshots_known)
 @click.argument("stage")
 @click.argument("table", default="")
 @pipeline_option

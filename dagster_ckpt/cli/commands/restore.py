@@ -8,6 +8,7 @@ import click
 
 from dagster_ckpt.cli.code_location import declared_in
 from dagster_ckpt.cli.commands.preview import show_preview
+from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
@@ -38,7 +39,7 @@ def restore_options(function: Any) -> Any:
 
 
 @command("restore")
-@click.argument("snapshot")
+@click.argument("snapshot", shell_complete=snapshots_known)
 @pipeline_option
 @click.option("--keep-rows", is_flag=True, help="Leave rows in tables that came after the restore point.")
 @restore_options

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in
+from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Work, command, pipeline_option
 from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.cli.output import Output, moment, size
@@ -34,7 +35,7 @@ class _Shown:
 
 
 @command("show")
-@click.argument("snapshot")
+@click.argument("snapshot", shell_complete=snapshots_known)
 @pipeline_option
 @code_options
 def show(work: Work, *, snapshot: str, pipeline: str, code: CodeOptions) -> None:
@@ -111,19 +112,23 @@ def _show_snapshot(
     }.items():
         if text:
             output.say(f"  {name}: {text}")
-    columns = ("stage", "batch>", "offsets", "parts>", "size>", "new>", "files>", "state", "table")
+    columns = ("stage", "batch>", "parts>", "size>", "new>", "files>", "offsets")
     rows = [
         (
             s.uid,
-            s.batch_id,
-            ", ".join(f"{source}: {_brief(offset)}" for source, offset in s.offsets.items()) or "-",
-            s.parallelism,
+            "-" if s.batch_id is None else str(s.batch_id),
+            str(s.parallelism),
             size(s.metrics.bytes_full),
             size(s.metrics.bytes_new),
-            s.metrics.files_full,
-            ", ".join(f"{t.name} ({t.operator_name})" for t in state.get(s.uid, ())) or "-",
-            s.table.uri if s.table else "-",
+            str(s.metrics.files_full),
+            ", ".join(f"{source}: {_brief(offset)}" for source, offset in s.offsets.items()) or "-",
         )
         for s in metadata.stages
     ]
-    output.table("", columns, rows)
+    output.list("", columns, rows)
+    for s in metadata.stages:
+        tables = ", ".join(f"{t.name} ({t.operator_name})" for t in state.get(s.uid, ()) if t.operator_name)
+        if tables:
+            output.say(f"state of {s.uid}: {tables}")
+        if s.table is not None:
+            output.say(f"table of {s.uid}: {s.table.uri}")

@@ -107,7 +107,7 @@ class RestartAttributes(Attributes):
 class SparkAttributes(Attributes):
     """The Spark session of a run."""
 
-    master: str = Field(default="local[2,3]", description="Spark master.")
+    master: str = Field(default="local[*,3]", description="Spark master.")
     conf: dict[str, Secret] = Field(
         default_factory=dict, description="Spark settings; a secret as {env: NAME}."
     )

@@ -18,6 +18,7 @@ from dagster_ckpt.core.supervision.alarms import (
     AlarmPolicy,
     AlarmState,
     OpenEpisodes,
+    age_of,
     judge_alarms,
 )
 from dagster_ckpt.dagster.alarm_facts import alarm_facts
@@ -50,6 +51,8 @@ class AlarmCursor(Cursor):
 
     failures: int | None = None
     age: int | None = None
+    young: bool | None = None
+    """What the check of the age says; None: nothing yet."""
 
 
 def build_failure_alarm(
@@ -99,7 +102,14 @@ def failure_alarm_tick(
             context.log.warning(alarm.sentence)
             if notify is not None:
                 notify(_message(pipeline.name, alarm, resource.ui_base_url))
-        return _result(pipeline.name, decision.announce, decision.open, facts, resource.ui_base_url)
+        young = _is_young(policy, facts, cursor)
+        result = _result(
+            pipeline.name, decision.announce, decision.open, facts, resource.ui_base_url, young=young
+        )
+        if young is None or young == cursor.young or any(a.kind is AlarmKind.AGE for a in decision.announce):
+            return result
+        evaluation = _age_evaluation(pipeline.name, policy, facts, passed=young)
+        return dg.SensorResult(asset_events=[*result.asset_events, evaluation], cursor=result.cursor)
 
     return tick
 
@@ -120,6 +130,8 @@ def _result(
     told: OpenEpisodes,
     facts: AlarmFacts,
     ui_base_url: str,
+    *,
+    young: bool | None,
 ) -> dg.SensorResult:
     events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
     for alarm in announced:
@@ -135,7 +147,30 @@ def _result(
     return dg.SensorResult(
         asset_events=events,
         skip_reason=None if events else dg.SkipReason(quiet),
-        cursor=AlarmCursor(failures=told.failures, age=told.age).model_dump_json(),
+        cursor=AlarmCursor(failures=told.failures, age=told.age, young=young).model_dump_json(),
+    )
+
+
+def _is_young(policy: AlarmPolicy, facts: AlarmFacts, cursor: AlarmCursor) -> bool | None:
+    """Return what the check of the age should say; None: there is no bound, or nothing to compare yet."""
+    age = age_of(facts)
+    return cursor.young if policy.max_age is None or age is None else age <= policy.max_age
+
+
+def _age_evaluation(
+    pipeline: PipelineId, policy: AlarmPolicy, facts: AlarmFacts, *, passed: bool
+) -> dg.AssetCheckEvaluation:
+    """Return the check's result: Dagster shows one that nobody has evaluated as if nobody looked."""
+    return dg.AssetCheckEvaluation(
+        asset_key=checkpoints_asset_key(pipeline),
+        check_name=AGE_CHECK,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={
+            "age_s": round(age_of(facts) or 0.0, 1),
+            "max_age_s": policy.max_age or 0.0,
+            "latest_completed": facts.streak.completed_id,
+        },
     )
 
 

@@ -17,7 +17,7 @@ from dagster_ckpt.dagster.alarm_facts import alarm_facts
 from dagster_ckpt.dagster.checks.age import age_result
 from dagster_ckpt.dagster.checks.succeeded import succeeded_result
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
-from tests.dagster.conftest import Site
+from tests.dagster.conftest import AGO, Site, Tick
 from tests.spark.epoch.small_pipeline import shop
 
 ALARM = "shop_failure_alarm"
@@ -144,3 +144,20 @@ def test_the_age_check_compares_with_its_bound(alarmed: Site) -> None:
     assert old.metadata["age_s"].value == 100.0
     assert age_result(facts, max_age=None).passed
     assert age_result(None, max_age=timedelta(seconds=1)).passed
+
+
+def test_the_age_check_is_evaluated_when_its_answer_changes_and_not_at_every_tick(alarmed: Site) -> None:
+    """Dagster shows a check that nobody evaluates as *Not Evaluated*, though a maximum is set."""
+    bound = replace(alarmed, options=PipelineOptions(max_checkpoint_age=timedelta(seconds=AGO + 600)))
+    attempt = bound.attempt(bound.start_run())
+    attempt.completed_checkpoint()
+    first = bound.tick(ALARM)
+    again = bound.tick(ALARM, first.cursor)
+    late = replace(alarmed, options=PipelineOptions(max_checkpoint_age=timedelta(seconds=AGO / 2)))
+    old = late.tick(ALARM, again.cursor)
+
+    def evaluated(tick: Tick) -> list[bool]:
+        found = [e for e in tick.events if isinstance(e, dg.AssetCheckEvaluation)]
+        return [e.passed for e in found if e.check_name == "checkpoint_age"]
+
+    assert [evaluated(tick) for tick in (first, again, old)] == [[True], [], [False]]
