@@ -46,6 +46,11 @@ def changes(flow: FlowElement, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     keys, columns = key_names(flow, rows), _columns(flow, rows)
+    ours = next((name for name in rows.columns if name.lower() in (ROW, ORDER, DELETED)), None)
+    if ours is not None:
+        raise InvalidRequest(
+            f"{flow.title}: its source has a column {ours!r}, a name that is used here: rename it"
+        )
     lost = [key for key in keys if key not in columns]
     if lost:
         raise InvalidRequest(f"{flow.title}: its key {lost[0]!r} is not among the columns of its table")

@@ -52,8 +52,24 @@ Read = Callable[[str, bool, Mapping[Key, Evaluated]], "DataFrame"]
 
 
 def known_elements(spec: ProjectSpec, spark: SparkSession, elements: Elements) -> Elements:
-    """Return ``elements`` with everything the project defines; no function is called."""
-    load_elements(spec, spark, elements, lambda flow: None)
+    """Return ``elements`` with everything the project defines; no function is called.
+
+    Raises InvalidRequest where a dataset is read outside of a function: Spark looks it up when it is used, a classic
+    session looks into its catalog at once, and might find an old table of that name.
+    """
+    read: list[str] = []
+
+    def note(text: str, streaming: bool) -> None:
+        read.append(text)
+
+    with answering(note):
+        load_elements(spec, spark, elements, lambda flow: None)
+    for text in read:
+        found = elements.namespace.find(text, elements.outputs)
+        if found is not None:
+            raise InvalidRequest(
+                f"{elements.outputs[found].title} is read where its file is imported: read it in the functions of flows"
+            )
     return elements
 
 

@@ -12,7 +12,8 @@ from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark_project.build import build_pipeline
-from dagster_ckpt.spark_project.graph import ProjectGraph, graph_file, load_graph, save_graph, why_stale
+from dagster_ckpt.spark_project.graph import ProjectGraph, load_graph, save_graph, why_stale
+from dagster_ckpt.spark_project.settings import refuse_connect
 from dagster_ckpt.spark_project.spec import ProjectSpec, load_spec
 from dagster_ckpt.spark_project.trace import trace_project
 
@@ -73,10 +74,7 @@ def pipeline_from_spark_project(
 
 def traced(project: ProjectSpec, spark: SparkSession) -> ProjectGraph:
     """Return the graph of a project, made now. Raises InvalidRequest for what is not supported."""
-    if not hasattr(spark, "_jsparkSession"):
-        raise InvalidRequest(
-            f"{graph_file(project)} is made with a classic Spark session: Spark Connect shows no plans"
-        )
+    refuse_connect(spark)
     return trace_project(project, spark)
 
 

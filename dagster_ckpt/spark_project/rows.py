@@ -14,7 +14,7 @@ from dagster_ckpt.spark_project.evaluate import Evaluated, Key, evaluate, known_
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
 from dagster_ckpt.spark_project.naming import Namespace
 from dagster_ckpt.spark_project.schemas import aligned, quoted, schema_of_text, stand_in
-from dagster_ckpt.spark_project.settings import settings_of
+from dagster_ckpt.spark_project.settings import refuse_connect, settings_of
 from dagster_ckpt.spark_project.spec import ProjectSpec
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class RunningProject:
 
     def _known(self) -> Elements:
         refuse_stale(self.spec, self.graph)
+        refuse_connect(self.spark)
         space = Namespace(catalog=self.graph.catalog, database=self.graph.database)
         return known_elements(self.spec, self.spark, Elements(namespace=space))
 

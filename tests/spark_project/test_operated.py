@@ -10,9 +10,12 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 from click.testing import CliRunner
+from dagster.components.testing import create_defs_folder_sandbox
 
 from dagster_ckpt import (
+    CheckpointedPipelineComponent,
     InvalidRequest,
     NotFound,
     SparkSessionResource,
@@ -106,3 +109,21 @@ def test_the_command_line_adopts_a_project(project: Callable[[str], Project], tm
     refused = CliRunner().invoke(main, ["adopt-project", str(shop.root)])
     assert refused.exit_code == 2
     assert "more.sql:1 has Project, which is not supported" in refused.output
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_a_component_names_a_project_in_place_of_stages(project: Callable[[str], Project]) -> None:
+    shop = project("fan_in")
+    for feed in ("eu", "us"):
+        (shop.root / "feed" / feed).mkdir(parents=True)
+    shop.pipeline()
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(
+            CheckpointedPipelineComponent, defs_path="shop", scaffold_params={"pipeline": "shop"}
+        )
+        document = yaml.safe_load((path / "defs.yaml").read_text())
+        document["attributes"]["spark_project"] = str(shop.root)
+        (path / "defs.yaml").write_text(yaml.safe_dump(document))
+        with sandbox.load_component_and_build_defs(defs_path=path) as (_, defs):
+            assert "shop_restore" in {job.name for job in defs.resolve_all_job_defs()}
+            assert dg.AssetKey(["shop", "share"]) in defs.resolve_all_asset_keys()

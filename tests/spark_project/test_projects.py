@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from dagster_ckpt import CheckpointCoordinatorResource, run_epoch
 from tests.spark_project.conftest import Project, Rows, rows_of
 
@@ -149,3 +151,16 @@ def test_changes_are_applied_in_the_order_of_their_sequence_whenever_they_arrive
 
     crm.epoch(restore={"restore_from": "chk-1"})
     assert crm.all_rows() == changes_tables(everything)
+
+
+@pytest.mark.parametrize("broken", [{"at": None}, {"id": None}])
+def test_a_change_without_a_key_or_a_sequence_fails_the_epoch(
+    project: Callable[[str], Project], broken: dict[str, Any]
+) -> None:
+    crm = project("changes")
+    crm.feed("changes", change(1, "ann", 1))
+    crm.epoch()
+    crm.feed("changes", change(2, "bob", 2) | broken)
+    with pytest.raises(Exception, match=r"a row of change_feed has no key \(id\) or no sequence"):
+        crm.epoch()
+    assert crm.all_rows() == changes_tables([change(1, "ann", 1)])

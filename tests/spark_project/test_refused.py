@@ -143,6 +143,30 @@ def b():
         '@dp.table(schema="k STRING NOT NULL, v INT")\ndef other():\n    return spark.readStream.table("orders")\n',
         "column 'k' is NOT NULL in its schema",
     ),
+    "a dataset that is read outside of a function": (
+        """
+spark.range(1).createOrReplaceTempView("late")
+rows = spark.table("late")
+spark.catalog.dropTempView("late")
+@dp.table
+def late():
+    return spark.readStream.table("orders")
+@dp.materialized_view
+def copied():
+    return rows
+""",
+        "'spark_catalog.default.late' .* is read where its file is imported",
+    ),
+    "a column of a name that is used here": (
+        """
+dp.create_streaming_table("kept")
+@dp.temporary_view
+def source():
+    return spark.readStream.table("orders").withColumn("__order", F.lit(1))
+dp.create_auto_cdc_flow(target="kept", source="source", keys=["k"], sequence_by="v")
+""",
+        "its source has a column '__order', a name that is used here",
+    ),
     "two tables of one name in one query": (
         """
 @dp.table(name="other.orders")
@@ -307,3 +331,11 @@ def test_what_is_no_project_is_told(tmp_path: Path) -> None:
     (tmp_path / "spark-pipeline.yaml").write_text("name: x\nstorage: y\n")
     with pytest.raises(InvalidRequest, match="holds both"):
         pipeline_from_spark_project(tmp_path)
+
+
+def test_a_session_of_spark_connect_is_refused(written: Make) -> None:
+    project = written(ORDERS)
+    project.pipeline()
+    (project.root / ".dagster_ckpt" / "graph.json").unlink()
+    with pytest.raises(InvalidRequest, match="needs a classic Spark session here"):
+        pipeline_from_spark_project(project.root, spark=object())  # type: ignore[arg-type]
