@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark_project.elements import OutputElement
 
@@ -83,7 +83,7 @@ def schema_of_text(text: str) -> StructType:
     """Return a schema that a graph keeps."""
     from pyspark.sql.types import StructType
 
-    return StructType.fromJson(json.loads(text))
+    return StructType.fromJson(parse_json(text))
 
 
 def stand_in(spark: SparkSession, schema: StructType, *, streaming: bool) -> DataFrame:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,19 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.authoring.targets import META_FOLDER
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Fenced, NotFound
-from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.files import flush_to_disk, move_whole, replace_whole
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["DerivedFile", "DerivedRows", "Refreshed", "refresh"]
@@ -91,6 +88,8 @@ class DerivedRows(PublishedRows):
 
     def to_arrow(self) -> pa.Table:
         """Read the file."""
+        import pyarrow.parquet as pq
+
         return pq.ParquetFile(self._file).read()
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
@@ -163,6 +162,8 @@ def _rows(
 
 
 def _write(frame: DataFrame, place: DerivedFile, attempt: str) -> Refreshed:
+    import pyarrow.parquet as pq
+
     staged = place.meta / f"staged-{attempt}"
     shutil.rmtree(staged, ignore_errors=True)
     try:
@@ -171,9 +172,9 @@ def _write(frame: DataFrame, place: DerivedFile, attempt: str) -> Refreshed:
         if len(files) != 1:
             raise Corrupt(f"Spark wrote {len(files)} files to {staged}, and one was asked for")
         rows, size = pq.read_metadata(files[0]).num_rows, files[0].stat().st_size
-        with files[0].open("rb") as handle:
-            os.fsync(handle.fileno())
-        os.replace(files[0], place.file)
+        flush_to_disk(files[0])
+        move_whole(files[0], place.file)
+        flush_to_disk(place.root)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return Refreshed(rows, size)
