@@ -84,6 +84,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.operations.deployment import Deployment as Deployment
     from dagster_ckpt.operations.diff import diff_snapshots as diff_snapshots
     from dagster_ckpt.operations.diff_state import diff_state as diff_state
+    from dagster_ckpt.operations.diff_tables import TablesDiff as TablesDiff
+    from dagster_ckpt.operations.diff_tables import diff_tables as diff_tables
     from dagster_ckpt.operations.inspect import open_state as open_state
     from dagster_ckpt.operations.load_table import load_table as load_table
     from dagster_ckpt.operations.preview import preview_restore as preview_restore
@@ -127,6 +129,8 @@ _HOMES: dict[str, str] = {
     "run_epoch": "programs",
     "run_stream": "programs",
     # reading what was published
+    "TablesDiff": "operations.diff_tables",
+    "diff_tables": "operations.diff_tables",
     "load_table": "operations.load_table",
     "published_tables_io_manager": "dagster.published_tables",
     # looking at snapshots

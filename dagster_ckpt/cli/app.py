@@ -13,7 +13,7 @@ import click
 __all__ = ["main"]
 
 _COMMANDS = (
-    "list", "history", "top", "page", "audit", "show", "verify", "inspect", "diff", "preview",
+    "list", "history", "top", "page", "audit", "show", "verify", "inspect", "diff", "diff-tables", "preview",
     "checkpoint", "savepoint", "restore", "fork",
     "dispose", "export", "import", "adopt", "adopt-project", "clean", "maintain", "doctor", "class-archive",
 )  # fmt: skip
@@ -21,6 +21,7 @@ _ELSEWHERE = {
     "list": "list.list_",
     "top": "history.top",
     "import": "import_.import_",
+    "diff-tables": "diff_tables.diff_tables_",
     "class-archive": "class_archive.class_archive",
     "adopt-project": "adopt_project.adopt_project",
 }

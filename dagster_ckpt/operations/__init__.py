@@ -15,6 +15,7 @@ keys of state, and for nothing else.
 | ``inspect`` | a stage's state at a snapshot, as DataFrames |
 | ``diff`` | what two snapshots differ in |
 | ``diff_state`` | keys of state that were added, changed, removed between two |
+| ``diff_tables`` | two tables by their rows |
 | ``offsets`` | how far two offsets are apart |
 | ``preview`` | what a restore would do, and why it is refused |
 | ``preview_hooks`` | what it would do with the states of hooks |

@@ -12,6 +12,7 @@ from dagster_ckpt.cli.app import main
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import PipelineId
 from tests.cli.conftest import Program
+from tests.operations.test_diff_tables import Rows
 from tests.operations.world import World
 from tests.spark.snapshot.fake_checkpoint import FakeQuery
 
@@ -324,3 +325,14 @@ def test_wrong_usage_is_json_where_that_is_asked_for_and_names_the_nearest_comma
     assert "Did you mean 'list'?" in run.bare("lst", code=2).output
     assert json.loads(run.bare("show", "--json", code=2).stdout)["error"]["kind"] == "usage"
     assert json.loads(run.bare("list", "--limit", "x", "--json", code=2).stdout)["error"]["kind"] == "usage"
+
+
+def test_two_tables_are_compared_by_their_rows(run: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann, bob = {"name": "ann", "spent": 5}, {"name": "bob", "spent": 7}
+    tables = {"/old": Rows(ann, bob, place="/old"), "/new": Rows({**ann, "spent": 6}, place="/new")}
+    monkeypatch.setattr("dagster_ckpt.cli.commands.diff_tables.load_table", tables.__getitem__)
+    text = run("diff-tables", "/old", "/new", "--key", "name", "--exit-code", code=1).stdout
+    assert "0 rows are the same, 0 added, 1 missing, 1 changed" in text
+    assert "changed: name=ann, spent=5 -> name=ann, spent=6" in text
+    assert run.json("diff-tables", "/old", "/new")["missing"] == 2
+    assert "they hold the same rows" in run("diff-tables", "/old", "/old", "--exit-code").stdout

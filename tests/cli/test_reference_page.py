@@ -11,7 +11,19 @@ from tests.cli.reference_page import PAGE, commands, page
 from tests.root import ROOT
 
 COMMANDS = [
-    *("list", "history", "top", "page", "audit", "show", "verify", "inspect", "diff", "preview"),
+    *(
+        "list",
+        "history",
+        "top",
+        "page",
+        "audit",
+        "show",
+        "verify",
+        "inspect",
+        "diff",
+        "diff-tables",
+        "preview",
+    ),
     *("checkpoint", "savepoint", "restore", "fork"),
     *("dispose", "export", "import", "adopt", "adopt-project"),
     *("clean", "maintain", "doctor", "class-archive"),

@@ -10,6 +10,7 @@
 | ``verify`` | every file read back and compared |
 | ``inspect`` | a stage's state at a snapshot |
 | ``diff`` | what two snapshots differ in |
+| ``diff_tables`` | which rows two tables differ in |
 | ``preview`` | what a restore would do |
 | ``checkpoint`` | taken at once by the pipeline's job |
 | ``savepoint`` | taken by the pipeline's job, also to stop a stream |

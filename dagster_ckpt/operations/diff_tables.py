@@ -1,0 +1,170 @@
+"""Differences of two tables by their rows: added, missing, changed. Needs no Spark; both are held in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import isnan
+from typing import Any
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.sink.rows import PublishedRows
+
+__all__ = ["RowExample", "TablesDiff", "diff_tables"]
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowExample:
+    """A row that is not the same in both."""
+
+    kind: str
+    """``added``, ``missing`` or ``changed``."""
+    before: Mapping[str, str] | None
+    after: Mapping[str, str] | None
+    """Columns and their values as text; of one that has changed, the key and what differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesDiff:
+    """What two tables differ in."""
+
+    before: str
+    after: str
+    key: tuple[str, ...]
+    rows: tuple[int, int]
+    same: int
+    added: int
+    """Rows that only the second has …"""
+    missing: int
+    """… only the first …"""
+    changed: int
+    """… and both, by their key, with other values; without a key: none."""
+    columns_added: tuple[str, ...]
+    columns_missing: tuple[str, ...]
+    examples: tuple[RowExample, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """True where both have the same columns and rows, in whatever order."""
+        return not (self.added or self.missing or self.changed or self.columns_added or self.columns_missing)
+
+
+def diff_tables(
+    before: PublishedRows, after: PublishedRows, *, key: Sequence[str] = (), examples: int = 5
+) -> TablesDiff:
+    """Compare two tables, or one table at two snapshots, as ``load_table`` returns them.
+
+    Args:
+        before: the table that is compared with.
+        after: the other one.
+        key: columns that name a row: rows of the same key are compared value by value; without them only whole rows
+            are, and a row may be there several times.
+        examples: rows of each kind that are told.
+
+    Raises:
+        InvalidRequest: a column of the key is not in both, or its values do not name one row.
+        Corrupt, Unavailable: one of them cannot be read.
+    """
+    one, other = before.to_arrow(), after.to_arrow()
+    columns = [name for name in one.column_names if name in other.column_names]
+    lost = [name for name in key if name not in columns]
+    if lost:
+        raise InvalidRequest(f"key column {lost[0]!r} is not in both tables: both have {', '.join(columns)}")
+    names = [*key, *(name for name in columns if name not in key)]
+    rows = _rows(one, names), _rows(other, names)
+    if key:
+        first, second = (_named(each, key, table) for each, table in zip(rows, (before, after), strict=True))
+        found = _by_key(first, second, names, len(key))
+    else:
+        found = _as_wholes(*rows, names)
+    told = [e for kind in ("missing", "changed", "added") for e in islice(found.of(kind), examples)]
+    return TablesDiff(
+        before=before.place,
+        after=after.place,
+        key=tuple(key),
+        rows=(one.num_rows, other.num_rows),
+        same=found.same,
+        added=found.added,
+        missing=found.missing,
+        changed=len(found.changes),
+        columns_added=tuple(name for name in other.column_names if name not in columns),
+        columns_missing=tuple(name for name in one.column_names if name not in columns),
+        examples=tuple(told),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    names: Sequence[str]
+    keys: int
+    same: int
+    gone: Counter[Row]
+    new: Counter[Row]
+    changes: Sequence[tuple[Row, Row]]
+
+    @property
+    def added(self) -> int:
+        return self.new.total()
+
+    @property
+    def missing(self) -> int:
+        return self.gone.total()
+
+    def of(self, kind: str) -> Iterator[RowExample]:
+        match kind:
+            case "missing":
+                yield from (RowExample(kind=kind, before=self._shown(row), after=None) for row in self.gone)
+            case "added":
+                yield from (RowExample(kind=kind, before=None, after=self._shown(row)) for row in self.new)
+            case _:
+                for old, new in self.changes:
+                    at = [i for i in range(len(old)) if i < self.keys or old[i] != new[i]]
+                    yield RowExample(kind=kind, before=self._shown(old, at), after=self._shown(new, at))
+
+    def _shown(self, row: Row, at: Iterable[int] | None = None) -> dict[str, str]:
+        return {self.names[i]: str(row[i]) for i in (range(len(row)) if at is None else at)}
+
+
+def _as_wholes(before: Iterator[Row], after: Iterator[Row], names: Sequence[str]) -> _Found:
+    one, other = Counter(before), Counter(after)
+    return _Found(names, 0, (one & other).total(), one - other, other - one, ())
+
+
+def _by_key(one: dict[Row, Row], other: dict[Row, Row], names: Sequence[str], keys: int) -> _Found:
+    both = one.keys() & other.keys()
+    changes = [(one[k], other[k]) for k in one if k in both and one[k] != other[k]]
+    gone = Counter(row for k, row in one.items() if k not in both)
+    new = Counter(row for k, row in other.items() if k not in both)
+    return _Found(names, keys, len(both) - len(changes), gone, new, changes)
+
+
+def _named(rows: Iterator[Row], key: Sequence[str], table: PublishedRows) -> dict[Row, Row]:
+    found: dict[Row, Row] = {}
+    for row in rows:
+        name = row[: len(key)]
+        if name in found:
+            told = ", ".join(f"{column}={value!r}" for column, value in zip(key, name, strict=True))
+            raise InvalidRequest(
+                f"{table.place} has several rows of the key {told}: give all columns of its key"
+            )
+        found[name] = row
+    return found
+
+
+def _rows(table: Any, names: Sequence[str]) -> Iterator[Row]:
+    for batch in table.select(list(names)).to_batches():
+        for row in batch.to_pylist():
+            yield tuple(_comparable(row[name]) for name in names)
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value that equals another one where people say so: lists and maps by content, NaN as itself."""
+    if isinstance(value, list | tuple):
+        return tuple(_comparable(part) for part in value)
+    if isinstance(value, dict):
+        return tuple((name, _comparable(part)) for name, part in value.items())
+    return "NaN" if isinstance(value, float) and isnan(value) else value
