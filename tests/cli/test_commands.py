@@ -97,7 +97,7 @@ def test_show_tells_stages_offsets_and_state(world: World, run: Program) -> None
     assert "chk-000001" in text
     assert "totals" in text
     found = run.json("show", "chk-1", "-p", "sales")
-    assert found["metadata"]["stages"][0]["offsets"] == {"0": '{"pos":1}'}
+    assert found["metadata"]["stages"][0]["offsets"] == {"0": {"pos": 1}}
     assert found["is_recorded"] is True
     assert [t["name"] for t in found["state"]["totals"]] == ["0"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -14,6 +15,7 @@ from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.cli.output import Output, moment, size
 from dagster_ckpt.cli.positions import show_positions
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.restore.positions import topic_positions
@@ -27,7 +29,8 @@ class _Shown:
     key: str
     uri: str
     is_recorded: bool
-    metadata: CheckpointMetadata
+    metadata: dict[str, Any]
+    """As stored, but for offsets, which are no text within text."""
     state: dict[str, tuple[StateTable, ...]]
     positions: tuple[SourceLag, ...]
     horizon: Horizon | None
@@ -55,7 +58,7 @@ def show(work: Work, *, snapshot: str, pipeline: str, code: CodeOptions) -> None
             key=found.key,
             uri=found.location.uri,
             is_recorded=found.known is not None,
-            metadata=stored.metadata,
+            metadata=_plain(stored.metadata),
             state=state,
             positions=positions,
             horizon=horizon,
@@ -63,6 +66,21 @@ def show(work: Work, *, snapshot: str, pipeline: str, code: CodeOptions) -> None
     )
     _show_snapshot(work.output, found, state, horizon)
     show_positions(work.output, positions)
+
+
+def _plain(metadata: CheckpointMetadata) -> dict[str, Any]:
+    """Return the metadata for programs: an offset that is JSON is written out."""
+    found = metadata.model_dump(mode="json")
+    for stage in found["stages"]:
+        stage["offsets"] = {source: _value(offset) for source, offset in stage["offsets"].items()}
+    return found
+
+
+def _value(offset: str) -> Any:
+    try:
+        return parse_json(offset)
+    except ValueError:
+        return offset
 
 
 def _horizon(found: FoundSnapshot, code: CodeOptions) -> Horizon | None:
