@@ -49,6 +49,7 @@ def main() -> int:
                 drop_down(page, dagster.url)
                 launchpad(page, dagster.url)
                 checkpoint_page(page)
+                gated(dagster, page)
     finally:
         if not IS_KEPT:
             shutil.rmtree(DEMO_DIR)
@@ -126,6 +127,15 @@ def launchpad(page: Page, url: str) -> None:
     page.wait_for_url(re.compile("/playground"))
     expect(page.locator(".CodeMirror-code").first).to_contain_text(FILLED_IN)
     take(page, "restore-link")
+
+
+def gated(dagster: Deployment, page: Page) -> None:
+    """What a gated restore shows before it restores: the preview, and the link that approves it."""
+    dagster.run("flights_gated_restore", {"ops": {"restore": {"config": {"restore_from": FROM}}}})
+    page.goto(f"{dagster.url}/assets/flights/checkpoints?view=events")
+    page.get_by_text("Observed").first.click()
+    expect(page.get_by_role("link", name=f"Restore {FROM} as previewed").first).to_be_visible()
+    take(page, "gated-restore")
 
 
 def checkpoint_page(page: Page) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -99,7 +100,7 @@ def _worst(stages: Sequence[StageSnapshot], field: str) -> float:
 def stage_table(stages: Sequence[StageSnapshot]) -> dg.MarkdownMetadataValue:
     """Return one row per stage: batch, subtasks, sizes, times."""
     return _table(
-        ("stage", "batch", "subtasks", "size", "new", "files", "alignment", "sync", "async"),
+        ("stage", "batch", "subtasks", "size", "new", "alignment", "sync", "async"),
         (
             (
                 f"`{s.uid}`",
@@ -107,7 +108,6 @@ def stage_table(stages: Sequence[StageSnapshot]) -> dg.MarkdownMetadataValue:
                 str(s.parallelism),
                 size(s.metrics.bytes_full),
                 size(s.metrics.bytes_new),
-                f"{s.metrics.files_new} of {s.metrics.files_full}",
                 milliseconds(s.metrics.alignment_ms),
                 milliseconds(s.metrics.sync_ms),
                 milliseconds(s.metrics.async_ms),
@@ -122,8 +122,12 @@ def _table(heads: Sequence[str], rows: Any) -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md("\n".join(f"|{line}|" for line in lines))
 
 
+_QUANTITY = re.compile(r"([0-9][0-9.,]*) (B|kB|MB|GB|TB|PB|ms|s|min|h|d)\b")
+
+
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """Return text for one cell; a number stays with its unit on one line."""
+    return _QUANTITY.sub("\\1\u00a0\\2", " ".join(text.split())).replace("|", "\\|")
 
 
 def position_metadata(positions: Sequence[SourceLag]) -> Shown:

@@ -9,6 +9,7 @@ import re
 
 from playwright.sync_api import Locator, Page, Response, expect
 
+from dagster_ckpt.dagster.asset import restore_link
 from dagster_ckpt.dagster.names import RESTORE_TAG
 from tests.browser.clicking import opened_partitions
 from tests.browser.conftest import Shop
@@ -79,4 +80,40 @@ def test_the_restore_jobs_drop_down_lists_the_checkpoints_and_restores_the_one_p
     assert run is not None
     assert run.job_name == "shop_restore"
     assert run.tags[RESTORE_TAG] == "chk-000001"
+    check_restored(shop)
+
+
+def gated_launchpad(shop: Shop) -> str:
+    """Address of the gated restore's Launchpad, filled in."""
+    return restore_link(
+        job_name="shop_gated_restore",
+        location="small_deployment.py",
+        restore_op="restore",
+        restore_from="chk-000001",
+        ui_base_url=shop.dagster.url,
+    )
+
+
+def test_a_gated_restore_shows_what_it_would_do_and_restores_when_that_is_approved(
+    shop: Shop, page: Page
+) -> None:
+    shop.till.order("cat", 10)
+    shop.dagster.run("shop")
+    before = shop.dagster.record
+    page.goto(gated_launchpad(shop))
+    expect(page.locator(".CodeMirror-code").first).to_contain_text(FILLED_IN)
+    previewed = launched(shop, page)
+    assert shop.dagster.record.epoch == before.epoch, "a preview has taken the pipeline over"
+    page.goto(f"{shop.dagster.url}/assets/shop/checkpoints?view=events")
+    approve = page.get_by_role("link", name="Restore chk-000001 as previewed").first
+    if not approve.is_visible():
+        page.get_by_text("Observed").first.click()
+    approve.click()
+    page.wait_for_url(re.compile("/playground"))
+    expect(page.locator(".CodeMirror-code").first).to_contain_text("approved:")
+    run = shop.dagster.instance.get_run_by_id(launched(shop, page))
+    assert run is not None
+    assert run.run_id != previewed
+    assert run.job_name == "shop_gated_restore"
+    assert run.run_config["ops"]["restore"]["config"]["approved"]
     check_restored(shop)
