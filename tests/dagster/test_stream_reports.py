@@ -24,7 +24,6 @@ def test_a_day_of_a_stream_is_at_most_2000_events_and_10_megabytes(play: Play, r
     cost = cost_of_a_day(play, rows=rows)
     assert cost.events <= 2000
     assert cost.bytes <= 10e6
-    print("COST", rows, cost)
 
 
 # --- which are told, and when -----------------------------------------------------------------------------------
