@@ -12,7 +12,7 @@ PROCESSES ?= 2
 BENCH ?= $(filter-out __init__ common streaming_common soak attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo dev test lint types format reference wheel ci bench soak attack clean
+.PHONY: help setup demo examples dev test lowest lint types format reference wheel ci bench soak attack clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,10 @@ demo: ## Run the reference deployment through a failure, a savepoint and a resto
 	@scripts/bootstrap python java class_archive
 	@$(RUN) python -m assets.demo $(ARGS)
 
+examples: ## Run the examples beside a Kafka of their own, and check what they wrote
+	@CI=true scripts/bootstrap python java kafka spark_kafka
+	@$(RUN) python -m examples.clickstream
+
 dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
 	@scripts/bootstrap python java class_archive
 	@mkdir -p .demo/dagster_home && touch .demo/dagster_home/dagster.yaml
@@ -32,6 +36,10 @@ dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
 test: ## Run the tests, in two processes with a Spark session each (PROCESSES=0: in this one)
 	@scripts/bootstrap python java postgres kafka spark_kafka chromium class_archive
 	@$(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
+
+LOWEST := tests/core tests/contract/test_coordinator_store.py tests/spark/epoch/test_programs.py tests/spark/snapshot/test_restore.py
+lowest: ## Run tests of each layer with the oldest versions that are declared (ARGS: other tests)
+	@scripts/lowest -q $(if $(ARGS),$(ARGS),$(LOWEST))
 
 lint: ## Check style, formatting and spelling
 	@scripts/bootstrap python

@@ -1,0 +1,1 @@
+"""Pipelines to start from, each run and checked by one command (``make examples``)."""

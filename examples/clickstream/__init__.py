@@ -1,0 +1,1 @@
+"""Clicks in Kafka become sessions and page counts in Delta tables."""
