@@ -1,5 +1,6 @@
 """Groups of attributes of the component. Annotations are evaluated: Dagster resolves YAML by them."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -123,13 +124,13 @@ class SparkAttributes(Attributes):
         default="10 min", description="Without a run for so long, the warm engine ends."
     )
 
-    def resource(self, app_name: str) -> SparkSessionResource:
-        """Return the session resource."""
+    def resource(self, app_name: str, *, located: Callable[[str], str]) -> SparkSessionResource:
+        """Return the session resource; ``located`` says where a folder of an attribute lies."""
         return SparkSessionResource(
             app_name=app_name,
             master=self.master,
             conf=secrets(self.conf, attribute="spark.conf"),
-            class_archive=self.class_archive,
-            warm_engine=self.warm_engine,
+            class_archive=located(self.class_archive),
+            warm_engine=located(self.warm_engine),
             warm_engine_idle=self.warm_engine_idle,
         )

@@ -133,7 +133,9 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
         return build_pipeline_definitions(
             replace(found, checkpointing=checkpointing),
             coordinator=self._coordinator(context.project_root),
-            spark=self.spark.resource("dagster_ckpt"),
+            spark=self.spark.resource(
+                "dagster_ckpt", located=lambda folder: _located(folder, context.project_root)
+            ),
             options=self.options(),
         )
 

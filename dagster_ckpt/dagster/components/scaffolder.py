@@ -1,4 +1,4 @@
-"""Scaffolder of ``dg scaffold defs dagster_ckpt.CheckpointedPipelineComponent``: YAML, and a pipeline that runs."""
+"""Scaffolder of ``dg scaffold defs dagster_ckpt.CheckpointedPipelineComponent``: YAML, a pipeline, its first rows."""
 
 import dagster as dg
 from pydantic import BaseModel, Field
@@ -7,15 +7,20 @@ from dagster_ckpt.core.ids import pipeline_id
 
 _STAGES = '''"""Pipeline {name}: replace the source and the sink by your own."""
 
+from pathlib import Path
+
 from pyspark.sql import functions as f
 
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
 
 
+ARRIVALS = Path(__file__).with_name("arrivals")
+
+
 @spark_source
 def numbers(spark):
-    """A hundred numbers a second; any streaming source of Spark fits here."""
-    return spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+    """Files of JSON lines, each read once; any source of Spark fits here that can read again from where it was."""
+    return spark.readStream.schema("value LONG").json(str(ARRIVALS))
 
 
 @spark_sink(key=["bucket"])
@@ -30,6 +35,8 @@ def {function}() -> None:
     totals(numbers())
 '''
 
+_NUMBERS = 100
+"""In the file that the scaffolded pipeline reads first."""
 
 _SECRETS = """
 # Passwords and keys are named, not written here: Dagster records attributes with every run.
@@ -48,7 +55,7 @@ class PipelineParams(BaseModel):
 
 
 class PipelineScaffolder(dg.Scaffolder[PipelineParams]):
-    """Writes ``defs.yaml`` and ``stages.py``."""
+    """Writes ``defs.yaml``, ``stages.py`` and the first file the pipeline reads."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[PipelineParams]:
@@ -56,7 +63,7 @@ class PipelineScaffolder(dg.Scaffolder[PipelineParams]):
         return PipelineParams
 
     def scaffold(self, request: dg.ScaffoldRequest[PipelineParams]) -> None:
-        """Write both files. Raises InvalidRequest for a name that could not name a folder."""
+        """Write them. Raises InvalidRequest for a name that could not name a folder."""
         # Dagster hands over None where no option was given.
         params = request.params or PipelineParams()
         name = pipeline_id(params.pipeline)
@@ -70,3 +77,7 @@ class PipelineScaffolder(dg.Scaffolder[PipelineParams]):
         if not function[0].isalpha():
             function = f"pipeline_{function}"
         (request.target_path / "stages.py").write_text(_STAGES.format(name=name, function=function))
+        arrivals = request.target_path / "arrivals"
+        arrivals.mkdir(exist_ok=True)
+        lines = "".join(f'{{"value": {value}}}\n' for value in range(_NUMBERS))
+        (arrivals / "0001.json").write_text(lines)

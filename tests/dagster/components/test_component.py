@@ -12,7 +12,7 @@ import pytest
 import yaml
 from dagster.components.testing import DefsFolderSandbox, create_defs_folder_sandbox
 
-from dagster_ckpt import CheckpointedPipelineComponent, InvalidRequest
+from dagster_ckpt import CheckpointedPipelineComponent, InvalidRequest, load_table
 from tests.root import ROOT
 
 # Dagster's own use of its beta classes while it loads any component
@@ -51,6 +51,29 @@ def test_what_is_scaffolded_loads_and_operates_the_pipeline(sandbox: DefsFolderS
         assert coordinator.base_dir == str(sandbox.project_root.resolve() / ".checkpointed" / "orders")
 
 
+@pytest.mark.usefixtures("spark")
+def test_what_is_scaffolded_runs_and_goes_back(sandbox: DefsFolderSandbox) -> None:
+    path = scaffolded(sandbox)
+
+    def totals() -> dict[int, int]:
+        table = sandbox.project_root / ".checkpointed/orders/tables/orders/totals"
+        return {row["bucket"]: row["count"] for row in load_table(table).to_arrow().to_pylist()}
+
+    with (
+        sandbox.load_component_and_build_defs(defs_path=path) as (_, defs),
+        dg.instance_for_test() as instance,
+    ):
+        job = defs.resolve_job_def("orders")
+        assert job.execute_in_process(instance=instance).success
+        assert totals() == dict.fromkeys(range(10), 10)
+        (path / "arrivals" / "0002.json").write_text('{"value": 7}\n')
+        assert job.execute_in_process(instance=instance).success
+        assert totals()[7] == 11
+        back = {"ops": {"restore": {"config": {"restore_from": "chk-1"}}}}
+        assert job.execute_in_process(instance=instance, run_config=back).success
+        assert totals()[7] == 11  # the second file is read again
+
+
 def test_every_group_of_attributes_reaches_what_it_is_about(sandbox: DefsFolderSandbox) -> None:
     path = scaffolded(
         sandbox,
@@ -64,7 +87,12 @@ def test_every_group_of_attributes_reaches_what_it_is_about(sandbox: DefsFolderS
         restart={"max_restarts": 5, "delay_seconds": 1},
         tables="materializable",
         table_freshness_seconds=7200,
-        spark={"master": "local[4,3]", "conf": {"spark.ui.enabled": "false"}},
+        spark={
+            "master": "local[4,3]",
+            "conf": {"spark.ui.enabled": "false"},
+            "warm_engine": "./engine",
+            "warm_engine_idle": "5 min",
+        },
     )
     with sandbox.load_component_and_build_defs(defs_path=path) as (component, defs):
         assert isinstance(component, CheckpointedPipelineComponent)
@@ -73,6 +101,9 @@ def test_every_group_of_attributes_reaches_what_it_is_about(sandbox: DefsFolderS
         assert resources["orders__checkpoint_coordinator"].storage().base_uri == "store://checkpoints"
         assert resources["orders__checkpoint_coordinator"].savepoint_dir.endswith("/savepoints")
         assert resources["orders__spark"].master == "local[4,3]"
+        assert resources["orders__spark"].warm_engine == str(sandbox.project_root.resolve() / "engine")
+        assert resources["orders__spark"].warm_engine_idle == "5 min"
+        assert resources["orders__spark"].class_archive == ""
         assert defs.resolve_schedule_def("orders_savepoint_schedule").cron_schedule == "0 3 * * *"
         assert "orders_restart" in {s.name for s in defs.sensors or ()}
         options = component.options()
