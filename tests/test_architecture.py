@@ -109,8 +109,9 @@ FLOORS = {
         "mailbox",
     ),
     "dagster_ckpt.spark": (
-        "batch_meter class_archive files stage_report retryable_start worker_start",
-        "directories session",
+        "batch_meter files stage_report retryable_start worker_start",
+        "class_archive directories",
+        "session",
         "typical_work warm",
         "snapshot",
         "channel",

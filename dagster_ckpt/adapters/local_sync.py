@@ -24,6 +24,7 @@ class WriteBehind:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._lock = Lock()
+        self._flushing = Lock()
         self._noted: list[Path] = []
 
     def note(self, path: Path) -> None:
@@ -32,9 +33,21 @@ class WriteBehind:
             self._noted.append(path)
 
     def flush(self) -> None:
-        """Return when everything noted so far is on disk. Raises OSError; the files in question are then lost."""
-        with self._lock:
-            noted, self._noted = self._noted, []
+        """Return when everything noted so far is on disk. Raises OSError; the next flush then tries these again.
+
+        One at a time: whoever finds nothing noted must not go on while another still brings it to disk.
+        """
+        with self._flushing:
+            with self._lock:
+                noted, self._noted = self._noted, []
+            try:
+                self._sync(noted)
+            except OSError:
+                with self._lock:
+                    self._noted = noted + self._noted
+                raise
+
+    def _sync(self, noted: list[Path]) -> None:
         if len(noted) > FEW and _sync_file_system(self._root):
             return
         for path in noted:

@@ -161,6 +161,11 @@ class CheckpointConfig(BaseModel):
         return self
 
     @property
+    def cuts_at_once(self) -> bool:
+        """True where a stream's checkpoints are cut without barriers, where that is possible."""
+        return self.instant_cuts and self.mode is CheckpointingMode.EXACTLY_ONCE
+
+    @property
     def store_limits(self) -> StoreLimits | None:
         """Limits of a checkpoint's size; None: its storage sets none."""
         if self.checkpoint_storage is not StorageKind.STORE:

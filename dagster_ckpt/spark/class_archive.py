@@ -14,9 +14,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable
+from dagster_ckpt.spark.files import flush_to_disk
 
 __all__ = ["fitting_archive", "java_options", "make_archive"]
 
@@ -28,8 +30,9 @@ def fitting_archive(folder: Path) -> Path | None:
     """Return the archive in ``folder`` for this Java and this Spark; None where there is none, or it is damaged."""
     for found in sorted(folder.glob(f"{_stem()}-*.jsa")):
         _, _, size = found.stem.rpartition("-")
-        if size.isdigit() and found.stat().st_size == int(size):
-            return found
+        with suppress(FileNotFoundError):  # removed meanwhile
+            if size.isdigit() and found.stat().st_size == int(size):
+                return found
     return None
 
 
@@ -61,6 +64,7 @@ def make_archive(folder: Path) -> Path:
                 f"Java wrote no archive of its classes (Java 17 or newer does). It said: {said[-2000:]}"
             )
         named = folder / f"{_stem()}-{made.stat().st_size}.jsa"
+        flush_to_disk(made)  # a file with holes has the right size, too
         made.rename(named)  # complete, or not there
     return named
 

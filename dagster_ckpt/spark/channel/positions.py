@@ -80,6 +80,16 @@ class CommittedBatches:
         needed = (batch, batch - 1) if batch else (batch,)
         return all(os.path.exists(f"{self._query_dir}/offsets/{number}") for number in needed)
 
+    def positions_back(self, batches: int) -> dict[StageUid, LogPosition]:
+        """Return where the inputs stood so many batches ago, or after the oldest batch since that Spark still knows."""
+        newest = self._current.batch
+        if newest is None or newest < batches:
+            return dict(self._starts)
+        for number in range(newest - batches, newest):
+            if os.path.exists(f"{self._query_dir}/offsets/{number}"):
+                return self.positions_at(BatchId(number))
+        return dict(self._current.positions)
+
     def positions_at(self, batch: BatchId | None) -> dict[StageUid, LogPosition]:
         """Return where the inputs stand after a committed batch. Raises NotFound, InvalidRequest."""
         return self._positions(batch, min)

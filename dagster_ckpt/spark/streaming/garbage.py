@@ -70,7 +70,8 @@ def cut_point(
 
 def cut_logs(workers: Mapping[StageUid, StageWorker], pending: Sequence[CheckpointId]) -> int:
     """Cut every log as far as possible; return how many entries went. Safe while everything runs."""
-    needed = {uid: worker.needed_from() for uid, worker in workers.items()}
+    read = {upstream for worker in workers.values() for upstream in worker.inputs}
+    needed = {uid: worker.needed_from(may_be_cut_back=uid in read) for uid, worker in workers.items()}
     removed = 0
     for uid, worker in workers.items():
         readers = [positions[uid] for positions in needed.values() if uid in positions]

@@ -15,18 +15,15 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dagster_ckpt.core.config import CheckpointConfig, CheckpointingMode
+from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
 from dagster_ckpt.core.messages import TriggerStages
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.streaming.stage_worker import StageCut, StageWorker
+from dagster_ckpt.spark.streaming.stage_worker import MOST_BATCHES_BACK, StageCut, StageWorker
 
 log = logging.getLogger("dagster_ckpt.stage")
-
-MOST_BATCHES_BACK = 50
-"""So far behind its newest batch a stage is cut: Spark keeps ``minBatchesToRetain`` of them, 100 by default."""
 
 Workers = Mapping[StageUid, StageWorker]
 
@@ -57,7 +54,7 @@ class InstantCuts:
 
     def take(self, trigger: TriggerStages, workers: Workers) -> frozenset[StageUid]:
         """Begin the checkpoint wherever it needs no barriers; return the stages where it has begun."""
-        if not self.config.instant_cuts or self.config.mode is not CheckpointingMode.EXACTLY_ONCE:
+        if not self.config.cuts_at_once:
             return frozenset()
         if self.has_hooks or trigger.options.kind.is_savepoint:
             return frozenset()  # both are about what the sources had read when the checkpoint was triggered
@@ -148,14 +145,17 @@ def _behind_batch(log: ChannelLog, position: LogPosition, batch: BatchId | None)
 def batch_before(log: ChannelLog, position: LogPosition) -> BatchId | None:
     """Return the last batch written before a position of this attempt, also where its entry is truncated away.
 
-    Every batch writes one entry, in order: the batch before an entry is the one below its own.
+    Every batch writes one entry, in order: the batch before an entry is the one below its own. Raises NotAtOnce for a
+    position whose own entry is gone: which batch that was cannot be told, and a later one would lose rows.
     """
     start = log.start
+    if position < start:
+        raise NotAtOnce(f"entry {position} of {log.directory} is removed already, it begins at {start}")
     for index in range(position - 1, start - 1, -1):
         entry = log.read(LogPosition(index))
         if isinstance(entry, (DataEntry, BarrierEntry)):
             return entry.batch_id
-    for _, entry in log.entries(max(position, start)):
+    for _, entry in log.entries(position):
         match entry:
             case BarrierEntry():
                 return entry.batch_id
@@ -167,7 +167,8 @@ def batch_before(log: ChannelLog, position: LogPosition) -> BatchId | None:
 def _is_kept(worker: StageWorker, batch: BatchId | None, newest: BatchId | None) -> bool:
     """True where Spark is sure to have everything of a batch still, or is about to commit it."""
     if batch is None:
-        return newest is None or newest <= MOST_BATCHES_BACK
+        # Before its first batch a source has no offsets: where it begins would be chosen again after a restore.
+        return newest is None or (bool(worker.inputs) and newest <= MOST_BATCHES_BACK)
     return newest is None or (newest - batch <= MOST_BATCHES_BACK and worker.batches.is_kept(batch))
 
 
@@ -177,6 +178,9 @@ def _is_kept(worker: StageWorker, batch: BatchId | None, newest: BatchId | None)
 def _recorded(worker: StageWorker, ends: Mapping[StageUid, _End]) -> frozenset[StageUid]:
     """Return the inputs with rows between what a stage has read at its cut and where their logs are cut."""
     read = worker.batches.positions_at(ends[worker.uid].batch)
+    for upstream, channel in worker.inputs.items():
+        if read[upstream] < channel.log.start:
+            raise NotAtOnce(f"what {worker.uid} has not read of {upstream} at its cut is removed already")
     return frozenset(
         upstream
         for upstream, channel in worker.inputs.items()
@@ -186,7 +190,7 @@ def _recorded(worker: StageWorker, ends: Mapping[StageUid, _End]) -> frozenset[S
 
 def _refuse_in_flight(part: Workers, ends: Mapping[StageUid, _End], *, allowed: bool) -> None:
     for uid, worker in part.items():
-        if not allowed and (behind := _recorded(worker, ends)):
+        if (behind := _recorded(worker, ends)) and not allowed:
             raise NotAtOnce(f"{uid} has not read all that another reader of {min(behind)} has")
 
 

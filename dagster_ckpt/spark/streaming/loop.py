@@ -157,6 +157,8 @@ class BarrierLoop:
                 self._each(lambda worker: worker.aborted(number, latest, now))
             case JobEnded(uid, number):
                 self._guarded(self.workers[uid], lambda worker: worker.job_done(number, now))
+                if all(worker.has_passed(number) for worker in self.workers.values()):
+                    self._walking.discard(number)  # nobody is told of the completion of a savepoint
             case _Wake():
                 pass
             case _:

@@ -14,7 +14,7 @@ from dagster_ckpt.core.alignment import Decline, ForwardCancel, InFlightComplete
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.messages import BarrierOptions
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.subtask.checkpoints import Step, SubtaskCheckpoints
+from dagster_ckpt.core.subtask.checkpoints import AsyncPart, Step, SubtaskCheckpoints
 from dagster_ckpt.core.subtask.effects import (
     Acknowledge,
     ArmAlignmentTimer,
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from dagster_ckpt.spark.streaming.input_channel import InputChannel
 
 log = logging.getLogger("dagster_ckpt.stage")
+
+MOST_BATCHES_BACK = 50
+"""So far behind its newest batch a stage is cut: Spark keeps ``minBatchesToRetain`` of them, 100 by default."""
 
 MakeJob = Callable[[Cut, "StageWorker"], SnapshotJob]
 DeclineLater = Callable[["StageSnapshotter", DeclineCheckpoint | Decline], None]
@@ -348,6 +351,18 @@ class StageWorker:
         """Inputs that stand on a barrier, and since when."""
         return self.alignment.blocked_since
 
-    def needed_from(self) -> dict[StageUid, LogPosition]:
-        """Return, per input, the first entry this stage may still read or must still store."""
-        return self.jobs.needed_from(self.batches.before)
+    def needed_from(self, *, may_be_cut_back: bool = False) -> dict[StageUid, LogPosition]:
+        """Return, per input, the first entry this stage may still read or must still store.
+
+        ``may_be_cut_back``: its readers may be behind, so that an instant cut takes it where it stood batches ago;
+        what it had not read then belongs to the cut of its input.
+        """
+        positions = dict(self.batches.before)
+        if may_be_cut_back and self.config.cuts_at_once:
+            for uid, position in self.batches.positions_back(MOST_BATCHES_BACK).items():
+                positions[uid] = min(position, positions.get(uid, position))
+        return self.jobs.needed_from(positions)
+
+    def has_passed(self, checkpoint_id: CheckpointId) -> bool:
+        """True when the checkpoint's barriers are behind this stage, and its snapshot is stored."""
+        return self.subtask.async_parts.get(checkpoint_id) is AsyncPart.COMPLETED

@@ -108,6 +108,8 @@ class Keeper:
             self._withdraw()
             send(connection, Answer(differs=tuple(differs)))
             self._end(f"a run has other settings: {', '.join(differs)}")
+        if left := self._left_behind():
+            self._end(left)  # the run finds nobody, and starts another engine
         try:
             send(connection, Answer(port=self._jvm.port, secret=self._jvm.secret))
             said = receive(connection)
@@ -115,14 +117,22 @@ class Keeper:
             said = b""
         if said != DONE:
             self._end("its borrower ended without giving it back")
-        if left := self._jvm.left_behind():
-            self._end(f"its borrower did not stop {left}")
+        if left := self._left_behind():
+            self._end(left)
         self._runs += 1
         if self._runs >= MAX_RUNS:
             self._end(f"it served {self._runs} runs")
         self._given_back = time.monotonic()
         self._lent.release()
         send(connection, Answer())
+
+    def _left_behind(self) -> str:
+        """Return why the JVM cannot be lent again; empty where it can."""
+        try:
+            left = self._jvm.left_behind()
+        except Exception as error:  # py4j raises many kinds for a JVM that is gone
+            return f"its JVM does not answer ({type(error).__name__})"
+        return f"its borrower did not stop {left}" if left else ""
 
     def _end_when_idle(self) -> None:
         while True:

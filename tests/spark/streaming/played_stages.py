@@ -74,6 +74,8 @@ class PlayedQuery:
     position: dict[StageUid, LogPosition] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)
     """Rows a source has not read yet."""
+    passed_on: list[list[int]] = field(default_factory=list)
+    """Rows of every batch, whatever becomes of the log."""
 
     def __post_init__(self) -> None:
         self.root = self.directory.stage(self.uid).root
@@ -127,6 +129,7 @@ class PlayedQuery:
         self.taken = len(rows)
         files = (self._stored(rows),) if rows else ()
         self.log.append_data(BatchId(self.batch), files)
+        self.passed_on[self.batch :] = [rows]
         self.written = True
         return True
 
@@ -345,6 +348,27 @@ class Play:
                         f"checkpoint {number}: {uid} and {upstream} disagree"
                     )
             assert cut.unaligned or not in_flight
+        self.check_batches(number)
+
+    def check_batches(self, number: CheckpointId) -> None:
+        """A restore makes each stage go on behind its batch: its input's batches have written what it has read."""
+        if self.config.mode is CheckpointingMode.AT_LEAST_ONCE:
+            return
+        for uid, query in self.queries.items():
+            if not query.inputs:
+                continue
+            cut = self.cuts[uid, number]
+            there = Counter(self._rows_through(uid, cut.batch_id)) + Counter(_in_flight_rows(cut))
+            wrote: Counter[int] = Counter()
+            for upstream in query.inputs:
+                wrote.update(self._rows_through(upstream, self.cuts[upstream, number].batch_id))
+            assert there == wrote, (
+                f"checkpoint {number}: {uid} lacks, or has twice, {(wrote - there) + (there - wrote)}"
+            )
+
+    def _rows_through(self, uid: StageUid, batch: BatchId | None) -> list[int]:
+        batches = self.queries[uid].passed_on[: 0 if batch is None else batch + 1]
+        return [row for rows in batches for row in rows]
 
     def check_everything_arrived(self, paths: int = 2) -> None:
         for uid, query in self.queries.items():

@@ -18,9 +18,10 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.streaming import instant_cut
+from dagster_ckpt.spark.streaming import garbage, instant_cut, stage_worker
+from dagster_ckpt.spark.streaming.garbage import cut_logs
 from dagster_ckpt.spark.streaming.gate import InducedBarriers
-from dagster_ckpt.spark.streaming.instant_cut import batch_before
+from dagster_ckpt.spark.streaming.instant_cut import NotAtOnce, batch_before
 from tests.spark.streaming.played_stages import DIAMOND, LINE, TWO_SOURCES, Graph, Play
 
 SOURCE, LEFT, RIGHT, SINK = (StageUid(uid) for uid in ("source", "left", "right", "sink"))
@@ -275,6 +276,8 @@ def test_whatever_the_stages_are_doing_a_checkpoint_needs_no_more_than_commits(
 ) -> None:
     with tempfile.TemporaryDirectory() as made:
         stage = play(Path(made), graph)
+        stage.emit(1)
+        stage.run_down()
         for move in data.draw(st.lists(st.sampled_from([*graph, "emit"]), max_size=120)):
             stage.emit(2) if move == "emit" else steps(stage, StageUid(move), 1)
         number = stage.trigger()
@@ -288,6 +291,109 @@ def test_whatever_the_stages_are_doing_a_checkpoint_needs_no_more_than_commits(
         stage.run_down()
         assert not stage.errors
         stage.check_everything_arrived(paths=2 if graph is TWO_SOURCES else 1)
+
+
+@pytest.mark.parametrize("lag", [1, 3, 10, 40])
+def test_a_stage_cut_far_back_needs_of_its_input_what_the_newest_batch_does_not(
+    folder: Path, lag: int
+) -> None:
+    """Back pressure two stages further on: entries behind the middle stage's newest batch are still the cut's."""
+    stage = play(folder)
+    stage.emit(600)
+    for _ in range(130):
+        for uid in (SOURCE, LEFT):
+            steps(stage, uid, 3)
+        stage.loop.step()
+        cut_logs(stage.loop.workers, [])
+        if len(stage.queries[LEFT].passed_on) > lag:
+            for uid in (RIGHT, SINK):
+                steps(stage, uid, 3)
+    source = stage.queries[SOURCE].log
+    assert source.start > 0, "what no cut can need is removed"
+    number = stage.trigger()
+    look(stage)
+    assert stage.completed() == [number]
+    assert barriers_in(source) == []
+    stage.check_batches(number)
+
+
+def test_a_cut_whose_entries_are_removed_takes_barriers(folder: Path) -> None:
+    stage = play(folder)
+    behind_each_other(stage)
+    source = stage.queries[SOURCE].log
+    source.truncate_before(LogPosition(source.end - 1))
+    number = stage.trigger()
+    look(stage)
+    assert stage.completed() == []
+    assert barriers_in(source) == [number]
+    stage.run_down()
+    assert stage.completed() == [number]
+    stage.check_batches(number)
+
+
+def test_a_source_that_has_begun_is_not_cut_before_its_first_batch(folder: Path) -> None:
+    """Where it begins would be chosen again after a restore."""
+    stage = play(folder)
+    stage.emit(3)
+    steps(stage, SOURCE, 3)
+    number = stage.trigger()
+    look(stage)
+    assert stage.completed() == []
+    stage.run_down()
+    assert stage.completed() == [number]
+    assert stage.cuts[SOURCE, number].batch_id == 0
+
+
+def test_checkpoints_behind_a_savepoint_whose_completion_nobody_is_told_are_cut_at_once_again(
+    folder: Path,
+) -> None:
+    stage = play(folder)
+    stage.complete = stage.pending.discard  # type: ignore[method-assign]
+    stage.emit(9)
+    savepoint = stage.trigger(CheckpointKind.SAVEPOINT)
+    stage.run_down()
+    assert stage.completed() == [savepoint]
+    stage.emit(9)
+    number = stage.trigger()
+    look(stage)
+    assert stage.completed() == [savepoint, number]
+    assert barriers_in(stage.queries[SOURCE].log) == [savepoint]
+    stage.check_batches(number)
+
+
+MOVES = st.sampled_from(["trigger", "savepoint", "clean", "look", "emit"])
+
+
+@pytest.mark.parametrize("graph", [LINE, DIAMOND, TWO_SOURCES])
+@pytest.mark.parametrize("unaligned", [False, True])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_checkpoint_restores_exactly_while_logs_are_cleaned(
+    graph: Graph, unaligned: bool, data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(garbage, "MIN_ENTRIES_TO_TRUNCATE", 1)
+        for module in (instant_cut, stage_worker):
+            patch.setattr(module, "MOST_BATCHES_BACK", 4)
+        stage = play(Path(made), graph, unaligned=unaligned)
+        batches = st.tuples(st.sampled_from(sorted(graph)), st.integers(1, 12))
+        for move in data.draw(st.lists(st.one_of(batches, MOVES), max_size=60)):
+            match move:
+                case (uid, count):
+                    steps(stage, StageUid(uid), count)
+                case "emit":
+                    stage.emit(12)
+                case "clean":
+                    cut_logs(stage.loop.workers, sorted(stage.pending))
+                case "look":
+                    look(stage)
+                case kind:
+                    kinds = {"trigger": CheckpointKind.CHECKPOINT, "savepoint": CheckpointKind.SAVEPOINT}
+                    stage.trigger(kinds[kind])
+        stage.run_down()
+        assert not stage.errors
+        for number in stage.completed():
+            stage.check_batches(number)
 
 
 @settings(max_examples=40, deadline=None)
@@ -313,3 +419,6 @@ def test_the_batch_before_a_place_is_known_also_where_its_entry_is_gone(entries:
         log.truncate_before(LogPosition(cut))
         for position in range(log.start, len(before)):
             assert batch_before(log, LogPosition(position)) == before[position]
+        if log.start:
+            with pytest.raises(NotAtOnce, match="is removed already"):
+                batch_before(log, LogPosition(log.start - 1))
