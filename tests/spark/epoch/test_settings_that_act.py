@@ -99,7 +99,7 @@ def history(result: Any) -> list[dict[str, str]]:
 
 def rows_of(table: str) -> list[dict[str, str]]:
     """Return the rows of a Markdown table by heading."""
-    heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    heads, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines())
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
