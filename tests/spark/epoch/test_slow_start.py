@@ -31,10 +31,11 @@ class Query:
         """It says best itself what it is."""
         return None
 
-    def _end(self) -> None:
+    def _end(self, timeout: int) -> bool:
         error = self.ends.pop(0)
         if error is not None:
             raise error
+        return True
 
     def _stop(self) -> None:
         self.stopped += 1
@@ -47,8 +48,9 @@ def said() -> list[str]:
 
 def work_off(query: Query, said: list[str]) -> list[Any]:
     nothing: Any = None
+    unchained: Any = SimpleNamespace(chain_of=lambda uid: None)
     run = EpochRun(
-        pipeline=nothing,
+        pipeline=unchained,
         coordinator=nothing,
         attempt=nothing,
         run_id="run",
