@@ -51,7 +51,11 @@ again = dg.define_asset_job("report_again", selection=["report"], executor_def=d
 def built() -> dg.Definitions:
     return build_pipeline_definitions(
         pipeline_of(HERE / "till"),
-        coordinator=CheckpointCoordinatorResource(base_dir=str(HERE / "state"), table_dir=str(HERE / "tables")),
+        coordinator=CheckpointCoordinatorResource(
+            base_dir=str(HERE / "state"),
+            table_dir=str(HERE / "tables"),
+            num_retained=20,  # every test goes back to the first
+        ),
         spark=SparkSessionResource(
             master="local[2,3]",
             conf={

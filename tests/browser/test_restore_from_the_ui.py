@@ -5,15 +5,18 @@ They also hold the address of the Launchpad, which the UI does not document.
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from playwright.sync_api import Locator, Page, Response, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from dagster_ckpt.dagster.asset import restore_link
 from dagster_ckpt.dagster.names import RESTORE_TAG
 from tests.browser.clicking import opened_partitions
 from tests.browser.conftest import Shop
 from tests.browser.till import read_spent
+from tests.progress import wait_until
 
 FILLED_IN = re.compile("restore_from: '?chk-000001'?")
 """In the Launchpad's editor."""
@@ -106,8 +109,20 @@ def test_a_gated_restore_shows_what_it_would_do_and_restores_when_that_is_approv
     assert shop.dagster.record.epoch == before.epoch, "a preview has taken the pipeline over"
     page.goto(f"{shop.dagster.url}/assets/shop/checkpoints?view=events")
     approve = page.get_by_role("link", name="Restore chk-000001 as previewed").first
-    if not approve.is_visible():
-        page.get_by_text("Observed").first.click()
+    observed = page.get_by_text("Observed")
+    expect(approve.or_(observed.first).first).to_be_visible()
+
+    def is_shown() -> bool:
+        """Open one event after the other: which is the preview's the page does not say."""
+        for number in range(observed.count()):
+            if approve.is_visible():
+                return True
+            observed.nth(number).click()
+            with contextlib.suppress(PlaywrightTimeout):
+                approve.wait_for(timeout=2000)
+        return approve.is_visible()
+
+    wait_until(is_shown, "the preview's event shows the link that approves it")
     approve.click()
     page.wait_for_url(re.compile("/playground"))
     expect(page.locator(".CodeMirror-code").first).to_contain_text("approved:")
