@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from dagster_ckpt.core.checkpoint.line import marked
 from dagster_ckpt.core.checkpoint.record import (
     CompletedRecord,
     CoordinatorRecord,
@@ -144,18 +145,7 @@ def _claim(
             next_checkpoint_id=CheckpointId(max(record.next_id, world.checkpoint_id + 1)),
         )
     restored = decide_restore(setup, facts)
-    before = reconciled(
-        CoordinatorState(
-            setup=setup.decisions,
-            record=record,
-            tasks=TaskTable.of(setup.graph, CoordinatorEpoch(record.epoch)),
-            statistics=(
-                setup.records.statistics(setup.graph.pipeline, limit=SEEDED_ROWS) if record.epoch else {}
-            ),
-        ),
-        record,
-        now,
-    )
+    before = _before(setup, record, now)
     reason = CheckpointFailureReason.JOB_FAILOVER_REGION
     why = f"Run {setup.owner!r} took over the pipeline before the checkpoint was complete."
     decision = abort_all(before, reason, why, now)
@@ -179,7 +169,12 @@ def _claim(
             **_restored_changes(state.record, restored, epoch, now),
         }
     )
-    state = replace(state, record=claimed, tasks=TaskTable.of(setup.graph, epoch), last_completion=None)
+    state = replace(
+        state,
+        record=_left_behind(record, claimed),
+        tasks=TaskTable.of(setup.graph, epoch),
+        last_completion=None,
+    )
     return replace(decision, state=state), restored
 
 
@@ -199,6 +194,23 @@ def _history_changes(
         return {}
     before = tuple(one for one in (*known, *others) if one)
     return {"lineage": setup.new_lineage(), "lineages": before[:LINEAGES_REMEMBERED]}
+
+
+def _before(setup: AttemptSetup, record: CoordinatorRecord, now: Now) -> CoordinatorState:
+    """Return the state that the previous attempt left."""
+    known = setup.records.statistics(setup.graph.pipeline, limit=SEEDED_ROWS) if record.epoch else {}
+    tasks = TaskTable.of(setup.graph, CoordinatorEpoch(record.epoch))
+    state = CoordinatorState(setup=setup.decisions, record=record, tasks=tasks, statistics=known)
+    return reconciled(state, record, now)
+
+
+def _left_behind(before: CoordinatorRecord, claimed: CoordinatorRecord) -> CoordinatorRecord:
+    """Return the claimed record with those marked that a new line, where it begins one, does not come from."""
+    line = claimed.line
+    if line is None or line == before.line or line.base is None:
+        return claimed
+    after = marked(claimed.completed, base=line.base.checkpoint_id, epoch=line.since)
+    return claimed.model_copy(update={"completed": after})
 
 
 def _restored_changes(

@@ -98,3 +98,60 @@ def test_an_older_day_can_be_restored(kept: dict[str, int]) -> None:
     oldest = h.record.completed[0].checkpoint_id
     again = h.next_attempt(restore_from=f"chk-{oldest}")
     assert again.record.restored_id == oldest
+
+
+def days_kept(h: CoordinatorHarness) -> set[int]:
+    return {entry.checkpoint_id for entry in h.record.completed if entry.stands_for}
+
+
+def test_what_a_restore_left_behind_does_not_stand_for_its_day_in_place_of_the_good_one() -> None:
+    h = CoordinatorHarness(retention={"keep_last": 3, "daily": 3})
+    h.clock.advance(DAY - h.clock.now() % DAY + 20 * HOUR)
+    good = h.completed_checkpoint()
+    h.advance(3.9 * HOUR)
+    bad = [h.completed_checkpoint(), h.completed_checkpoint()]
+    h.advance(9 * HOUR)
+    h = h.next_attempt(restore_from=f"chk-{good}")
+    new = [h.completed_checkpoint() for _ in range(6)]
+    assert [entry.checkpoint_id for entry in h.record.completed] == [good, *new[-3:]]
+    assert not {*bad} & {*h.completed}
+    assert days_kept(h) == {good}
+
+
+def test_what_an_older_restore_left_behind_stays_so() -> None:
+    h = CoordinatorHarness(retention={"keep_last": 20, "daily": 3})
+    for _ in range(3):
+        h.completed_checkpoint()
+    h = h.next_attempt(restore_from="chk-1")
+    h.completed_checkpoint()
+    h = h.next_attempt("run-3", restore_from="chk-4")
+    h.completed_checkpoint()
+    assert {e.checkpoint_id: e.is_left_behind for e in h.record.completed} == {
+        1: False,
+        2: True,
+        3: True,
+        4: False,
+        5: False,
+    }
+
+
+def test_one_that_was_left_behind_is_back_with_what_led_to_it_when_it_is_restored_after_all() -> None:
+    h = CoordinatorHarness(retention={"keep_last": 20, "daily": 3})
+    for _ in range(4):
+        h.completed_checkpoint()
+    h = h.next_attempt(restore_from="chk-1")
+    h.completed_checkpoint()
+    h = h.next_attempt("run-3", restore_from="chk-3")
+    left = {e.checkpoint_id for e in h.record.completed if e.is_left_behind}
+    assert left == {4, 5}
+
+
+def test_a_run_that_is_tried_again_or_goes_on_from_the_latest_leaves_nothing_behind() -> None:
+    h = CoordinatorHarness(retention={"keep_last": 20, "daily": 3})
+    for _ in range(3):
+        h.completed_checkpoint()
+    h = h.next_attempt(restore_from="chk-2")
+    newest = h.completed_checkpoint()
+    for again in (h.restart(), h.next_attempt("run-3")):
+        left = {e.checkpoint_id for e in again.record.completed if e.is_left_behind}
+        assert left == {3}, f"{newest} is of the present line"

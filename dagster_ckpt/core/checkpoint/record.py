@@ -97,6 +97,8 @@ class CompletedRecord(Record):
     """Of its ``_metadata`` file; empty: recorded before this was kept."""
     stands_for: str = ""
     """``hour``, ``day`` or both, where it is kept beside the newest; empty: it is one of these."""
+    left_by: int | None = None
+    """Epoch of the restore that went back to before it; None: the pipeline's present state comes from it."""
 
     @classmethod
     def of(
@@ -129,6 +131,11 @@ class CompletedRecord(Record):
     def kind(self) -> CheckpointKind:
         """Kind of the snapshot."""
         return self.properties.kind
+
+    @property
+    def is_left_behind(self) -> bool:
+        """True where a restore went back to before it."""
+        return self.left_by is not None
 
     @property
     def kept_for(self) -> str:

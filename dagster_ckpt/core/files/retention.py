@@ -35,6 +35,11 @@ class Retainable(Protocol):
         """Seconds since the Unix epoch."""
         ...
 
+    @property
+    def is_left_behind(self) -> bool:
+        """True where a restore went back to before it: it stands for no hour and no day."""
+        ...
+
 
 C = TypeVar("C", bound=Retainable)
 
@@ -114,7 +119,7 @@ class CompletedStore(Generic[C]):
     @property
     def standing(self) -> dict[int, str]:
         """Why each entry that is kept beside the newest is: its hour, its day or both."""
-        why = self.retention.standing([c for c in self.entries if not _is_savepoint(c)])
+        why = _standing(self.entries, self.retention)
         return {
             c.checkpoint_id: why[c.checkpoint_id] for c in _beside(self.entries, self._kept, self.retention)
         }
@@ -171,9 +176,14 @@ def recover(entries: Iterable[C | UnreadableEntry], *, num_retained: int) -> Com
 
 
 def _beside(entries: tuple[C, ...], num_retained: int, retention: Retention) -> tuple[C, ...]:
-    """Return the entries before the newest that are kept for their hour or day; savepoints stand for none."""
-    standing = retention.standing([c for c in entries if not _is_savepoint(c)])
+    """Return the entries before the newest that are kept for their hour or day."""
+    standing = _standing(entries, retention)
     return tuple(c for c in entries[:-num_retained] if c.checkpoint_id in standing)
+
+
+def _standing(entries: tuple[C, ...], retention: Retention) -> dict[int, str]:
+    """Return why each stands for an hour or a day; savepoints and what a restore has left behind stand for none."""
+    return retention.standing([c for c in entries if not (_is_savepoint(c) or c.is_left_behind)])
 
 
 def _subsume(

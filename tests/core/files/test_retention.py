@@ -22,6 +22,7 @@ class Entry:
     checkpoint_id: int
     properties: CheckpointProperties
     completed_at: float = 0.0
+    is_left_behind: bool = False
 
 
 def cp(number: int) -> Entry:
