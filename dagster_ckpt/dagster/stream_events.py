@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 HANGING = 15.0
 """Seconds after which a pending checkpoint says what it waits for."""
+
+RETRY_AFTER = 15.0
+"""Seconds after which an event log that could not be written is tried again."""
 
 LONGEST_SILENCE = 3600.0
 """Seconds after which a stream that does nothing says so."""
@@ -91,6 +94,8 @@ class StreamReports:
         self._succeeded: bool | None = None
         """What the check says; None: nothing yet."""
         self._observed: tuple[float, StreamProgress] | None = None
+        self._not_before = float("-inf")
+        """When what is due may be written again, after a failure to."""
 
     def hear(self, item: Item) -> None:
         """Hear one thing, and tell what is due by now."""
@@ -107,28 +112,40 @@ class StreamReports:
     def tick(self) -> None:
         """Tell what has become due."""
         now = self._clock()
+        if now < self._not_before:
+            return
         due = self._untold.due_at(self._policy, pause=self._pause)
         is_due = due is not None and due <= now
-        if is_due:
-            self._tell_completed(now)
-        for uid in list(self._tables):
-            if (is_due and self._policy.every) or self._table_due_at(uid) <= now:
-                self._tell_table(uid, now)
+        tell: list[Callable[[], None]] = [partial(self._tell_completed, now)] if is_due else []
+        all_tables = is_due and self._policy.every
+        tables = (uid for uid in self._tables if all_tables or self._table_due_at(uid) <= now)
+        self._tell_each([*tell, *(partial(self._tell_table, uid, now) for uid in tables)])
 
     def due_in(self) -> float | None:
         """Return the seconds after which ``tick`` has something to tell; None: not before something is heard."""
         due = self._untold.due_at(self._policy, pause=self._pause)
         times = [*([] if due is None else [due]), *map(self._table_due_at, self._tables)]
         finite = [at for at in times if at != float("inf")]
-        return max(0.0, min(finite) - self._clock()) if finite else None
+        return max(0.0, max(min(finite), self._not_before) - self._clock()) if finite else None
 
     def close(self) -> None:
         """Tell what is held back."""
         now = self._clock()
-        if self._untold.changed or (self._policy.every and self._untold.checkpoints):
-            self._tell_completed(now)
-        for uid in list(self._tables):
-            self._tell_table(uid, now)
+        is_due = self._untold.changed or (self._policy.every and self._untold.checkpoints)
+        tell: list[Callable[[], None]] = [partial(self._tell_completed, now)] if is_due else []
+        self._tell_each([*tell, *(partial(self._tell_table, uid, now) for uid in self._tables)])
+
+    def _tell_each(self, tell: Sequence[Callable[[], None]]) -> None:
+        """Tell each, whatever becomes of the others; what fails is still held, and tried again after a while."""
+        failed: list[Exception] = []
+        for each in tell:
+            try:
+                each()
+            except Exception as error:
+                failed.append(error)
+        if failed:
+            self._not_before = self._clock() + RETRY_AFTER
+            raise failed[0]
 
     # --- checkpoints -------------------------------------------------------------------------------------------
 
@@ -162,8 +179,6 @@ class StreamReports:
     def _tell_completed(self, now: float) -> None:
         since, newest = self._untold, self._newest
         assert newest is not None, "what is due has completed"
-        # First: an event log that cannot be written is tried again after the pause, not at once.
-        self._untold = replace(since, told_at=now)
         event, unpublished = newest
         is_news = self._policy.is_all or since.changed > 0
         self._events.tell_completed(event, unpublished, is_news=is_news, since=since)
@@ -198,8 +213,8 @@ class StreamReports:
         self._tables[change.uid] = change if held is None else change.after(held)
 
     def _tell_table(self, uid: StageUid, now: float) -> None:
-        self._tables_told[uid] = now
         self._events.table_changed(self._tables[uid])
+        self._tables_told[uid] = now
         del self._tables[uid]
 
     def _line(self, line: Line) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import dagster as dg
 import pytest
 
@@ -14,6 +16,7 @@ from dagster_ckpt.core.supervision.reporting import ReportPolicy
 from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.stream_events import Line, Told
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.stage_report import TableChanged
 from tests.dagster.played_stream import CHECKPOINTS, Play, Stream, changed, cost_of_a_day, hours, play
 
 __all__ = ["play"]
@@ -194,9 +197,65 @@ def test_an_event_that_could_not_be_written_is_told_with_the_next(
         assert stream.ledger.materialized(CHECKPOINTS) == [], (
             "not again at once: it would be tried all the time"
         )
-        stream.wait(300)
+        stream.wait(5)
+        assert keys_of(stream.ledger.materialized(CHECKPOINTS)) == ["chk-000001"]
 
     assert keys_of(play(story).materialized(CHECKPOINTS)) == ["chk-000001"]
+
+
+@pytest.mark.parametrize("report", ["all", "every: 2", "changed"])
+def test_an_event_log_that_cannot_be_written_is_left_alone_for_a_while(
+    play: Play, monkeypatch: pytest.MonkeyPatch, report: str
+) -> None:
+    tried: list[str] = []
+
+    def refuse(what: str) -> None:
+        tried.append(what)
+        raise OSError("database is locked")
+
+    def story(stream: Stream) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(DagsterEvents, "tell_completed", lambda *_, **__: refuse("checkpoint"))
+            broken.setattr(DagsterEvents, "table_changed", lambda *_: refuse("table"))
+            for _ in range(2):
+                with contextlib.suppress(OSError):
+                    stream.complete(rows=1)
+            before = len(tried)
+            for waited in (0, 1, 1, 12):
+                stream.wait(waited)
+                assert stream.reports.due_in() == pytest.approx(15 - (stream.seconds[0]))
+            assert len(tried) == before, "in between nothing is written"
+            with pytest.raises(OSError, match="database is locked"):
+                stream.wait(1)
+            assert tried[before:].count("checkpoint") == 1
+            assert stream.reports.due_in() == pytest.approx(15)
+        stream.wait(15)
+        assert [*map(str, keys_of(stream.ledger.materialized(CHECKPOINTS)))] == ["chk-000002"]
+        told = stream.ledger.materialized(dg.AssetKey(["shop", "totals"]))
+        assert [m.metadata["rows_added"].value for m in told] == [2]
+
+    play(story, report=report)
+
+
+def test_a_table_that_cannot_be_told_holds_up_no_other(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = DagsterEvents.table_changed
+
+    def not_totals(events: DagsterEvents, change: TableChanged) -> None:
+        if change.uid == "totals":
+            raise OSError("no such asset")
+        tell(events, change)
+
+    def story(stream: Stream) -> None:
+        monkeypatch.setattr(DagsterEvents, "table_changed", not_totals)
+        with pytest.raises(OSError, match="no such asset"):
+            stream.reports.hear(changed("totals", 1, rows=1))
+        stream.reports.hear(changed("report", 1, rows=1))
+        with pytest.raises(OSError, match="no such asset"):
+            stream.wait(15)
+        monkeypatch.undo()
+        assert len(stream.ledger.materialized(dg.AssetKey(["shop", "report"]))) == 1
+
+    play(story)
 
 
 @pytest.mark.parametrize("text", ["sometimes", "every: 0", "every 1.5", "", "-3"])
