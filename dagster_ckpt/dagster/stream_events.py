@@ -23,6 +23,7 @@ from dagster_ckpt.core.coordinator.events import (
     StageAcknowledged,
     StopEnded,
 )
+from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.supervision.alarms import outstanding_stages
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, Repeats, Untold, kind_of
 from dagster_ckpt.dagster.events import DagsterEvents
@@ -93,6 +94,8 @@ class StreamReports:
         self._repeats = Repeats(self._pause)
         self._succeeded: bool | None = None
         """What the check says; None: nothing yet."""
+        self._withheld: tuple[str, Told] | None = None
+        """A failure that was no news, while the check says that the last checkpoint completed."""
         self._observed: tuple[float, StreamProgress] | None = None
         self._not_before = float("-inf")
         """When what is due may be written again, after a failure to."""
@@ -117,6 +120,8 @@ class StreamReports:
         due = self._untold.due_at(self._policy, pause=self._pause)
         is_due = due is not None and due <= now
         tell: list[Callable[[], None]] = [partial(self._tell_completed, now)] if is_due else []
+        if self._withheld is not None and self._repeats.news_at(self._withheld[0]) <= now:
+            tell.append(partial(self._tell_failed, *self._withheld))
         all_tables = is_due and self._policy.every
         tables = (uid for uid in self._tables if all_tables or self._table_due_at(uid) <= now)
         self._tell_each([*tell, *(partial(self._tell_table, uid, now) for uid in tables)])
@@ -125,6 +130,8 @@ class StreamReports:
         """Return the seconds after which ``tick`` has something to tell; None: not before something is heard."""
         due = self._untold.due_at(self._policy, pause=self._pause)
         times = [*([] if due is None else [due]), *map(self._table_due_at, self._tables)]
+        if self._withheld is not None:
+            times.append(self._repeats.news_at(self._withheld[0]))
         finite = [at for at in times if at != float("inf")]
         return max(0.0, max(min(finite), self._not_before) - self._clock()) if finite else None
 
@@ -133,7 +140,14 @@ class StreamReports:
         now = self._clock()
         is_due = self._untold.changed or (self._policy.every and self._untold.checkpoints)
         tell: list[Callable[[], None]] = [partial(self._tell_completed, now)] if is_due else []
-        self._tell_each([*tell, *(partial(self._tell_table, uid, now) for uid in self._tables)])
+        if self._withheld is not None:
+            tell.append(partial(self._tell_failed, *self._withheld))
+        tables = (partial(self._tell_table, uid, now) for uid in self._tables)
+        self._tell_each([*tell, *tables, self._tell_counts])
+
+    def _tell_counts(self) -> None:
+        for kind, times in self._repeats.untold().items():
+            self._events.info(f"{times:,} times more since it was last told: {kind}")
 
     def _tell_each(self, tell: Sequence[Callable[[], None]]) -> None:
         """Tell each, whatever becomes of the others; what fails is still held, and tried again after a while."""
@@ -160,6 +174,8 @@ class StreamReports:
             case CheckpointFailed() as event:
                 stages = ", ".join(outstanding_stages(event.statistics))
                 self._failed(f"failed: {event.reason.name} {stages}", told)
+            case CheckpointRejected(reason=CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS):
+                return  # as it is set: the next one comes in its time
             case CheckpointRejected() as event:
                 self._failed(f"rejected: {event.reason.name}", told, is_failure=event.reason.counted)
             case JobFailed() | StopEnded():
@@ -172,9 +188,10 @@ class StreamReports:
         else:
             self._untold = self._untold.with_completed(event.metadata)
             self._newest = event, unpublished
+        self._withheld = None
         if self._succeeded is not True or self._policy.is_all:
-            self._succeeded = True
             self._events.tell_succeeded(event, unpublished)
+            self._succeeded = True
 
     def _tell_completed(self, now: float) -> None:
         since, newest = self._untold, self._newest
@@ -185,13 +202,19 @@ class StreamReports:
         self._untold = since.told(now)
 
     def _failed(self, kind: str, told: Told, *, is_failure: bool = True) -> None:
-        now = self._clock()
-        if not self._repeats.is_news(kind, now=now):
-            return
-        untold = self._repeats.told(kind, now=now)
-        if is_failure:
-            self._succeeded = False
+        if self._repeats.is_news(kind, now=self._clock()):
+            self._tell_failed(kind, told, is_failure=is_failure)
+        elif is_failure and self._succeeded:
+            # A stream that fails and completes by turns is told of after each pause; one that ends now, as it ends.
+            self._withheld = kind, told
+
+    def _tell_failed(self, kind: str, told: Told, *, is_failure: bool = True) -> None:
         self._events.hear(told.event, told.unpublished)
+        untold = self._repeats.told(kind, now=self._clock())
+        if self._withheld is not None and self._withheld[1] is told:
+            untold -= 1  # it was counted
+        if is_failure:
+            self._succeeded, self._withheld = False, None
         if untold:
             self._events.warn(f"the same was so {untold:,} times more since it was last told")
 

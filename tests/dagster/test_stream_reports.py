@@ -17,7 +17,7 @@ from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.stream_events import Line, Told
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.stage_report import TableChanged
-from tests.dagster.played_stream import CHECKPOINTS, Play, Stream, changed, cost_of_a_day, hours, play
+from tests.dagster.played_stream import CHECKPOINTS, Ledger, Play, Stream, changed, cost_of_a_day, hours, play
 
 __all__ = ["play"]
 
@@ -150,12 +150,63 @@ def test_the_check_turns_green_with_the_first_completion_after_a_failure(play: P
             stream.fail()
         stream.complete()
 
-    checks = [
+    assert checks_of(play(story)) == [True, False, True]
+
+
+def checks_of(ledger: Ledger) -> list[bool]:
+    return [
         line.dagster_event.event_specific_data.passed  # type: ignore[union-attr]
-        for line in play(story).lines
+        for line in ledger.lines
         if line.dagster_event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
     ]
-    assert checks == [True, False, True]
+
+
+def test_a_stream_whose_last_checkpoint_failed_does_not_end_with_a_green_check(play: Play) -> None:
+    def story(stream: Stream) -> None:
+        for _ in range(2):
+            stream.fail()
+            stream.wait(10)
+            stream.complete()
+            stream.wait(10)
+        stream.fail()
+
+    ledger = play(story)
+    assert checks_of(ledger) == [False, True, False]
+    assert "the same was so 1 times more since it was last told" in [
+        line.user_message for line in ledger.lines
+    ]
+
+
+def test_a_failure_after_a_completion_is_told_once_the_pause_is_over(play: Play) -> None:
+    def story(stream: Stream) -> None:
+        stream.fail()
+        stream.complete()
+        stream.wait(10)
+        stream.fail()
+        assert checks_of(stream.ledger) == [False, True]
+        assert stream.reports.due_in() == pytest.approx(290)
+        stream.wait(290)
+        assert checks_of(stream.ledger) == [False, True, False]
+        assert stream.reports.due_in() is None
+        stream.complete()
+
+    assert checks_of(play(story)) == [False, True, False, True]
+
+
+def test_a_failure_that_could_not_be_written_is_news_still(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def story(stream: Stream) -> None:
+        stream.complete()
+        with monkeypatch.context() as broken:
+            broken.setattr(DagsterEvents, "hear", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                stream.fail()
+        stream.wait(10)
+        stream.fail()
+        assert checks_of(stream.ledger) == [True, False]
+
+    play(story)
 
 
 def test_a_minimum_pause_is_no_warning(play: Play) -> None:
@@ -166,7 +217,9 @@ def test_a_minimum_pause_is_no_warning(play: Play) -> None:
             reason=CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
             message="",
         )
-        stream.reports.hear(Told(rejected, {}))
+        for waited in (0, 10, 300):
+            stream.wait(waited)
+            stream.reports.hear(Told(rejected, {}))
 
     assert play(story).lines == []
 
@@ -182,6 +235,7 @@ def test_lines_that_repeat_are_counted(play: Play) -> None:
     assert [line.user_message for line in play(story).lines] == [
         "table totals is not published yet: part-0a.parquet",
         "table totals is not published yet: part-30a.parquet (and 29 times more since it was last told)",
+        "9 times more since it was last told: table totals is not published yet: #",
     ]
 
 

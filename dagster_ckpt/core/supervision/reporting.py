@@ -115,6 +115,15 @@ class Repeats:
         self._seen[kind] = (at, untold + 1)
         return False
 
+    def news_at(self, kind: str) -> float:
+        """Return when the next of its kind is news."""
+        seen = self._seen.get(kind)
+        return float("-inf") if seen is None else seen[0] + self._pause
+
+    def untold(self) -> dict[str, int]:
+        """Return how many of each kind were not told, where any were not."""
+        return {kind: untold for kind, (_, untold) in self._seen.items() if untold}
+
     def told(self, kind: str, *, now: float) -> int:
         """Note that it was told; return how many of its kind were not since the last time."""
         untold = self._seen.get(kind, (0.0, 0))[1]
