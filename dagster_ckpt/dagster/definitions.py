@@ -311,9 +311,8 @@ class _Checks:
         return build_check_jobs(pipeline, verified=self.verified, restorable=self.restorable)
 
     def schedules(self, each: _Deployed) -> Iterator[dg.ScheduleDefinition]:
-        return build_check_schedules(
-            each.pipeline.name, each.options, verified=self.verified, restorable=self.restorable
-        )
+        of = each.pipeline.name, each.options, each.coordinator
+        return build_check_schedules(*of, verified=self.verified, restorable=self.restorable)
 
 
 def _own_sensors(each: _Deployed) -> Iterator[dg.SensorDefinition]:

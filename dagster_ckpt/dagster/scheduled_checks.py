@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -12,6 +12,10 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.checks.chosen_snapshot import NEWEST_SAVEPOINT
 from dagster_ckpt.dagster.names import JOB_TAG, PIPELINE_TAG, dry_run_job_name, verify_job_name
 from dagster_ckpt.dagster.options import PipelineOptions
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.runtime.record_store import RecordStore
 
 
 def build_check_jobs(
@@ -41,27 +45,51 @@ def build_check_jobs(
 def build_check_schedules(
     pipeline: PipelineId,
     options: PipelineOptions,
+    coordinator: CheckpointCoordinatorResource,
     *,
     verified: dg.AssetChecksDefinition,
     restorable: dg.AssetChecksDefinition,
 ) -> Iterator[dg.ScheduleDefinition]:
     """Yield the schedules that options ask for; switched off until enabled."""
+    bound = BoundCoordinator(coordinator)
+
+    def to_verify(instance: dg.DagsterInstance) -> tuple[str, ...]:
+        try:
+            record = RecordStore(bound.of(instance).store()).record(pipeline)
+        except CheckpointError:  # the run says what is wrong
+            record = None
+        return ("latest",) if record is not None and not record.savepoints else (NEWEST_SAVEPOINT, "latest")
+
     if options.verify_every:
         yield _schedule(
-            verify_job_name(pipeline), verified, options.verify_every, (NEWEST_SAVEPOINT, "latest")
+            verify_job_name(pipeline),
+            verified,
+            options.verify_every,
+            to_verify,
+            "the newest savepoint, then the latest checkpoint",
         )
     if options.dry_run_every:
-        yield _schedule(dry_run_job_name(pipeline), restorable, options.dry_run_every, (NEWEST_SAVEPOINT,))
+        yield _schedule(
+            dry_run_job_name(pipeline),
+            restorable,
+            options.dry_run_every,
+            lambda _: (NEWEST_SAVEPOINT,),
+            "the newest savepoint",
+        )
 
 
 def _schedule(
-    job: str, check: dg.AssetChecksDefinition, cron: str, wanted: tuple[str, ...]
+    job: str,
+    check: dg.AssetChecksDefinition,
+    cron: str,
+    wanted: Callable[[dg.DagsterInstance], tuple[str, ...]],
+    what: str,
 ) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=f"{job}_schedule",
         job_name=job,
         cron_schedule=cron,
-        description=f"Runs `{job}`: {', then '.join(f'the {one}' for one in wanted)}.",
+        description=f"Runs `{job}`: {what}.",
         default_status=dg.DefaultScheduleStatus.STOPPED,
     )
     def run_checks(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
@@ -71,7 +99,7 @@ def _schedule(
                 run_key=f"{job}-{minute}-{one}",
                 run_config={"ops": {check.node_def.name: {"config": {"checkpoint": one}}}},
             )
-            for one in wanted
+            for one in wanted(context.instance)
         ]
 
     return run_checks

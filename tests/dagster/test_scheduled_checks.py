@@ -9,7 +9,10 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt import PipelineOptions
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.dagster.checks import restorable, verified
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.operations.verify import Verified, not_opened, verify_snapshot
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from tests.dagster.conftest import Site
 
 OPTIONS = PipelineOptions(verify_every="0 4 * * *", dry_run_every="0 5 * * 0")
@@ -51,11 +54,78 @@ def test_the_newest_savepoint_is_verified_and_then_the_latest_checkpoint(site: S
     assert second.passed
 
 
-def test_where_there_is_no_savepoint_the_latest_checkpoint_counts(site: Site) -> None:
+def test_where_there_is_no_savepoint_the_latest_checkpoint_counts_once(site: Site) -> None:
     site.attempt(site.start_run()).completed_checkpoint()
-    assert [
-        checked(site, r).metadata["checkpoint"].value for r in requested(site, "shop_verify_schedule")
-    ] == ["chk-000001"] * 2
+    [request] = requested(site, "shop_verify_schedule")
+    assert checked(site, request).metadata["checkpoint"].value == "chk-000001"
+
+
+def asked_for(site: Site, checkpoint: str) -> dg.AssetCheckEvaluation:
+    [request] = requested(site, "shop_verify_schedule")[-1:]
+    [op] = request.run_config["ops"].values()
+    op["config"]["checkpoint"] = checkpoint
+    return checked(site, request)
+
+
+@pytest.mark.parametrize(
+    ("asked", "times", "said"),
+    [
+        ("latest", 1, "chk-000002: "),
+        ("newest_savepoint", 1, "chk-000002: "),
+        ("latest", 9, "latest was subsumed"),
+        ("chk-1", 1, "chk-000001 was subsumed"),
+    ],
+)
+def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_not_broken(
+    site: Site, monkeypatch: pytest.MonkeyPatch, asked: str, times: int, said: str
+) -> None:
+    stream = site.attempt(site.start_run(), num_retained=1)
+    stream.completed_checkpoint()
+    left = [times]
+
+    def overtaken(source: StoredSnapshot) -> Verified:
+        left[0] -= 1
+        if left[0] >= 0:
+            stream.completed_checkpoint()
+            assert source.metadata.checkpoint_id not in stream.completed
+            return not_opened("it", "there", NotFound("its files are gone"))
+        return verify_snapshot(source)
+
+    monkeypatch.setattr(verified, "verify_snapshot", overtaken)
+    result = asked_for(site, asked)
+    assert result.passed
+    assert result.description is not None
+    assert result.description.startswith(said)
+    assert not site.observations(), "no partition shows as broken"
+
+
+def test_a_checkpoint_that_is_subsumed_while_its_restore_is_tried_is_not_broken(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = site.attempt(site.start_run(), num_retained=1)
+    stream.completed_checkpoint()
+
+    def overtaken(*_: object) -> None:
+        stream.completed_checkpoint()
+        raise Corrupt("a file is gone")
+
+    monkeypatch.setattr(restorable, "try_restore", overtaken)
+    [request] = requested(site, "shop_dry_run_schedule")
+    result = checked(site, request, job="shop_dry_run")
+    assert result.passed
+    assert result.metadata["checkpoint"].value == "chk-000001"
+    assert not site.observations(), "no partition shows as broken"
+
+
+def test_a_checkpoint_that_is_retained_and_has_lost_a_file_is_broken(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.attempt(site.start_run()).completed_checkpoint()
+    monkeypatch.setattr(
+        verified, "verify_snapshot", lambda source: not_opened("it", "there", NotFound("gone"))
+    )
+    assert not asked_for(site, "latest").passed
+    assert len(site.observations()) == 1
 
 
 def test_a_pipeline_that_has_not_run_has_nothing_to_verify(site: Site) -> None:

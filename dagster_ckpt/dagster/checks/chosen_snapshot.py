@@ -30,15 +30,24 @@ def target_of(
 
     Raises Corrupt, Unavailable, InvalidRequest; NotFound for anything but ``latest``.
     """
-    word = wanted.strip().lower().replace("_", " ")
+    word = _word(wanted)
     try:
         if word == NEWEST_SAVEPOINT:
             return find_snapshot(resource.deployment(), _newest_savepoint(resource, pipeline), pipeline)
         return find_snapshot(resource.deployment(), wanted, pipeline)
     except NotFound as error:
-        if word not in ("latest", NEWEST_SAVEPOINT):
+        if names_one(wanted):
             raise
         return dg.AssetCheckResult(passed=True, description=str(error))
+
+
+def _word(wanted: str) -> str:
+    return wanted.strip().lower().replace("_", " ")
+
+
+def names_one(wanted: str) -> bool:
+    """Return whether one snapshot is named, and not whichever is the newest."""
+    return _word(wanted) not in ("latest", NEWEST_SAVEPOINT)
 
 
 def _newest_savepoint(resource: CheckpointCoordinatorResource, pipeline: PipelineId) -> str:
@@ -47,6 +56,30 @@ def _newest_savepoint(resource: CheckpointCoordinatorResource, pipeline: Pipelin
     savepoints = () if record is None else record.savepoints
     newest = max(savepoints, key=lambda s: (s.completed_at, s.checkpoint_id), default=None)
     return "latest" if newest is None else newest.known.key
+
+
+def was_subsumed(resource: CheckpointCoordinatorResource, pipeline: PipelineId, found: FoundSnapshot) -> bool:
+    """Return whether the snapshot has left the record since it was found: then its files may be gone, and rightly.
+
+    A running stream subsumes its checkpoints while they are read.
+    """
+    if found.known is None:
+        return False
+    known, records = found.known, RecordStore(resource.store())
+    # A fork retains another pipeline's snapshot.
+    retained = (records.record(name) for name in {pipeline, found.pipeline})
+    entries = (entry for one in retained if one is not None for entry in (*one.completed, *one.savepoints))
+    return not any(entry.location == known.location for entry in entries)
+
+
+def subsumed_meanwhile(key: str) -> dg.AssetCheckResult:
+    """Return the result for a checkpoint that has gone while it was read: nothing is known to be wrong."""
+    return dg.AssetCheckResult(
+        passed=True,
+        description=f"{key} was subsumed by a newer one, and deleted, while it was read: nothing is known to be wrong. "
+        "A savepoint stays until it is disposed of",
+        metadata={"checkpoint": key},
+    )
 
 
 def report_restorable(

@@ -9,7 +9,13 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.asset import RESTORABLE_CHECK, checkpoints_asset_key
-from dagster_ckpt.dagster.checks.chosen_snapshot import CheckConfig, report_restorable, target_of
+from dagster_ckpt.dagster.checks.chosen_snapshot import (
+    CheckConfig,
+    report_restorable,
+    subsumed_meanwhile,
+    target_of,
+    was_subsumed,
+)
 from dagster_ckpt.dagster.checks.dry_run import StageTrial, resources_for_trial, try_restore
 from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
@@ -47,6 +53,8 @@ def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefi
         except Unavailable:
             raise
         except CheckpointError as error:
+            if was_subsumed(resource, pipeline.name, found):
+                return subsumed_meanwhile(found.key)
             report_restorable(context, found, Restorable.BROKEN, str(error))
             return dg.AssetCheckResult(
                 passed=False, description=str(error), metadata={"checkpoint": found.key}
