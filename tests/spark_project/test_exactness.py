@@ -147,6 +147,25 @@ def counted():
     assert project.rows("counted") == as_rows({"n": 1})
 
 
+def test_views_show_the_rows_of_tables_that_are_written_at_least_once(written: Make) -> None:
+    project = written(
+        ORDERS
+        + """
+@dp.materialized_view
+def counted():
+    return spark.read.table("orders").select(F.count("*").alias("n"))
+"""
+    )
+    pipeline = project.pipeline(checkpointing={"mode": "at_least_once"})
+    project.epoch(pipeline)
+    assert project.rows("counted") == as_rows({"n": 0})
+    for number in (1, 2):
+        project.feed("orders", row("a", number))
+        project.epoch(pipeline)
+        assert len(project.rows("orders")) == number
+        assert project.rows("counted") == as_rows({"n": number})
+
+
 def test_a_view_that_reads_more_than_the_project_is_computed_in_every_run(written: Make) -> None:
     project = written(
         ORDERS

@@ -155,10 +155,15 @@ def _rows(
 ) -> DataFrame | None:
     if uid in derived:
         return spark.read.parquet(str(derived[uid].file))
-    position = sinks[uid].position()
-    if position is None or position.head is None:
-        return None
-    return sinks[uid].rows().to_spark(spark)
+    return None if _shows_nothing(sinks[uid]) else sinks[uid].rows().to_spark(spark)
+
+
+def _shows_nothing(sink: Sink) -> bool:
+    """Tell whether a sink has no rows and, it may be, no columns either."""
+    position = sink.position()
+    if position is None or position.head is not None:
+        return position is None
+    return not sink.writes_through or sink.describe().rows == 0  # written at least once, it never has a head
 
 
 def _write(frame: DataFrame, place: DerivedFile, attempt: str) -> Refreshed:
