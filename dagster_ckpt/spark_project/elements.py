@@ -13,7 +13,7 @@ from dagster_ckpt.spark_project.naming import Namespace
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Elements", "FlowElement", "Kind", "OutputElement"]
+__all__ = ["STORED", "Elements", "FlowElement", "Kind", "OutputElement"]
 
 
 class Kind(StrEnum):
@@ -23,6 +23,10 @@ class Kind(StrEnum):
     MATERIALIZED_VIEW = "materialized view"
     TEMPORARY_VIEW = "temporary view"
     SINK = "sink"
+
+
+STORED = (Kind.STREAMING_TABLE, Kind.SINK)
+"""Kinds that flows write as streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.session import session_settings
-from dagster_ckpt.spark_project.auto_cdc import changes
-from dagster_ckpt.spark_project.elements import Elements
+from dagster_ckpt.spark_project.auto_cdc import changes, key_names
+from dagster_ckpt.spark_project.elements import STORED, Elements, FlowElement, Kind, OutputElement
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
 from dagster_ckpt.spark_project.naming import Namespace
@@ -20,7 +20,7 @@ from dagster_ckpt.spark_project.spec import ProjectSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RunningProject"]
+__all__ = ["RunningProject", "why_different"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,10 @@ class RunningProject:
         key = (flow.written_target, flow.name)
         found = self._evaluated(known, key, f"flow {flow.name!r}", tables, streaming=True)
         if flow.cdc is not None:
+            if key_names(known.flows[key], found.frame) != flow.cdc.keys:
+                raise InvalidRequest(
+                    f"flow {flow.name!r} has other keys than its graph says: {self._again()}"
+                )
             return changes(known.flows[key], found.frame)
         schema = schema_of_text(self._dataset(flow.target).row_schema)
         aligned(
@@ -73,7 +77,11 @@ class RunningProject:
         refuse_stale(self.spec, self.graph)
         refuse_connect(self.spark)
         space = Namespace(catalog=self.graph.catalog, database=self.graph.database)
-        return known_elements(self.spec, self.spark, Elements(namespace=space))
+        known = known_elements(self.spec, self.spark, Elements(namespace=space))
+        different = why_different(self.graph, known)
+        if different:
+            raise InvalidRequest(f"{different}: {self._again()}")
+        return known
 
     def _evaluated(
         self, known: Elements, key: Key, what: str, tables: Mapping[str, DataFrame], *, streaming: bool
@@ -97,3 +105,36 @@ class RunningProject:
 
     def _dataset(self, name: str) -> DatasetNode:
         return next(one for one in self.graph.datasets if one.name == name)
+
+
+def why_different(graph: ProjectGraph, known: Elements) -> str:
+    """Return what a project defines otherwise than its graph says; empty: nothing. Temporary views may come and go."""
+    outputs = [one for one in known.outputs.values() if one.kind is not Kind.TEMPORARY_VIEW]
+    flows = [(known.outputs[known.target_of(flow)], flow) for flow in known.flows.values()]
+    written = {f"{one.name!r}": _of_dataset(one) for one in graph.datasets}
+    written |= {
+        f"flow {one.name!r} of {one.target!r}": (dict(one.conf), None if one.cdc is None else one.cdc.deletes)
+        for one in graph.flows
+    }
+    found = {f"{one.name!r}": _of_dataset(one) for one in outputs}
+    found |= {
+        f"flow {one.name!r} of {output.name!r}": (dict(one.spark_conf), _deletes(one))
+        for output, one in flows
+        if output.kind in STORED
+    }
+    for title in sorted({*written, *found}):
+        if title not in found:
+            return f"{title} is not defined any more"
+        if title not in written:
+            return f"{title} is new"
+        if written[title] != found[title]:
+            return f"{title} has other options than its graph says"
+    return ""
+
+
+def _of_dataset(one: DatasetNode | OutputElement) -> object:
+    return one.kind, one.partition_cols, dict(one.properties)
+
+
+def _deletes(flow: FlowElement) -> bool | None:
+    return None if flow.cdc is None else flow.cdc.apply_as_deletes is not None

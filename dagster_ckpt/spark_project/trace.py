@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark_project.auto_cdc import ROW, changes, key_names, refuse_unsupported
-from dagster_ckpt.spark_project.elements import Elements, FlowElement, Kind, OutputElement
+from dagster_ckpt.spark_project.elements import STORED, Elements, FlowElement, Kind, OutputElement
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, NotYet, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import CdcNode, DatasetNode, FlowNode, ProjectGraph, digests_of, made_by
 from dagster_ckpt.spark_project.naming import Namespace
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["namespace_of", "trace_project"]
 
-_STORED = (Kind.STREAMING_TABLE, Kind.SINK)
 _NO_FILES = ("Range", "LocalRelation", "OneRowRelation", "LogicalRDD")
 """Leaves of a plan that always bring the same rows."""
 
@@ -109,7 +108,7 @@ class _Tracing:
             flows = self.known.flows_of(output.name)
             if not flows:
                 raise InvalidRequest(f"{output.title} has no flow: nothing would ever write it")
-            if output.kind not in _STORED and len(flows) > 1:
+            if output.kind not in STORED and len(flows) > 1:
                 raise InvalidRequest(
                     f"{output.title} has several flows, {flows[1].title}: only tables and sinks may"
                 )
@@ -125,7 +124,7 @@ class _Tracing:
     def _refuse_reads(self, flow: FlowElement, output: OutputElement, found: Evaluated) -> None:
         if output.kind is Kind.TEMPORARY_VIEW:
             return
-        streaming = output.kind in _STORED
+        streaming = output.kind in STORED
         if found.frame.isStreaming != streaming:
             raise InvalidRequest(
                 f"{flow.title} of {output.title} returns "
@@ -173,7 +172,7 @@ class _Tracing:
         )
 
     def _is_stored(self, flow: FlowElement) -> bool:
-        return self.known.outputs[self.known.target_of(flow)].kind in _STORED
+        return self.known.outputs[self.known.target_of(flow)].kind in STORED
 
     def _dataset(self, output: OutputElement, done: Mapping[Key, Evaluated]) -> DatasetNode:
         is_view = output.kind is Kind.MATERIALIZED_VIEW
