@@ -137,7 +137,7 @@ class _Builder:
                 reads=tuple(StageUid(self.dataset(name).uid) for name in one.reads),
                 fn=partial(_view_rows, self.spec, self.graph, one),
                 definition=definition,
-                each_run=one.reads_more,
+                each_run=True,  # as in Spark: what its function reads elsewhere, nobody can tell
                 description=one.comment or f"Materialized view {one.name}, {one.where}.",
             )
             for one in self.graph.datasets

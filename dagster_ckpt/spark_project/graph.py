@@ -75,8 +75,6 @@ class DatasetNode(_Kept):
     properties: Mapping[str, str] = {}
     reads: tuple[str, ...] = ()
     """Of a materialized view: the tables it is computed from."""
-    reads_more: bool = False
-    """Of a materialized view: its rows may change although those tables do not."""
 
 
 class ProjectGraph(_Kept):

@@ -25,16 +25,12 @@ from dagster_ckpt.spark_project.options import (
 from dagster_ckpt.spark_project.schemas import stand_in, table_schema
 from dagster_ckpt.spark_project.settings import settings_of
 from dagster_ckpt.spark_project.spec import ProjectSpec
-from dagster_ckpt.spark_project.sql_files import scala_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["namespace_of", "trace_project"]
-
-_NO_FILES = ("Range", "LocalRelation", "OneRowRelation", "LogicalRDD")
-"""Leaves of a plan that always bring the same rows."""
 
 
 def namespace_of(spec: ProjectSpec, spark: SparkSession) -> Namespace:
@@ -188,7 +184,6 @@ class _Tracing:
             partition_cols=output.partition_cols,
             properties=dict(output.properties),
             reads=tuple(sorted(found.reads.tables)) if is_view else (),
-            reads_more=is_view and _reads_more(found.frame),
         )
 
     def _flow(self, flow: FlowElement, found: Evaluated) -> FlowNode:
@@ -210,18 +205,6 @@ class _Tracing:
             conf=dict(flow.spark_conf),
             cdc=cdc,
         )
-
-
-def _reads_more(frame: DataFrame) -> bool:
-    """Tell whether a batch query may bring other rows although the project's tables are the same."""
-    plan = frame._jdf.queryExecution().analyzed()
-    leaves = [str(leaf.nodeName()) for leaf in scala_items(plan.collectLeaves())]
-    now = ("current_", "localtimestamp", "now(")
-    return (
-        any(leaf not in _NO_FILES for leaf in leaves)
-        or not plan.deterministic()
-        or any(word in str(plan.toString()) for word in now)
-    )
 
 
 def _in_order(datasets: Iterable[DatasetNode]) -> list[DatasetNode]:
