@@ -14,12 +14,14 @@ from dagster_ckpt import (
     run_epoch,
 )
 from dagster_ckpt.spark.attempt import derived
+from dagster_ckpt.spark.attempt.derived import DerivedFile
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from tests.spark_session import BRIEF_JVM
 
 CALLS: dict[str, tuple[Any, str]] = {
     "before computing": (PipelineSinks, "compute_derived"),
-    "before noting": (derived, "replace_whole"),
+    "before replacing": (derived, "move_whole"),
+    "before noting": (DerivedFile, "write_note"),
 }
 
 

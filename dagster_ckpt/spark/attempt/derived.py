@@ -66,6 +66,10 @@ class DerivedFile:
             return {}
         return found if isinstance(found, dict) and self.file.is_file() else {}
 
+    def write_note(self, said: Mapping[str, Any]) -> None:
+        """Write down what the rows are computed from; without a ``token``: that is not known."""
+        replace_whole(self.meta / _NOTE, json.dumps(said, indent=1).encode())
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other writers out."""
@@ -120,11 +124,13 @@ def refresh(
             )
         if note.get("token") == token:
             return None
-        spark = session()
+        spark, said = session(), {"lineage": attempt.lineage, "epoch": attempt.epoch}
         frame = table.fn(spark, {uid: _rows(uid, sinks, derived, spark) for uid in table.reads})
+        # Who dies once the file is replaced leaves rows that are not those of the token before: a restore may bring
+        # that token's state back.
+        place.write_note(said)
         written = _write(frame, place, str(attempt.epoch))
-        said = {"lineage": attempt.lineage, "epoch": attempt.epoch, "token": token}
-        replace_whole(place.meta / _NOTE, json.dumps(said, indent=1).encode())
+        place.write_note(said | {"token": token})
         return written
 
 
