@@ -124,7 +124,7 @@ def _derived(
         raise InvalidRequest(
             f"{uid!r} is computed from other tables, and no snapshot holds its rows: load those as of {as_of!r}"
         )
-    return DerivedRows(DerivedFile(_table_dir(pipeline, coordinator) / uid))
+    return DerivedRows(DerivedFile(_table_dir(pipeline, coordinator) / uid, str(pipeline.name)))
 
 
 def _sink_of(pipeline: CheckpointedPipeline, sink: str) -> StageUid:

@@ -115,3 +115,20 @@ def test_a_table_without_a_row_so_far_is_not_taken_for_a_new_one(written: Make) 
     project.epoch(restore={"restore_from": "chk-1"})
     project.epoch()
     assert project.rows("copies") == as_rows(row("b", 7))
+
+
+def test_a_table_that_becomes_a_materialized_view_does_not_keep_its_old_rows_beside(written: Make) -> None:
+    project = written(ORDERS)
+    project.feed("orders", row("a", 1))
+    project.epoch()
+    main = project.root / "transformations" / "main.py"
+    view = '@dp.materialized_view\ndef copies():\n    return spark.read.table("orders")\n'
+    main.write_text(main.read_text().partition("@dp.table\ndef copies")[0] + view)
+    again = {"restore_from": "chk-1", "allow_non_restored_state": True}
+    with pytest.raises(
+        InvalidRequest, match=r"copies is to hold the rows of 'copies', which are computed, and holds"
+    ):
+        project.epoch(restore=again)
+    (project.tables / "copies").rename(project.root / "copies-before")
+    project.epoch(restore=again)
+    assert project.rows("copies") == as_rows(row("a", 1))

@@ -19,10 +19,11 @@ from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.authoring.targets import META_FOLDER
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.errors import Corrupt, Fenced, NotFound
+from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.spark.files import flush_to_disk, move_whole, replace_whole
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.sink.rows import PublishedRows
+from dagster_ckpt.spark.table.records import TablePaths
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,8 @@ class DerivedFile:
     """Where a derived table lies."""
 
     root: Path
+    pipeline: str
+    """Whose it is."""
 
     @property
     def file(self) -> Path:
@@ -60,22 +63,46 @@ class DerivedFile:
 
     def note(self) -> dict[str, Any]:
         """Return what the rows were computed from; empty: that is not known."""
+        return self._noted() if self.file.is_file() else {}
+
+    def _noted(self) -> dict[str, Any]:
         try:
             found = parse_json((self.meta / _NOTE).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
-        return found if isinstance(found, dict) and self.file.is_file() else {}
+        return found if isinstance(found, dict) else {}
 
     def write_note(self, said: Mapping[str, Any]) -> None:
         """Write down what the rows are computed from; without a ``token``: that is not known."""
-        replace_whole(self.meta / _NOTE, json.dumps(said, indent=1).encode())
+        replace_whole(self.meta / _NOTE, json.dumps({"pipeline": self.pipeline, **said}, indent=1).encode())
+
+    def refuse_foreign(self) -> None:
+        """Raise InvalidRequest where the folder is another pipeline's, or holds rows that were not computed."""
+        owner = self._noted().get("pipeline", self.pipeline)
+        if owner != self.pipeline:
+            raise InvalidRequest(
+                f"{self.root} is computed by pipeline {owner!r}: give {self.pipeline!r} a table_dir of its own"
+            )
+        computed = {FILE} if (self.meta / _NOTE).is_file() else set()
+        others = sorted({path.name for path in self.root.glob("*.parquet")} - computed)
+        logs = [
+            place for place in (TablePaths(self.root).description, self.root / "_delta_log") if place.exists()
+        ]
+        if others or logs:
+            found = f"Parquet file {others[0]}" if others else str(logs[0].relative_to(self.root))
+            raise InvalidRequest(
+                f"{self.root} is to hold the rows of {self.root.name!r}, which are computed, and holds those of a "
+                f"table ({found}): move that folder away, or give one of the two another name"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other writers out."""
+        """Keep other writers out. Raises InvalidRequest for a folder of somebody else's."""
+        self.refuse_foreign()
         self.meta.mkdir(parents=True, exist_ok=True)
         with (self.meta / "lock").open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
+            self.refuse_foreign()
             yield
 
 

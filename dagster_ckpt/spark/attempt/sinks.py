@@ -92,6 +92,12 @@ class PipelineSinks:
     def _writes_through(self, sink: Sink) -> bool:
         return self.mode is CheckpointingMode.AT_LEAST_ONCE and sink.writes_through
 
+    def _derived(self) -> dict[StageUid, DerivedFile]:
+        return {
+            table.uid: DerivedFile(self.table_dir / table.uid, str(self.pipeline.name))
+            for table in self.pipeline.derived
+        }
+
     def seen(self) -> list[Seen]:
         """Return what every sink has seen of the pipeline. Raises InvalidRequest where two end in one place."""
         self._refuse_shared_places()
@@ -122,13 +128,14 @@ class PipelineSinks:
                         "one would be taken for the other's. Give each a table of its own, side by side"
                     )
             taken.append((uid, place))
-        for table in self.pipeline.derived:
-            derived = os.path.realpath(self.table_dir / table.uid)
-            meets = [uid for uid, there in taken if f"{derived}/".startswith(f"{there}/")]
+        for uid, place_of in self._derived().items():
+            derived = os.path.realpath(place_of.root)
+            meets = [other for other, there in taken if f"{derived}/".startswith(f"{there}/")]
             if meets:
                 raise InvalidRequest(
-                    f"sink {meets[0]!r} writes {derived}, where {table.uid!r} is computed: give it another table"
+                    f"sink {meets[0]!r} writes {derived}, where {uid!r} is computed: give it another table"
                 )
+            place_of.refuse_foreign()
 
     # --- while the stage runs ----------------------------------------------------------------------------------
 
@@ -179,7 +186,7 @@ class PipelineSinks:
 
     def compute_derived(self, checkpoint: int, reporter: Reporter, *, only_existing: bool = False) -> None:
         """Compute the derived tables whose inputs have changed; one that fails is in ``unpublished``."""
-        places = {table.uid: DerivedFile(self.table_dir / table.uid) for table in self.pipeline.derived}
+        places = self._derived()
         through = "" if self.mode is CheckpointingMode.EXACTLY_ONCE else str(checkpoint)
         for table in self.pipeline.derived:
             if only_existing and not places[table.uid].file.is_file():

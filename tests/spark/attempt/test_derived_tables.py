@@ -12,10 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.authoring.derived import DerivedTable
-from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt import derived
 from dagster_ckpt.spark.attempt.derived import DerivedFile, Refreshed, refresh
 from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
+from dagster_ckpt.spark.table.log import create_table
+from dagster_ckpt.spark.table.records import Append
 
 ORDERS, SUMS = StageUid("orders"), StageUid("sums")
 
@@ -66,9 +69,11 @@ class Lab:
     sink: ShownRows = field(default_factory=lambda: ShownRows({1: [1], 2: [1, 2]}, head=1))
     table: DerivedTable = field(default_factory=lambda: DerivedTable(uid=SUMS, reads=(ORDERS,), fn=summed))
 
+    pipeline: str = "mine"
+
     @property
     def place(self) -> DerivedFile:
-        return DerivedFile(self.root / SUMS)
+        return DerivedFile(self.root / SUMS, self.pipeline)
 
     def refresh(self, epoch: int = 1) -> Refreshed | None:
         return refresh(
@@ -126,3 +131,46 @@ def test_rows_that_were_replaced_before_they_were_noted_are_not_taken_for_those_
     lab.sink.head = 1
     lab.refresh()
     assert lab.shown() == [1]
+
+
+def test_two_pipelines_do_not_compute_one_folder(lab: Lab) -> None:
+    lab.refresh()
+    other = replace(lab, pipeline="other", sink=ShownRows({1: [70]}, head=1))
+    with pytest.raises(
+        InvalidRequest, match=r"sums is computed by pipeline 'mine': give 'other' a table_dir"
+    ):
+        other.refresh()
+    (lab.root / SUMS / "part-00000.parquet").unlink()
+    with pytest.raises(InvalidRequest, match=r"sums is computed by pipeline 'mine'"):
+        other.refresh()
+    lab.refresh()
+    assert lab.shown() == [1]
+
+
+def a_table(folder: Path) -> None:
+    create_table(str(folder), pipeline=PipelineId("mine"), mode=Append())
+
+
+def files_of_somebody(folder: Path) -> None:
+    Frame([1]).parquet(str(folder))
+
+
+def a_delta_table(folder: Path) -> None:
+    (folder / "_delta_log").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("make", [a_table, files_of_somebody, a_delta_table])
+def test_a_folder_of_a_table_gets_no_computed_rows_beside_its_own(lab: Lab, make: Any) -> None:
+    folder = lab.root / SUMS
+    make(folder)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(InvalidRequest, match=r"holds those of a table \(.*\): move that folder away"):
+        lab.refresh()
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_files_beside_those_that_were_computed_are_refused(lab: Lab) -> None:
+    lab.refresh()
+    pq.write_table(pa.table({"n": [5]}), lab.root / SUMS / "part-00001.parquet")
+    with pytest.raises(InvalidRequest, match=r"Parquet file part-00001.parquet"):
+        lab.refresh()
