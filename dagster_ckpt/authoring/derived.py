@@ -6,7 +6,7 @@ They are no part of a checkpoint, because they are a function of tables that are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import StageUid
@@ -30,4 +30,6 @@ class DerivedTable:
     """Other for another function: then it is computed again."""
     each_run: bool = False
     """Computed once in every run also where what it reads has not changed: it depends on more than that."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the session from the call of ``fn`` until its rows are written: Spark plans and executes it late."""
     description: str = ""

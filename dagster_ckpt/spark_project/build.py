@@ -138,6 +138,7 @@ class _Builder:
                 fn=partial(_view_rows, self.spec, self.graph, one),
                 definition=definition,
                 each_run=True,  # as in Spark: what its function reads elsewhere, nobody can tell
+                conf=settings_of(self.spec),
                 description=one.comment or f"Materialized view {one.name}, {one.where}.",
             )
             for one in self.graph.datasets

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark_project.auto_cdc import changes, key_names
 from dagster_ckpt.spark_project.elements import STORED, Elements, FlowElement, Kind, OutputElement
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
 from dagster_ckpt.spark_project.naming import Namespace
 from dagster_ckpt.spark_project.schemas import aligned, quoted, schema_of_text, stand_in
-from dagster_ckpt.spark_project.settings import refuse_connect, settings_of
+from dagster_ckpt.spark_project.settings import refuse_connect
 from dagster_ckpt.spark_project.spec import ProjectSpec
 
 if TYPE_CHECKING:
@@ -50,10 +49,6 @@ class RunningProject:
 
     def view(self, view: DatasetNode, rows: Mapping[str, DataFrame | None]) -> DataFrame:
         """Return the rows of a materialized view; ``rows`` by uid, None for a table that nothing was published to."""
-        with session_settings(self.spark, settings_of(self.spec)):
-            return self._view(view, rows)
-
-    def _view(self, view: DatasetNode, rows: Mapping[str, DataFrame | None]) -> DataFrame:
         tables = {}
         for name in view.reads:
             table = self._dataset(name)

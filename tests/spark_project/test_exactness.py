@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt import InvalidRequest, pipeline_from_spark_project, run_stream
@@ -340,15 +341,23 @@ letters = spark.conf.get("my.letters")
 def orders():
     rows = spark.readStream.schema("k STRING, v INT").json(str(Path.cwd() / "feed" / "orders"))
     return rows.where(F.col("k").isin(list(letters))).withColumn("n", F.expr("CAST('x' || k AS INT)"))
+@dp.materialized_view
+def counted():
+    return spark.read.table("orders").select(F.count("*").alias("n"))
 """
     )
     spec = project.root / "spark-pipeline.yml"
     text = spec.read_text()
-    spec.write_text(text + "configuration:\n  my.letters: ab\n  spark.sql.ansi.enabled: 'false'\n")
+    spec.write_text(
+        text + "configuration:\n  my.letters: ab\n  spark.sql.ansi.enabled: 'false'\n"
+        "  spark.sql.parquet.compression.codec: gzip\n"
+    )
     project.feed("orders", row("a", 1), row("c", 2))
     before = project.spark.conf.getAll
     project.epoch()
     assert project.rows("orders") == as_rows(row("a", 1) | {"n": None})
+    [view] = (project.tables / "counted").glob("*.parquet")
+    assert pq.read_metadata(view).row_group(0).column(0).compression == "GZIP"
     assert project.spark.conf.getAll == before
     spec.write_text(text + "configuration:\n  my.letters: ab\n  spark.executor.memory: 3g\n")
     with pytest.raises(

@@ -21,6 +21,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.spark.files import flush_to_disk, move_whole, replace_whole
+from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.table.records import TablePaths
@@ -152,11 +153,12 @@ def refresh(
         if note.get("token") == token:
             return None
         spark, said = session(), {"lineage": attempt.lineage, "epoch": attempt.epoch}
-        frame = table.fn(spark, {uid: _rows(uid, sinks, derived, spark) for uid in table.reads})
-        # Who dies once the file is replaced leaves rows that are not those of the token before: a restore may bring
-        # that token's state back.
-        place.write_note(said)
-        written = _write(frame, place, str(attempt.epoch))
+        with session_settings(spark, table.conf):
+            frame = table.fn(spark, {uid: _rows(uid, sinks, derived, spark) for uid in table.reads})
+            # Who dies once the file is replaced leaves rows that are not those of the token before: a restore may
+            # bring that token's state back.
+            place.write_note(said)
+            written = _write(frame, place, str(attempt.epoch))
         place.write_note(said | {"token": token})
         return written
 

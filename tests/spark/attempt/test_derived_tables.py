@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -70,6 +71,7 @@ class Lab:
     table: DerivedTable = field(default_factory=lambda: DerivedTable(uid=SUMS, reads=(ORDERS,), fn=summed))
 
     pipeline: str = "mine"
+    session: Any = None
 
     @property
     def place(self) -> DerivedFile:
@@ -83,7 +85,7 @@ class Lab:
             derived={},
             attempt=AttemptId("l", epoch),  # type: ignore[arg-type]
             more="",
-            session=lambda: None,  # type: ignore[arg-type,return-value]
+            session=lambda: self.session,  # type: ignore[arg-type,return-value]
         )
 
     def shown(self) -> list[int]:
@@ -174,3 +176,31 @@ def test_files_beside_those_that_were_computed_are_refused(lab: Lab) -> None:
     pq.write_table(pa.table({"n": [5]}), lab.root / SUMS / "part-00001.parquet")
     with pytest.raises(InvalidRequest, match=r"Parquet file part-00001.parquet"):
         lab.refresh()
+
+
+class Settings(dict[str, str]):
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+    def unset(self, key: str) -> None:
+        del self[key]
+
+
+def test_its_settings_hold_until_its_rows_are_written_and_no_longer(lab: Lab) -> None:
+    seen: list[dict[str, str]] = []
+    settings = Settings({"a": "0"})
+
+    class Noting(Frame):
+        def parquet(self, folder: str) -> None:
+            seen.append(dict(settings))
+            super().parquet(folder)
+
+    def noting(spark: Any, rows: Mapping[StageUid, Any]) -> Any:
+        seen.append(dict(spark.conf))
+        return Noting([1])
+
+    lab.session = SimpleNamespace(conf=settings)
+    lab.table = replace(lab.table, fn=noting, conf={"a": "1", "b": "2"})
+    lab.refresh()
+    assert seen == [{"a": "1", "b": "2"}] * 2
+    assert settings == {"a": "0"}
