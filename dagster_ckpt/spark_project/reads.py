@@ -137,11 +137,20 @@ def _with_views(spark: Any, text: str, answer: Answer) -> tuple[str, dict[str, D
 
 def _unqualified(text: str, parts: tuple[str, ...]) -> str:
     pattern = r"\s*\.\s*".join(f"`?{re.escape(part)}`?" for part in parts)
-    return re.sub(pattern, lambda _: f"`{parts[-1]}`", text, count=1)
+    written, count = re.subn(pattern, lambda _: f"`{parts[-1]}`", text, count=1)
+    if not count:
+        raise InvalidRequest(f"the query names a dataset of the project by {text}: write {'.'.join(parts)}")
+    return written
 
 
 def _collect(plan: Any, relations: list[_Relation], names: set[str]) -> None:
     kind = str(plan.getClass().getSimpleName())
+    if kind == "PlanWithUnresolvedIdentifier":
+        raise InvalidRequest(
+            "the query names a table by IDENTIFIER(...) with a parameter or an expression: write the name itself"
+        )
+    if kind == "RelationTimeTravel":
+        _collect(plan.relation(), relations, names)
     if kind == "UnresolvedRelation":
         origin = plan.origin()
         relations.append(

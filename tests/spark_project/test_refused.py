@@ -50,6 +50,26 @@ def joined():
         '@dp.table\ndef j():\n    return spark.sql("SELECT * FROM STREAM orders JOIN orders o USING (k)")\n',
         "reads 'orders' both as a stream and as it stands",
     ),
+    "a name that is put together": (
+        """
+@dp.materialized_view
+def sums():
+    return spark.sql("WITH o AS (SELECT * FROM IDENTIFIER(:t)) SELECT * FROM o", args={"t": "orders"})
+""",
+        "by IDENTIFIER.* with a parameter or an expression: write the name itself",
+    ),
+    "a qualified name in IDENTIFIER": (
+        """
+@dp.materialized_view
+def sums():
+    return spark.sql("SELECT * FROM IDENTIFIER('default.' 'orders')")
+""",
+        r"names a dataset of the project by IDENTIFIER\('default.' 'orders'\): write default.orders",
+    ),
+    "an old version of a dataset": (
+        '@dp.materialized_view\ndef sums():\n    return spark.sql("SELECT * FROM orders VERSION AS OF 1")\n',
+        "flow 'sums' .* fails: .*[Tt]ime travel",
+    ),
     "a materialized view read as a stream": (
         """
 @dp.materialized_view
