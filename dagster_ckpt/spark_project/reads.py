@@ -113,15 +113,19 @@ def _with_views(spark: Any, text: str, answer: Answer) -> tuple[str, dict[str, D
     _collect(spark._jsparkSession.sessionState().sqlParser().parsePlan(text), relations, names)
     views: dict[str, DataFrame] = {}
     datasets: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
     for one in sorted(relations, key=lambda relation: -relation.start):
         answered = answer(one.text, one.streaming)
         if answered is None:
+            if len(one.parts) == 1:
+                elsewhere[one.parts[0].casefold()] = one.parts[0]
             continue
         name, found = answered
         view = one.parts[-1]
-        if datasets.setdefault(view, name) != name:
+        other = datasets.setdefault(view.casefold(), name)
+        if other != name:
             raise InvalidRequest(
-                f"the query reads both {name!r} and {datasets[view]!r}: read one in a view of another name"
+                f"the query reads both {name!r} and {other!r}: read one in a view of another name"
             )
         if view.casefold() in names:
             raise InvalidRequest(
@@ -132,6 +136,12 @@ def _with_views(spark: Any, text: str, answer: Answer) -> tuple[str, dict[str, D
         if len(one.parts) > 1:
             qualified = text[one.start : one.stop + 1]
             text = text[: one.start] + _unqualified(qualified, one.parts) + text[one.stop + 1 :]
+    hidden = min(elsewhere.keys() & datasets.keys(), default=None)
+    if hidden is not None:
+        raise InvalidRequest(
+            f"the query reads {datasets[hidden]!r} and {elsewhere[hidden]!r}, which is no dataset of the project: "
+            "write the latter with its schema"
+        )
     return text, views
 
 

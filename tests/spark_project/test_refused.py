@@ -50,6 +50,28 @@ def joined():
         '@dp.table\ndef j():\n    return spark.sql("SELECT * FROM STREAM orders JOIN orders o USING (k)")\n',
         "reads 'orders' both as a stream and as it stands",
     ),
+    "a table elsewhere of the last name of a dataset": (
+        """
+@dp.table(name="sales.things")
+def things():
+    return spark.readStream.table("orders")
+@dp.materialized_view
+def sums():
+    return spark.sql("SELECT * FROM sales.things JOIN Things USING (k)")
+""",
+        "reads 'spark_catalog.sales.things' and 'Things', which is no dataset of the project: write the latter with",
+    ),
+    "datasets whose names differ in case only": (
+        """
+@dp.table(name="sales.Orders")
+def things():
+    return spark.readStream.table("orders")
+@dp.materialized_view
+def sums():
+    return spark.sql("SELECT * FROM sales.Orders JOIN orders USING (k)")
+""",
+        "reads both '.*rders' and '.*rders': read one in a view of another name",
+    ),
     "a name that is put together": (
         """
 @dp.materialized_view
