@@ -117,11 +117,15 @@ class _Passes:
     def registered(self, flow: FlowElement) -> None:
         if flow.key not in self.waiting():
             return
-        reads = [Reads()]
+        reads, waits = [Reads()], list[str]()
 
         def answer(text: str, streaming: bool) -> tuple[str, DataFrame] | None:
             found = self.known.namespace.find(text, self.known.outputs)
-            return None if found is None else (found, self._answer(flow, found, streaming, reads))
+            try:
+                return None if found is None else (found, self._answer(flow, found, streaming, reads))
+            except NotYet:  # which a thread of the function would keep to itself
+                waits.append(text)
+                raise
 
         try:
             with answering(answer):
@@ -131,7 +135,11 @@ class _Passes:
         except CheckpointError:
             raise
         except Exception as error:
+            if waits:
+                return
             raise InvalidRequest(f"{flow.title} fails: {type(error).__name__}: {error}") from error
+        if waits:
+            return
         if not hasattr(frame, "isStreaming"):
             raise InvalidRequest(f"{flow.title} returns {type(frame).__name__}, and no DataFrame")
         self.done[flow.key] = Evaluated(frame, reads[0])

@@ -10,8 +10,9 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
@@ -25,18 +26,46 @@ __all__ = ["Answer", "answering"]
 Answer = Callable[[str, bool], "tuple[str, DataFrame] | None"]
 """Given a name and whether it is read as a stream: a dataset's full name and its rows; None: not the project's."""
 
-_answer: ContextVar[Answer | None] = ContextVar("dagster_ckpt_reads", default=None)
 _patching = threading.RLock()
+_making_views = threading.RLock()
+
+
+@dataclass(slots=True)
+class _Answering:
+    """What a function's reads are answered with, also those of threads that it starts."""
+
+    answer: Answer
+    is_over: bool = False
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __call__(self, name: str, streaming: bool) -> tuple[str, DataFrame] | None:
+        with self.lock:
+            return self.answer(name, streaming)
+
+
+_answer: ContextVar[_Answering | None] = ContextVar("dagster_ckpt_reads", default=None)
+
+
+def _current() -> Answer | None:
+    found = _answer.get()
+    if found is not None and found.is_over:
+        raise InvalidRequest(
+            "a table is read in a thread that another function of the project has started: let each function start, "
+            "and wait for, threads of its own"
+        )
+    return found
 
 
 @contextmanager
 def answering(answer: Answer) -> Iterator[None]:
-    """Let reads of this thread be answered while a flow's function runs."""
+    """Let reads of this thread, and of threads it starts, be answered while a flow's function runs."""
     with _patching, _patched():
-        token = _answer.set(answer)
+        current = _Answering(answer)
+        token = _answer.set(current)
         try:
             yield
         finally:
+            current.is_over = True
             _answer.reset(token)
 
 
@@ -51,6 +80,7 @@ def _patched() -> Iterator[None]:
         (SparkSession, "table", lambda original: _table(original, streaming=False)),
         (DataStreamReader, "table", lambda original: _table(original, streaming=True)),
         (SparkSession, "sql", _sql),
+        (threading.Thread, "start", _start),
     ]
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in places]
     for owner, name, wrap in places:
@@ -62,32 +92,60 @@ def _patched() -> Iterator[None]:
             setattr(owner, name, original)
 
 
+def _start(original: Callable[..., Any]) -> Callable[..., Any]:
+    def start(self: Any) -> Any:
+        if _answer.get() is not None:
+            self.run = partial(copy_context().run, self.run)
+        return original(self)
+
+    return start
+
+
 def _table(original: Callable[..., Any], *, streaming: bool) -> Callable[..., Any]:
     def table(self: Any, tableName: str, *args: Any, **more: Any) -> Any:  # noqa: N803 - PySpark's own name
-        answer = _answer.get()
+        answer = _current()
         found = answer(tableName, streaming) if answer is not None and isinstance(tableName, str) else None
-        return original(self, tableName, *args, **more) if found is None else found[1]
+        if found is None:
+            return original(self, tableName, *args, **more)
+        _refuse_settings(self, found[0])
+        return found[1]
 
     return table
 
 
+def _refuse_settings(reader: Any, name: str) -> None:
+    """Raise InvalidRequest for what a reader was told before: a dataset's rows come without its files."""
+    told = getattr(reader, "_jreader", None)
+    if told is None:
+        return
+    options = sorted(str(pair._1()) for pair in scala_items(told.extraOptions().toSeq()))
+    if told.userSpecifiedSchema().isDefined():
+        options.append("schema")
+    if options:
+        raise InvalidRequest(
+            f"{name!r}, a dataset of the project, is read with {', '.join(options)}, which would have no effect: leave "
+            "that out"
+        )
+
+
 def _sql(original: Callable[..., Any]) -> Callable[..., Any]:
     def sql(self: Any, sqlQuery: str, args: Any = None, **frames: Any) -> Any:  # noqa: N803 - PySpark's own name
-        answer = _answer.get()
+        answer = _current()
         if answer is None:
             return original(self, sqlQuery, args, **frames)
         if frames:
             raise InvalidRequest(
                 f"spark.sql({sqlQuery!r}, ...) puts DataFrames into its text: name datasets in it instead"
             )
-        text, views = _with_views(self, sqlQuery, answer)
-        try:
-            for view, frame in views.items():
-                frame.createOrReplaceTempView(f"`{view}`")
-            return original(self, text, args)
-        finally:
-            for view in views:
-                self.catalog.dropTempView(view)
+        with _making_views:
+            text, views = _with_views(self, sqlQuery, answer)
+            try:
+                for view, frame in views.items():
+                    frame.createOrReplaceTempView(f"`{view}`")
+                return original(self, text, args)
+            finally:
+                for view in views:
+                    self.catalog.dropTempView(view)
 
     return sql
 

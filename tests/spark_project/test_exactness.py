@@ -107,6 +107,46 @@ def both():
     assert project.rows("both") == as_rows({"k": "a"}, {"k": "b"}, {"k": "b"})
 
 
+def test_reads_in_threads_that_a_function_starts_are_of_the_project(written: Make) -> None:
+    project = written(
+        ORDERS
+        + """
+from concurrent.futures import ThreadPoolExecutor
+@dp.materialized_view
+def both():
+    with ThreadPoolExecutor(2) as pool:
+        queries = [f"SELECT k, {n} AS n FROM default.{name}" for n, name in enumerate(["orders", "orders", "a_view"])]
+        first, *more = pool.map(spark.sql, queries)
+    for one in more:
+        first = first.union(one)
+    return first
+@dp.materialized_view
+def a_view():
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(spark.read.table, "orders").result().where("v > 1")
+@dp.materialized_view
+def a_bold_one():
+    import contextlib, threading
+    found = []
+    def read():
+        with contextlib.suppress(BaseException):
+            found.append(spark.read.table("last"))
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    return found[0]
+@dp.materialized_view
+def last():
+    return spark.read.table("a_view").select("k")
+"""
+    )
+    project.feed("orders", row("a", 1), row("b", 2))
+    project.epoch()
+    assert project.rows("both") == as_rows(
+        *({"k": k, "n": int(n)} for k, n in ["a0", "b0", "a1", "b1", "b2"])
+    )
+
+
 def test_state_of_a_flow_goes_on_and_goes_back(written: Make) -> None:
     project = written(
         ORDERS

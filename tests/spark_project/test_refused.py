@@ -50,6 +50,32 @@ def joined():
         '@dp.table\ndef j():\n    return spark.sql("SELECT * FROM STREAM orders JOIN orders o USING (k)")\n',
         "reads 'orders' both as a stream and as it stands",
     ),
+    "options of a reader": (
+        """
+@dp.table
+def more():
+    return spark.readStream.option("maxFilesPerTrigger", 1).table("orders")
+""",
+        "'spark_catalog.default.orders', a dataset of the project, is read with maxfilespertrigger, which would",
+    ),
+    "a schema of a reader": (
+        '@dp.materialized_view\ndef sums():\n    return spark.read.schema("k STRING").table("orders")\n',
+        "is read with schema, which would have no effect",
+    ),
+    "a thread of another function": (
+        """
+from concurrent.futures import ThreadPoolExecutor
+import sys
+@dp.materialized_view
+def first():
+    sys.modules["pool_of_test"] = ThreadPoolExecutor(1)
+    return sys.modules["pool_of_test"].submit(lambda: spark.read.table("orders")).result()
+@dp.materialized_view
+def second():
+    return sys.modules.pop("pool_of_test").submit(lambda: spark.read.table("orders")).result()
+""",
+        "a table is read in a thread that another function of the project has started",
+    ),
     "a table elsewhere of the last name of a dataset": (
         """
 @dp.table(name="sales.things")
