@@ -138,12 +138,14 @@ def completed_event(
     )
 
 
-def unchanged_event(event: dg.AssetMaterialization) -> dg.AssetObservation:
-    """Return a completed checkpoint that holds nothing new: it is observed, and so starts nothing downstream."""
+def unchanged_event(
+    event: dg.AssetMaterialization, why: str = "nothing has changed since the one before"
+) -> dg.AssetObservation:
+    """Return a completed checkpoint that is no news: it is observed, and so starts nothing downstream."""
     return dg.AssetObservation(
         event.asset_key,
         partition=event.partition,
-        description=f"{event.description}; nothing has changed since the one before",
+        description=f"{event.description}; {why}",
         metadata=event.metadata,
     )
 

@@ -48,9 +48,19 @@ def plan_mirror(
     def left_to_its_run(entry: CompletedRecord, grace: float) -> bool:
         return owner_is_alive and entry.run_id == record.owner and now - entry.completed_at < grace
 
+    newest = max((c.checkpoint_id for c in record.completed), default=0)
+
+    def held_back(entry: CompletedRecord) -> bool:
+        # Kept for its hour or day: told now, it would come after newer ones, and what depends on them would start.
+        return (
+            left_to_its_run(entry, float("inf"))
+            and not entry.kind.is_savepoint
+            and entry.checkpoint_id < newest
+        )
+
     keys = {c.known.key for c in retained}
     return MirrorPlan(
         add=tuple(c for c in retained if c.known.key not in partitions and not left_to_its_run(c, GRACE)),
         remove=tuple(sorted(k for k in partitions if _OURS.fullmatch(k) and k not in keys)),
-        settled=tuple(c for c in retained if not left_to_its_run(c, REPORT_GRACE)),
+        settled=tuple(c for c in retained if not (left_to_its_run(c, REPORT_GRACE) or held_back(c))),
     )

@@ -29,6 +29,7 @@ from dagster_ckpt.dagster.asset import (
     failed_events,
     partition_key,
     restore_link,
+    unchanged_event,
 )
 from dagster_ckpt.dagster.lease import owner_state
 from dagster_ckpt.dagster.names import RESTORE_OP, STREAM_OP, epoch_job_name, streaming_job_name
@@ -138,21 +139,33 @@ class Supervisor:
 
     def missing_events(
         self, entries: Sequence[CompletedRecord], *, of: CoordinatorRecord
-    ) -> tuple[dg.AssetMaterialization, ...]:
-        """Return the materializations of completed checkpoints that were never reported."""
+    ) -> tuple[dg.AssetMaterialization | dg.AssetObservation, ...]:
+        """Return the events of completed checkpoints that were never reported.
+
+        A checkpoint is observed where a newer one was materialized: the latest materialization stays the newest.
+        """
         # One that holds nothing new is not materialized: what depends on the asset would start for nothing.
         entries = [e for e in entries if e.bytes_new or e.kind.is_savepoint or not e.bytes_full]
-        keys = [entry.known.key for entry in entries]
-        if not keys:
+        if not entries:
             return ()
-        wanted = dg.AssetRecordsFilter(checkpoints_asset_key(self.pipeline.name), asset_partitions=keys)
-        found = self.instance.fetch_materializations(wanted, limit=4 * len(keys)).records
-        reported = {record.partition_key for record in found}
-        return tuple(
-            self._event(entry, late=_perhaps_unpublished(of, entry))
-            for entry in entries
-            if entry.known.key not in reported
+        retained = {e.known.key: e for e in (*of.completed, *of.savepoints, *entries)}
+        wanted = dg.AssetRecordsFilter(
+            checkpoints_asset_key(self.pipeline.name), asset_partitions=list(retained)
         )
+        limit = 4 * len(retained)
+        found = self.instance.fetch_materializations(wanted, limit=limit).records
+        materialized = {record.partition_key for record in found}
+        observed = {r.partition_key for r in self.instance.fetch_observations(wanted, limit=limit).records}
+        newest = max((e.checkpoint_id for key, e in retained.items() if key in materialized), default=0)
+
+        def event_of(entry: CompletedRecord) -> Iterable[dg.AssetMaterialization | dg.AssetObservation]:
+            is_late = entry.checkpoint_id < newest and not entry.kind.is_savepoint
+            if entry.known.key in materialized or (is_late and entry.known.key in observed):
+                return
+            told = self._event(entry, late=_perhaps_unpublished(of, entry))
+            yield unchanged_event(told, "a newer one was told before") if is_late else told
+
+        return tuple(event for entry in entries for event in event_of(entry))
 
     def _event(self, entry: CompletedRecord, *, late: str) -> dg.AssetMaterialization:
         storage = self.resource.open_storage(entry.location.base_uri)

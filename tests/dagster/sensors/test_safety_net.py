@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -17,6 +19,7 @@ from dagster_ckpt.dagster.sensors.safety_net import SafetyNetCursor, Supervisor
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.operations.registration import register_savepoint, reserve_id
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
+from dagster_ckpt.testing.clock import ManualClock
 from tests.dagster.conftest import Site
 
 NET = "shop_safety_net"
@@ -93,6 +96,38 @@ def test_an_import_that_took_long_gets_its_event_though_newer_checkpoints_have_t
     site.instance.add_dynamic_partitions("shop/checkpoints", [f"savepoint-{number:06d}"])
     site.tick(NET, cursor)
     assert site.materialized() == [f"chk-{newer:06d}", f"savepoint-{number:06d}"]
+
+
+def test_what_a_stream_holds_back_of_older_hours_is_not_told_after_newer_ones(site: Site) -> None:
+    run = site.start_run("shop_streaming")
+    site = replace(site, clock=ManualClock(now=time.time() - 20 * 3600))
+    attempt = site.attempt(run, num_retained=1, retention={"hourly": 6})
+    for _ in range(4):
+        attempt.completed_checkpoint()
+        site.clock.advance(3600)
+    site.instance.report_runless_asset_event(
+        dg.AssetMaterialization(checkpoints_asset_key(PipelineId("shop")), partition="chk-000004")
+    )
+    first = site.tick(NET)
+    assert site.partitions == [f"chk-00000{number}" for number in range(1, 5)]
+    assert site.materialized() == ["chk-000004"]
+    assert site.observations() == []
+    attempt.close("suspended")
+    site.instance.report_run_canceled(run)
+    for cursor in (first.cursor, None):
+        site.tick(NET, cursor)
+        assert site.materialized() == ["chk-000004"], "the latest materialization stays the newest checkpoint"
+        assert [told.partition for told in site.observations()] == ["chk-000001", "chk-000002", "chk-000003"]
+
+
+def test_of_a_living_stream_the_newest_is_told_for_it_and_no_other(site: Site) -> None:
+    site = replace(site, clock=ManualClock(now=time.time() - 20 * 3600))
+    attempt = site.attempt(site.start_run("shop_streaming"), num_retained=1, retention={"hourly": 6})
+    for _ in range(3):
+        attempt.completed_checkpoint()
+        site.clock.advance(3600)
+    site.tick(NET)
+    assert site.materialized() == ["chk-000003"]
 
 
 def test_the_link_goes_on_as_the_run_did_that_took_the_checkpoint(site: Site) -> None:
