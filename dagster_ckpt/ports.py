@@ -68,11 +68,11 @@ class AuditRow:
     at: float
     """Seconds since the Unix epoch."""
     what: str
-    """``restored``, ``forked`` or ``disposed``."""
+    """``restored``, ``forked``, ``disposed``, or ``begun``: from nothing, as ``restore_from: none`` asks for."""
     key: str
-    """Snapshot it was done with."""
+    """Snapshot it was done with; empty: none."""
     uri: str
-    """The snapshot's folder."""
+    """The snapshot's folder; empty: none."""
     who: str = ""
     run_id: str = ""
     shown: str = ""

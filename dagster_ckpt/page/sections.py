@@ -242,7 +242,15 @@ def audit(page: CheckpointPage, links: Links) -> str:
         who = " · ".join(part for part in (escape(one.who), f"run {run}" if run else "") if part) or "-"
         at = f'<span title="{moment(one.at)}">{ago(max(0.0, page.now - one.at))}</span>'
         shown = "<br>".join(escape(line) for line in one.shown.splitlines()) or "-"
-        rows.append(_row(f"*{at}", f"*{escape(one.what)}", f"*{escape(one.key)}", f"*{who}", f"w{shown}"))
+        rows.append(
+            _row(
+                f"*{at}",
+                f"*{escape(one.what)}",
+                f"*{escape(one.key or 'from nothing')}",
+                f"*{who}",
+                f"w{shown}",
+            )
+        )
     return _table(_head("when*", "what*", "snapshot*", "who*", "what was shown before*"), rows)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.paths import snapshot_key
-from dagster_ckpt.core.restore.decision import Restore, RestoreDecision
+from dagster_ckpt.core.restore.decision import Fresh, Restore, RestoreDecision
 from dagster_ckpt.ports import AuditRow
 
 MOST_SHOWN = 8000
@@ -42,16 +42,23 @@ def restored_by(
     run_id: str,
     now: float,
 ) -> list[AuditRow]:
-    """Return the row of a restore that a person chose; none where a run went on from the latest by itself."""
-    if not isinstance(restored, Restore) or options.restore_from.strip().lower() == "latest":
+    """Return the row of what a person chose to start from; none where a run went on from the latest by itself."""
+    if options.restore_from.strip().lower() == "latest":
         return []
-    metadata = restored.metadata
+    match restored:
+        case Fresh():
+            what, key, uri = "begun", "", ""
+        case Restore(metadata=metadata):
+            what = "forked" if options.fork else "restored"
+            key, uri = snapshot_key(metadata.kind, metadata.checkpoint_id), restored.location.uri
+        case _:
+            return []
     row = AuditRow(
         pipeline=pipeline,
         at=now,
-        what="forked" if options.fork else "restored",
-        key=snapshot_key(metadata.kind, metadata.checkpoint_id),
-        uri=restored.location.uri,
+        what=what,
+        key=key,
+        uri=uri,
         who=operator.who,
         run_id=run_id,
         shown=operator.text,

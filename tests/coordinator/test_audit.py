@@ -25,6 +25,18 @@ def test_a_restore_of_a_chosen_checkpoint_has_a_row_and_going_on_from_the_latest
     assert audited(h) == [("restored", "chk-000001", "run-4"), ("restored", "chk-000002", "run-3")]
 
 
+def test_a_beginning_from_nothing_that_was_asked_for_has_a_row_and_a_first_run_has_none() -> None:
+    h = CoordinatorHarness()
+    h.completed_checkpoint()
+    assert audited(h) == []
+    h = h.next_attempt("run-2", restore_from=" None ")
+    assert audited(h) == [("begun", "", "run-2")]
+    h.crash()
+    h.recover()
+    h.restart()
+    assert len(audited(h)) == 1
+
+
 def test_an_attempt_that_is_attached_to_or_begun_again_writes_nothing_twice() -> None:
     h = CoordinatorHarness(num_retained=5)
     h.completed_checkpoint()

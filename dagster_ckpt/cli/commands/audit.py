@@ -11,6 +11,9 @@ from dagster_ckpt.cli.output import moment
 from dagster_ckpt.operations.audit import AuditRow, audit_of
 from dagster_ckpt.page.units import ago
 
+NOTHING = "from nothing"
+"""In place of a snapshot, where a run was to begin without state."""
+
 
 @command("audit")
 @pipeline_option
@@ -21,15 +24,17 @@ def audit(work: Work, *, pipeline: str, limit: int, previews: bool) -> ExitCode:
     found = audit_of(work.deployment, work.pipeline(pipeline), limit=limit)
     work.output.result(found)
     if not found:
-        work.output.say("nobody has restored, forked or disposed of anything")
+        work.output.say("nobody has restored, forked or disposed of anything, or begun from nothing")
         return ExitCode.FINE
     if not previews:
         now = time.time()
-        rows = [(ago(max(0.0, now - row.at)), row.what, row.key, _who(row)) for row in found]
+        rows = [(ago(max(0.0, now - row.at)), row.what, row.key or NOTHING, _who(row)) for row in found]
         work.output.list("", ("when", "what", "snapshot", "who"), rows)
         return ExitCode.FINE
     for row in found:
-        work.output.say(f"{moment(row.at)}  {row.what} {row.key}  {_who(row)}\n  {row.uri}")
+        work.output.say(f"{moment(row.at)}  {row.what} {row.key or NOTHING}  {_who(row)}")
+        if row.uri:
+            work.output.say(f"  {row.uri}")
         for line in row.shown.splitlines():
             work.output.say(f"  | {line}")
     return ExitCode.FINE
