@@ -150,7 +150,10 @@ FLINK_OPTIONS = (
 
 OURS = {
     "initial_delay": "streams: before the first periodic checkpoint; when not set it is drawn, as in Flink",
-    "retention": "beside `num_retained`, the newest of older hours and days: `{keep_last: 3, hourly: 24, daily: 7}`",
+    "retention": (
+        "the newest of older hours and days beside the newest of all: `{keep_last: 3, hourly: 24, daily: 7}`; "
+        "`keep_last` takes the place of `num_retained`"
+    ),
     "roll_back_tables": "sets aside rows that tables received after the restore point",
     "adopt_history": "goes on although the store is behind what the world has seen, or in another history's places",
     "store_max_object_size": "5 mb: of checkpoints in the store, the largest file (Flink: maxStateSize)",

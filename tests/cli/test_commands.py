@@ -55,7 +55,10 @@ def test_list_and_show_say_what_a_snapshot_is_kept_for(world: World, run: Progra
     assert [line for line in lines if line.rstrip().endswith("its hour, day") and "chk-000001" in line]
     assert max(map(len, lines)) <= 80
     assert "kept: for its hour and its day (setting retention)" in run("show", "chk-1", "-p", "sales").stdout
-    assert "kept: as one of the newest (setting num_retained)" in run("show", "chk-2", "-p", "sales").stdout
+    assert (
+        "kept: as one of the newest (setting num_retained, or keep_last of retention)"
+        in run("show", "chk-2", "-p", "sales").stdout
+    )
     assert "kept: for you, until it is disposed of" in run("show", "savepoint-3", "-p", "sales").stdout
 
 

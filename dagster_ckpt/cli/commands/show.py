@@ -107,7 +107,7 @@ def _kept(found: FoundSnapshot) -> str:
         return "for you, until it is disposed of (dagster-ckpt dispose)"
     if known.stands_for:
         return f"for {known.kept_for} (setting retention), until there are enough newer ones"
-    return "as one of the newest (setting num_retained), until there are enough newer ones"
+    return "as one of the newest (setting num_retained, or keep_last of retention), until there are enough newer ones"
 
 
 def _show_snapshot(
