@@ -155,3 +155,19 @@ def test_a_run_that_is_tried_again_or_goes_on_from_the_latest_leaves_nothing_beh
     for again in (h.restart(), h.next_attempt("run-3")):
         left = {e.checkpoint_id for e in again.record.completed if e.is_left_behind}
         assert left == {3}, f"{newest} is of the present line"
+
+
+def test_restores_in_between_cost_no_retained_checkpoint_a_file() -> None:
+    h = CoordinatorHarness(retention=RETENTION, incremental=True)
+    state = Incremental(h)
+    for number in range(1, 260):
+        state.harness.advance(900)
+        state.checkpoint()
+        if number % 40 == 0:
+            kept = state.harness.completed
+            base = kept[len(kept) // 2]
+            state.files = [f for f in state.files if f.key in state.used[base]]
+            state.harness = state.harness.next_attempt(f"run-{number}", restore_from=f"chk-{base}")
+        assert state.needed() <= state.stored(), "a retained checkpoint lost a file"
+    assert any(entry.stands_for for entry in state.harness.record.completed)
+    assert not any(e.stands_for and e.is_left_behind for e in state.harness.record.completed)
