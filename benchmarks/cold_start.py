@@ -107,7 +107,7 @@ def child(way: str, folder: Path, archive: str) -> None:
         folder,
         how,
         SparkSessionResource(
-            master="local[2,3]", conf=CONF, class_archive=archive, warm_engine=warm, warm_engine_idle=60
+            master="local[2,3]", conf=CONF, class_archive=archive, warm_engine=warm, warm_engine_idle="10 min"
         ),
     )
 
