@@ -137,9 +137,9 @@ def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_st
     assert (record.next_id, len(record.completed)) == (2, 1), "the timer is the stream's, not the epoch's"
 
     numbers.put(10)
+    before = jobs.checkpoints()
     stream = jobs.launch("diamond_streaming", stream={"progress_interval": 2.0})
     jobs.wait(stream, lambda: read_rows(jobs.tables) == expected_rows(20))
-    before = jobs.checkpoints()
     jobs.wait(stream, lambda: jobs.checkpoints() > before)
 
     skipped = jobs.run("diamond", restore={"concurrent_runs": "skip"})
