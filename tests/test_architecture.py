@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -363,6 +364,17 @@ def test_importing_the_package_starts_nothing_heavy() -> None:
     allowed = {"importlib", "typing", "__future__", "dagster_ckpt.version"}
     loaded = [item for item in imports(LIBRARY / "__init__.py") if not item.for_types_only]
     assert {item.module for item in loaded} <= allowed, listed(loaded)
+
+
+def test_a_plain_list_imports_neither_what_authors_write_with_nor_what_runs_it() -> None:
+    """It is run in loops: half a second of processor time, most of it SQLAlchemy and dataclasses."""
+    asked = "import dagster_ckpt.cli.commands.list, dagster_ckpt.adapters.sql_store, sys; print(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-I", "-c", asked], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = ("dagster", "pyspark", "pyarrow", "alembic", "yaml", "dagster_ckpt.authoring")
+    heavy += ("dagster_ckpt.operations.load_table", "dagster_ckpt.runtime.coordinator")
+    assert not set(heavy) & set(found)
 
 
 PACKAGES = (

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import InvalidRequest, NotFound
@@ -118,6 +117,8 @@ def _modules(code: CodeOptions) -> Iterator[tuple[ModuleType, str]]:
 
 
 def _in_workspace(path: Path) -> Iterator[tuple[ModuleType, str]]:
+    import yaml
+
     try:
         document = yaml.safe_load(path.read_text())
         targets = document["load_from"]

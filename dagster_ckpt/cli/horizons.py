@@ -7,7 +7,6 @@ import time
 from dagster_ckpt.cli.code_location import CodeOptions, declared_in, job_in
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.horizon import Horizon
-from dagster_ckpt.operations.horizon import restorability
 
 
 def horizons_in(code: CodeOptions, pipeline: PipelineId) -> tuple[Horizon, ...]:
@@ -15,6 +14,7 @@ def horizons_in(code: CodeOptions, pipeline: PipelineId) -> tuple[Horizon, ...]:
     import dagster as dg
 
     from dagster_ckpt.dagster.names import COORDINATOR_KEY, maintain_job_name
+    from dagster_ckpt.operations.horizon import restorability  # a third of what a plain `list` would import
 
     declared = declared_in(code, pipeline)
     assert declared is not None

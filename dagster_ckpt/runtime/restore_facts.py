@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.chains import OtherChains, kept_chains
@@ -22,8 +23,10 @@ from dagster_ckpt.core.restore.lineage import KnownHistory
 from dagster_ckpt.core.restore.point import ByUri, parse_restore_point
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage
-from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.stored import read_stored_metadata
+
+if TYPE_CHECKING:
+    from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 
 
 def known_history(pipeline: PipelineId, record: CoordinatorRecord | None) -> KnownHistory:
