@@ -67,7 +67,7 @@ def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
     """The session, whose settings are afterwards what they were; every test that asks for it is marked ``spark``."""
     before = shared_spark.conf.getAll
     with pytest.MonkeyPatch.context() as patience:
-        for module in ("spark.streaming.running_stage", "spark.epoch.run"):
+        for module in ("spark.streaming.running_stage", "spark.epoch.drains"):
             patience.setattr(f"dagster_ckpt.{module}.MAX_START_ATTEMPTS", PATIENT_STARTS)
         yield shared_spark
     after = shared_spark.conf.getAll

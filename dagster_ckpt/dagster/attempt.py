@@ -84,6 +84,7 @@ class PipelineAttempt:
             hook_resources=resources_of(context, pipeline.name),
             planning=self._arguments_of,
             admit=admit,
+            concurrent_stages=resource.concurrent_stages,
         )
         self._epoch = EpochAttempt(setup)
         self.coordinator = self._epoch.coordinator
@@ -138,7 +139,8 @@ class PipelineAttempt:
             config=context.op_config or {}, resources=resources_of(context, self.pipeline.name)
         )
         try:
-            self._epoch.epoch().run_stage(uid, arguments, retries_left=max(0, retries_left))
+            epoch = self._epoch.epoch(has_turn=_runs_here(context))
+            epoch.run_stage(uid, arguments, retries_left=max(0, retries_left))
         except RetryStage as error:
             pause = self._resource.snapshot_retry_delay * 2**context.retry_number
             raise dg.RetryRequested(
@@ -189,3 +191,11 @@ class PipelineAttempt:
     def close_after_failure(self) -> None:
         """End an attempt whose run failed or was terminated; its working directory is not continued."""
         self._epoch.close_after_failure()
+
+
+def _runs_here(context: dg.OpExecutionContext) -> Callable[[StageUid], bool]:
+    """Return whether a stage's op runs in this process: an executor may give each a process of its own."""
+    ops = {
+        key.split(".")[-1] for key in context.get_step_execution_context().execution_plan.step_keys_to_execute
+    }
+    return lambda uid: uid in ops

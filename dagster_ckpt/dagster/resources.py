@@ -128,6 +128,11 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
         default="queue",
         description="A run that finds another one of its pipeline alive: queue waits, skip ends, take_over fences.",
     )
+    concurrent_stages: int = Field(
+        default=4,
+        ge=1,
+        description="Epoch runs: stages independent of one another that run at once; 1: in turn.",
+    )
     snapshot_retries: int = Field(
         default=2, description="How often an op is retried on transient errors of checkpoint storage."
     )

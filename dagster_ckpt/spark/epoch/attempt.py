@@ -23,6 +23,7 @@ from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.epoch.drains import Drains
 from dagster_ckpt.spark.epoch.gateway import EpochGateway
 from dagster_ckpt.spark.epoch.run import EpochRun, EpochWork, RetryStage
 from dagster_ckpt.spark.stage_report import not_published
@@ -44,6 +45,7 @@ class EpochAttempt:
         self._attempt = Attempt.open(setup, EpochGateway, lease=Lease(reads_mailbox=False))
         self.coordinator = self._attempt.coordinator
         self.tables = self._attempt.tables
+        self._drains = Drains(setup.session, setup.reporter, most=setup.concurrent_stages)
 
     @property
     def pipeline(self) -> CheckpointedPipeline:
@@ -60,20 +62,22 @@ class EpochAttempt:
         *,
         request: CheckpointRequest = CheckpointRequest(),
         work: EpochWork = EpochWork.DRAIN,
+        has_turn: Callable[[StageUid], bool] = lambda uid: True,
     ) -> EpochRun:
-        """Return the run's stages, ready to run."""
+        """Return the run's stages, ready to run; ``has_turn``: the stages that run in this process."""
         return EpochRun(
             pipeline=self._attempt.pipeline,
             coordinator=self.coordinator,
             attempt=self.directory,
             run_id=self._setup.owner,
-            session=self._setup.session,
+            drains=self._drains,
             tables=self.tables,
             reporter=self._setup.reporter,
             request=request,
             work=work,
             hooks=self._attempt.hooks,
             arguments_of=self._setup.planning,
+            has_turn=has_turn,
         )
 
     def run_all(self, arguments: Callable[[StageUid], StageArguments], *, retries: int, pause: float) -> None:
@@ -163,6 +167,7 @@ class EpochAttempt:
         if self._closed:
             return
         self._closed = True
+        self._drains.stop()
         if clean:
             mark_ended(self.coordinator)
         with suppress(Fenced):

@@ -25,16 +25,12 @@ from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_
 from dagster_ckpt.spark.channel.log import Outdated
 from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
 from dagster_ckpt.spark.directories import AttemptDirectory, RunProgress
-from dagster_ckpt.spark.epoch.waiting import wait_for
-from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_start
+from dagster_ckpt.spark.epoch.drains import Drained, Drains
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.stage_report import Reporter, StageReport
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
-
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 _CHECKPOINT = "checkpoint"
@@ -59,15 +55,6 @@ class FailRun(Exception):
     """The failure manager decided: more checkpoints failed than are tolerated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drained:
-    """Result of draining a query."""
-
-    batches: int = 0
-    rows: int = 0
-    ms: float = 0.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class EpochRun:
     """Runs the stages of one attempt, once each, and takes the run's checkpoint on the way."""
@@ -76,7 +63,7 @@ class EpochRun:
     coordinator: CheckpointCoordinator
     attempt: AttemptDirectory
     run_id: str
-    session: Callable[[], SparkSession]
+    drains: Drains
     tables: PipelineSinks
     reporter: Reporter
     request: CheckpointRequest = CheckpointRequest()
@@ -86,6 +73,8 @@ class EpochRun:
     """What stages find in ``context.hooks``."""
     arguments_of: Callable[[StageUid], StageArguments] = lambda uid: StageArguments()
     """Arguments of a stage that runs in another one's query, or before its own turn."""
+    has_turn: Callable[[StageUid], bool] = lambda uid: True
+    """Whether a stage has its turn in this process: only then it may be begun before it."""
 
     @property
     def progress(self) -> RunProgress:
@@ -168,18 +157,7 @@ class EpochRun:
             raise
 
     def _work_and_report(self, uid: StageUid, arguments: StageArguments, retries_left: int) -> StageReport:
-        query = StageQuery(
-            pipeline=self.pipeline,
-            uid=uid,
-            attempt=self.attempt,
-            table_writer=self.tables.writer,
-            arguments=replace(arguments, hooks=self.hooks),
-            members={
-                one: replace(self.arguments_of(one), hooks=self.hooks)
-                for one in self.pipeline.members(uid)
-                if one != uid
-            },
-        )
+        query = self._query(uid, arguments)
         if not self.pipeline.upstream[uid]:
             drained = self._drain(query, self.checkpoint)
             checkpoint, why = self._trigger()
@@ -203,36 +181,47 @@ class EpochRun:
         self.progress.mark(uid)
         return report
 
+    def _query(self, uid: StageUid, arguments: StageArguments) -> StageQuery:
+        return StageQuery(
+            pipeline=self.pipeline,
+            uid=uid,
+            attempt=self.attempt,
+            table_writer=self.tables.writer,
+            arguments=replace(arguments, hooks=self.hooks),
+            members={
+                one: replace(self.arguments_of(one), hooks=self.hooks)
+                for one in self.pipeline.members(uid)
+                if one != uid
+            },
+        )
+
     def _drain(self, query: StageQuery, checkpoint: CheckpointId | None) -> Drained:
         """Work off the input, unless an earlier try of this op did and has put the barrier behind it."""
         if self.work is EpochWork.NONE:
             return Drained()
         if checkpoint is not None and query.log.find_barrier(checkpoint) is not None:
             return Drained()
-        self._release_earlier_barriers(query, checkpoint)
-        began = time.perf_counter()
-        ran = self._work_off(query)
-        ms = (time.perf_counter() - began) * 1e3
-        return Drained(batches=sum(map(_batches, ran)), rows=sum(map(_rows, ran)), ms=ms)
+        if not self.drains.has(query.uid):
+            self._release_earlier_barriers(query, checkpoint)
+        name = self._chain(query.uid) or query.uid
+        return self.drains.finish(query, name, meanwhile=lambda: self._begin_others(query.uid))
 
-    def _work_off(self, query: StageQuery) -> list[StreamingQuery]:
-        """Run the query to its end and return it, after those whose reader was slow to start."""
-        ran: list[StreamingQuery] = []
-        while True:
-            running = query.start(self.session(), available_now=True)
-            ran.append(running)
-            try:
-                wait_for(running, self._chain(query.uid) or query.uid, self.reporter)
-                return ran
-            except Exception as error:
-                told = query.understood(error)
-                if told is not None:
-                    raise told from error
-                if not is_retryable_start(error) or len(ran) >= MAX_START_ATTEMPTS:
-                    raise
-            finally:
-                running.stop()
-            self.reporter.warn(f"the reader of stage {query.uid} was slow to start: started again")
+    def _begin_others(self, uid: StageUid) -> None:
+        """Begin stages that have all they need and whose turn comes later: they run beside this one."""
+        for other in self.pipeline.stages:
+            if self.drains.room and other != uid and self.has_turn(other) and self._is_ready(other):
+                query = self._query(other, self.arguments_of(other))
+                checkpoint = self.checkpoint
+                if checkpoint is None or query.log.find_barrier(checkpoint) is None:
+                    self._release_earlier_barriers(query, checkpoint)
+                    self.drains.begin(query)
+
+    def _is_ready(self, uid: StageUid) -> bool:
+        return (
+            not self.drains.has(uid)
+            and self.progress.read(uid) is None
+            and all(self.progress.read(one) is not None for one in self.pipeline.ancestors(uid))
+        )
 
     def _release_earlier_barriers(self, query: StageQuery, checkpoint: CheckpointId | None) -> None:
         """Let the readers pass the barriers of earlier epochs, completed or not; the run's own holds them."""
@@ -374,11 +363,3 @@ class EpochRun:
             found = channel_positions(read_offsets(query.directory.query, batch), names)
             read = {uid: found[uid] for uid in logs if uid in found}
         return spans_in_flight(read, barriers, logs)
-
-
-def _rows(query: StreamingQuery) -> int:
-    return sum(progress["numInputRows"] for progress in query.recentProgress)
-
-
-def _batches(query: StreamingQuery) -> int:
-    return len({progress["batchId"] for progress in query.recentProgress})

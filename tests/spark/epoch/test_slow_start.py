@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.spark.epoch.run import EpochRun
+from dagster_ckpt.spark.epoch.drains import Drained, Drains
 from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS
 from tests.spark.streaming.lab import Lines
 
@@ -25,7 +25,8 @@ class Query:
         self.stopped = 0
 
     def start(self, session: object, *, available_now: bool) -> Any:
-        return SimpleNamespace(awaitTermination=self._end, stop=self._stop)
+        progress = [{"batchId": len(self.ends), "numInputRows": 2}]
+        return SimpleNamespace(awaitTermination=self._end, stop=self._stop, recentProgress=progress)
 
     def understood(self, error: BaseException) -> CheckpointError | None:
         """It says best itself what it is."""
@@ -46,25 +47,18 @@ def said() -> list[str]:
     return []
 
 
-def work_off(query: Query, said: list[str]) -> list[Any]:
+def work_off(query: Query, said: list[str]) -> Drained:
     nothing: Any = None
-    unchained: Any = SimpleNamespace(chain_of=lambda uid: None)
-    run = EpochRun(
-        pipeline=unchained,
-        coordinator=nothing,
-        attempt=nothing,
-        run_id="run",
-        session=lambda: nothing,
-        tables=nothing,
-        reporter=Lines(said),
-    )
     stage: Any = query
-    return run._work_off(stage)
+    return Drains(lambda: nothing, Lines(said)).finish(stage, "totals", meanwhile=lambda: None)
 
 
 def test_a_slow_reader_is_started_again_and_said(said: list[str]) -> None:
     query = Query(SLOW, SLOW, None)
-    assert len(work_off(query, said)) == 3
+    drained = work_off(query, said)
+    assert (drained.batches, drained.rows) == (3, 6), (
+        "of every try: a batch may be done before a reader is slow"
+    )
     assert (query.stopped, len(said)) == (3, 2)
     assert said[0] == "WARN the reader of stage totals was slow to start: started again"
 

@@ -1,0 +1,109 @@
+"""The queries of a run's stages: each works off what has arrived when its stage has its turn, or from before it.
+
+Stages that need nothing of one another run side by side: Spark runs queries of its own accord, so one that is begun
+early goes on while another stage has its turn, and no thread of ours does. Everything a stage tells (barrier, snapshot,
+events of its op) waits for its turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.spark.attempt.stage_query import StageQuery
+from dagster_ckpt.spark.epoch.waiting import wait_for
+from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_start
+from dagster_ckpt.spark.stage_report import Reporter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """What a query has worked off."""
+
+    batches: int = 0
+    rows: int = 0
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    running: StreamingQuery
+    at: float
+
+
+class Drains:
+    """Starts queries and waits for them; ``most`` run at once."""
+
+    def __init__(self, session: Callable[[], SparkSession], reporter: Reporter, *, most: int = 1) -> None:
+        self._session = session
+        self._reporter = reporter
+        self._most = most
+        self._early: dict[StageUid, _Begun] = {}
+
+    @property
+    def room(self) -> int:
+        """How many more may be begun beside the one whose turn it is."""
+        running = len([begun for begun in self._early.values() if begun.running.isActive])
+        return max(0, self._most - 1 - running)
+
+    def has(self, uid: StageUid) -> bool:
+        """Return True where the stage's query was begun before its turn."""
+        return uid in self._early
+
+    def begin(self, query: StageQuery) -> None:
+        """Start the query of a stage whose turn comes later; what prevents it is told in its turn."""
+        with suppress(Exception):
+            self._early[query.uid] = self._start(query)
+
+    def finish(self, query: StageQuery, name: str, *, meanwhile: Callable[[], None]) -> Drained:
+        """Run a query to its end, unless it was begun already; ``meanwhile`` is called while it runs.
+
+        Raises what it failed with, understood where it can be.
+        """
+        begun = self._early.pop(query.uid, None) or self._start(query)
+        ran: list[StreamingQuery] = []
+        while True:
+            ran.append(begun.running)
+            try:
+                meanwhile()
+                wait_for(begun.running, name, self._reporter)
+                break
+            except Exception as error:
+                told = query.understood(error)
+                if told is not None:
+                    raise told from error
+                if not is_retryable_start(error) or len(ran) >= MAX_START_ATTEMPTS:
+                    raise
+            finally:
+                begun.running.stop()
+            self._reporter.warn(f"the reader of stage {query.uid} was slow to start: started again")
+            begun = _Begun(self._start(query).running, begun.at)
+        ms = (time.perf_counter() - begun.at) * 1e3
+        return Drained(batches=sum(map(_batches, ran)), rows=sum(map(_rows, ran)), ms=ms)
+
+    def stop(self) -> None:
+        """Stop what was begun early and whose turn did not come: the run is over."""
+        for begun in self._early.values():
+            with suppress(Exception):  # its session may be gone already
+                begun.running.stop()
+        self._early.clear()
+
+    def _start(self, query: StageQuery) -> _Begun:
+        at = time.perf_counter()
+        return _Begun(query.start(self._session(), available_now=True), at)
+
+
+def _rows(query: StreamingQuery) -> int:
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def _batches(query: StreamingQuery) -> int:
+    return len({progress["batchId"] for progress in query.recentProgress})

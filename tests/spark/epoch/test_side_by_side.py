@@ -1,0 +1,169 @@
+"""Stages of an epoch that need nothing of one another run at once, each told in its own turn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as f
+
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    CheckpointedPipeline,
+    checkpointed_pipeline,
+    load_table,
+    run_epoch,
+    spark_sink,
+    spark_source,
+)
+from tests.progress import wait_until
+from tests.spark.epoch.conftest import Lab, failure_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def other_has_begun(mine: str, others: str) -> Any:
+    """Return a function for rows that leaves a mark and waits until the other stage's rows have left theirs."""
+    return f.udf(lambda value: value if meet(mine, others) else None, "int")
+
+
+def meet(mine: str, others: str) -> bool:
+    Path(mine).touch()
+    wait_until(Path(others).exists, "the stage beside this one has begun")
+    return True
+
+
+def breaks(value: int, after: str = "") -> int:
+    if after:
+        wait_until(Path(after).exists, "the stage beside this one has begun")
+    raise ValueError(f"cannot take {value}")
+
+
+def come_alone(seen: str, name: str, earlier: int) -> bool:
+    (Path(seen) / name).touch()
+    if len(list(Path(seen).iterdir())) > earlier + 1:
+        raise AssertionError("the other one has begun")
+    return True
+
+
+def two_tables(folder: Path, *, left: Any = None, right: Any = None) -> CheckpointedPipeline:
+    """Two sources, each with a table of its own; ``left`` and ``right`` are put on the rows."""
+
+    @spark_source
+    def lefts(spark: SparkSession) -> DataFrame:
+        return read(spark, folder / "left", left)
+
+    @spark_source
+    def rights(spark: SparkSession) -> DataFrame:
+        return read(spark, folder / "right", right)
+
+    @spark_sink
+    def left_table(lefts: DataFrame) -> DataFrame:
+        return lefts
+
+    @spark_sink
+    def right_table(rights: DataFrame) -> DataFrame:
+        return rights
+
+    @checkpointed_pipeline(name="beside")
+    def beside() -> None:
+        left_table(lefts())
+        right_table(rights())
+
+    return beside  # type: ignore[no-any-return]
+
+
+def read(spark: SparkSession, folder: Path, passed: Any) -> DataFrame:
+    rows = spark.readStream.schema("v int").json(str(folder))
+    return rows if passed is None else rows.select(passed(f.col("v")).alias("v"))
+
+
+def arrive(folder: Path, name: str, *values: int) -> None:
+    for side in ("left", "right"):
+        (folder / side).mkdir(parents=True, exist_ok=True)
+        lines = "".join(json.dumps({"v": value}) + "\n" for value in values)
+        (folder / side / f"{name}.json").write_text(lines)
+
+
+def rows_of(lab: Lab, pipeline: CheckpointedPipeline, sink: str) -> list[int]:
+    return sorted(load_table(pipeline, sink, coordinator=lab.coordinator).to_arrow()["v"].to_pylist())
+
+
+def waiting_for_each_other(folder: Path) -> CheckpointedPipeline:
+    marks = [str(folder / name) for name in ("left-began", "right-began")]
+    return two_tables(
+        folder, left=other_has_begun(marks[0], marks[1]), right=other_has_begun(marks[1], marks[0])
+    )
+
+
+def test_in_a_dagster_run_neither_waits_for_the_others_end(lab: Lab, tmp_path: Path) -> None:
+    arrive(tmp_path, "first", 1, 2)
+    pipeline = waiting_for_each_other(tmp_path)
+    result = lab.run(pipeline)
+    assert result.success, failure_text(result)
+    assert rows_of(lab, pipeline, "left_table") == rows_of(lab, pipeline, "right_table") == [1, 2]
+    arrive(tmp_path, "second", 3)
+    assert lab.run(pipeline).success
+    assert rows_of(lab, pipeline, "left_table") == rows_of(lab, pipeline, "right_table") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lab", [{"operator_chaining": False}], indirect=True)
+def test_in_a_plain_program_with_a_query_for_each_stage(
+    lab: Lab, tmp_path: Path, spark: SparkSession
+) -> None:
+    arrive(tmp_path, "first", 1, 2)
+    pipeline = waiting_for_each_other(tmp_path)
+    assert run_epoch(pipeline, coordinator=lab.coordinator, spark=spark).checkpoint is not None
+    assert rows_of(lab, pipeline, "left_table") == rows_of(lab, pipeline, "right_table") == [1, 2]
+
+
+@pytest.mark.parametrize("broken", ["left", "right"])
+def test_one_that_fails_fails_the_run_and_the_next_run_is_exact(
+    lab: Lab, tmp_path: Path, spark: SparkSession, broken: str
+) -> None:
+    arrive(tmp_path, "first", 1, 2)
+    assert lab.run(two_tables(tmp_path)).success
+    arrive(tmp_path, "second", 3)
+
+    sides: dict[str, Any] = {broken: f.udf(lambda value: breaks(value), "int")}  # noqa: PLW0108
+    result = lab.run(two_tables(tmp_path, **sides))
+    assert not result.success
+    assert "cannot take 3" in failure_text(result)
+    assert {event.step_key for event in result.get_step_failure_events()} == {f"{broken}_table"}
+    assert [query.name for query in spark.streams.active] == [], "nothing runs on after the run"
+
+    mended = two_tables(tmp_path)
+    assert lab.run(mended).success
+    assert rows_of(lab, mended, "left_table") == rows_of(lab, mended, "right_table") == [1, 2, 3]
+
+
+def test_a_plain_program_leaves_nothing_running_when_a_stage_fails(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    arrive(tmp_path, "first", 1)
+    mark, never = str(tmp_path / "right-began"), str(tmp_path / "never")
+    pipeline = two_tables(
+        tmp_path,
+        left=f.udf(lambda value: breaks(value, after=mark), "int"),
+        right=f.udf(lambda value: value if meet(mark, never) else None, "int"),
+    )
+    where = CheckpointCoordinatorResource(base_dir=str(tmp_path / "lab"))
+    with pytest.raises(Exception, match="cannot take 1"):
+        run_epoch(pipeline, coordinator=where, spark=spark)
+    assert [query.name for query in spark.streams.active] == []
+
+
+@pytest.mark.parametrize("lab", [{"concurrent_stages": 1}], indirect=True)
+def test_one_at_a_time_where_that_is_wanted(lab: Lab, tmp_path: Path, spark: SparkSession) -> None:
+    arrive(tmp_path, "first", 1)
+    seen = tmp_path / "seen"
+    seen.mkdir()
+
+    place = str(seen)
+    left = f.udf(lambda value: value if come_alone(place, "left", 0) else None, "int")
+    right = f.udf(lambda value: value if come_alone(place, "right", 1) else None, "int")
+    result = lab.run(two_tables(tmp_path, left=left, right=right))
+    assert result.success, failure_text(result)
