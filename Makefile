@@ -12,7 +12,7 @@ PROCESSES ?= 2
 BENCH ?= $(filter-out __init__ common streaming_common soak attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo examples dev test lowest lint types format reference wheel ci bench soak attack clean
+.PHONY: help setup demo examples dev test lowest lint types format reference wheel ci bench compare soak attack clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,10 @@ ci: lint types test wheel ## Everything that must hold before a change is merged
 bench: ## Run the benchmarks, or one: make bench BENCH=capture
 	@scripts/bootstrap python java postgres
 	@for name in $(BENCH); do $(RUN) python -m "benchmarks.$$name" $(ARGS); done
+
+compare: ## Measure against bare Spark and Flink on the same files, and draw docs/images/comparison.svg
+	@scripts/bootstrap python java flink
+	@$(RUN) python -m benchmarks.comparison --chart docs/images/comparison.svg $(ARGS)
 
 soak: ## Stream for ten minutes under random kills and storage faults, then compare with the truth
 	@scripts/bootstrap python java

@@ -15,6 +15,8 @@ CLASS_ARCHIVE = Path(sys.prefix) / "class-archive"  # made by scripts/bootstrap 
 SPARK = SparkSessionResource(
     app_name="flights",
     class_archive=str(CLASS_ARCHIVE) if CLASS_ARCHIVE.is_dir() else "",
+    warm_engine=str(DEMO_DIR / "engine"),  # a JVM that the next run finds warm; it ends with nobody to use it
+    warm_engine_idle="2 min",
     conf={
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
