@@ -38,7 +38,7 @@ ROWS_PER_FILE = 75_000
 EVERY_SECOND = 1.0
 CURVES: dict[str, tuple[str, tuple[int, ...]]] = {
     "keys": ("keys", (10_000, 100_000, 1_000_000, 10_000_000)),
-    "stages": ("stages", (1, 2, 4, 8, 16)),
+    "stages": ("stages", (2, 4, 8, 16)),
     "channels": ("stages", (2, 4, 8, 16)),
     "subtasks": ("subtasks", (1, 8, 40, 200)),
     "cores": ("cores", (1, 2)),
