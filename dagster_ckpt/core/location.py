@@ -84,8 +84,9 @@ def local_folder(text: str, *, setting: str) -> str:
     if scheme not in ("", "file", "local") or (path != text and not path.startswith("/")):
         raise InvalidRequest(
             f"{setting} is a URI ({scheme}:) but has to be a local folder, or one that all machines mount: queries, "
-            "channel logs and tables need its renames and links. Give a path or file:///path; checkpoints and "
-            "savepoints alone may be elsewhere (checkpoint_dir, savepoint_dir)"
+            "channel logs and tables need its renames and links. Give a path or file:///path, also on a disk that is "
+            "lost with its machine: what must last goes elsewhere (checkpoint_dir, savepoint_dir, Delta and Iceberg "
+            "tables at s3://…)"
         )
     return path
 

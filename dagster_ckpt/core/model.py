@@ -54,6 +54,8 @@ class FileKind(StrEnum):
     """``state/<op>/_metadata`` and schema files."""
     COMMITTABLE = "committable"
     """What a two-phase sink has prepared and not yet published."""
+    STAGED_ROWS = "staged_rows"
+    """Rows of such a batch, where nothing but the working directory holds them."""
     CHANNEL = "channel"
     """In-flight entries of a channel log (unaligned checkpoints)."""
 

@@ -23,6 +23,8 @@ from dagster_ckpt.spark.files import create_exclusively
 
 PREPARED = "sink/prepared"
 """Relative to the stage's directory, as manifests name it."""
+SINK_FOLDER = "sink/folder"
+"""The same."""
 IN_FLIGHT = "in_flight"
 """The same."""
 PLAN = "plan.json"
@@ -55,6 +57,11 @@ class StageDirectory:
     def prepared(self) -> Path:
         """Folder of a two-phase sink's committables."""
         return self.root / PREPARED
+
+    @property
+    def sink_folder(self) -> Path:
+        """What a restored checkpoint holds of the sink's own folder, until it is put back there."""
+        return self.root / SINK_FOLDER
 
     @property
     def published(self) -> Path:

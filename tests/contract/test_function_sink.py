@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from dagster_ckpt.authoring.targets import ForEachCheckpoint
-from dagster_ckpt.errors import OutcomeUnknown
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.errors import Corrupt, OutcomeUnknown
 from dagster_ckpt.spark.sink.for_each_checkpoint import CheckpointToken, FunctionSink
-from dagster_ckpt.spark.sink.port import AlreadyPublished, Sink, SinkContext
+from dagster_ckpt.spark.sink.port import AlreadyPublished, LaterRows, Sink, SinkContext
 from dagster_ckpt.testing import SinkContract
 from dagster_ckpt.testing.sinks.base import FIRST
 from dagster_ckpt.testing.sinks.run import SinkRun, Staging, context_in
@@ -119,3 +121,49 @@ def test_an_error_of_the_function_fails_the_publish_and_the_next_one_repeats_it(
         (1, [(1, 1)]),
         (2, [(2, 2)]),
     ]
+
+
+# --- folders that are lost with their machine ---------------------------------------------------------------------
+
+
+def test_what_was_called_from_another_machine_is_not_called_again_from_an_older_disk(
+    context: SinkContext, tmp_path: Path
+) -> None:
+    shelf = Shelf()
+    run = run_of(context, shelf.put)
+    run.sink.take_over()
+    run.batch([(1, 1)])
+    run.publish(1)
+    shutil.copytree(context.work_dir, tmp_path / "older")
+    elsewhere = run.successor()
+    elsewhere.sink.take_over()
+    elsewhere.batch([(2, 2)])
+    elsewhere.publish(2)
+    elsewhere.batch([(3, 3)])
+    at = elsewhere.cut(3)
+    elsewhere.lose_disk()
+    (tmp_path / "older").rename(context.work_dir)
+    elsewhere.restored(at)
+    assert [rows for _, rows in shelf.calls] == [[(1, 1)], [(2, 2)], [(3, 3)]]
+
+
+def test_an_older_cut_is_refused_where_the_note_of_later_calls_is_lost(
+    context: SinkContext, tmp_path: Path
+) -> None:
+    run = run_of(context, Shelf().put)
+    run.sink.take_over()
+    run.batch([(1, 1)])
+    run.publish(1)
+    at = run.cut(2)
+    run.batch([(2, 2)])
+    run.publish(3)
+    run.lose_disk()
+    back = run.successor()
+    for name, content in at.files.items():
+        (tmp_path / "restored").mkdir(exist_ok=True)
+        (tmp_path / "restored" / name).write_bytes(content)
+    back.sink.bring_back(tmp_path / "restored", [CheckpointId(3)])
+    assert back.sink.position() is None
+    with pytest.raises(Corrupt, match="rows up to checkpoint 1 are gone"):
+        back.sink.roll_back(at.cut, LaterRows.SET_ASIDE)
+    assert back.sink.roll_back(at.cut, LaterRows.KEEP).text == ""

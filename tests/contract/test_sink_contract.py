@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
@@ -69,6 +70,14 @@ class PageSink(Sink):
 
     def flush(self, batches: Sequence[PreparedBatch]) -> None:
         pass
+
+    def only_here(self, batches: Sequence[PreparedBatch]) -> dict[str, Path]:
+        return {
+            file.staged: self._context.work_dir / file.staged for batch in batches for file in batch.files
+        }
+
+    def bring_back(self, folder: Path, later: Sequence[CheckpointId]) -> None:
+        shutil.copytree(folder, self._context.work_dir, dirs_exist_ok=True)
 
     def _owned(self) -> State:
         """Return the state with this attempt as its owner."""

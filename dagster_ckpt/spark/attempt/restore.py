@@ -218,11 +218,21 @@ class AttemptRestorer:
                 self._rescale(directory, match)
             for uid in decision.stages.new:
                 ChannelLog.create(directory.stage(uid).log)
-            self.tables.restore(directory, decision, self._later, self.reporter)
+            self.tables.restore(
+                directory,
+                decision,
+                self._later,
+                self.reporter,
+                published_since=self._completed_after(decision.metadata.checkpoint_id),
+            )
             self.tables.compute_derived(decision.metadata.checkpoint_id, self.reporter)
         except BaseException:
             shutil.rmtree(directory.root, ignore_errors=True)
             raise
+
+    def _completed_after(self, checkpoint: int) -> list[CheckpointId]:
+        record = self.coordinator.record
+        return [CheckpointId(k.checkpoint_id) for k in record.completed if k.checkpoint_id > checkpoint]
 
     def _rescale(self, directory: AttemptDirectory, match: StageMatch) -> None:
         """Spread a stage's state over the partitions its author asks for now; its log gets the batch that took."""

@@ -30,7 +30,7 @@ from dagster_ckpt.spark.sink.committables import (
     prepared_batches,
     read_committables,
 )
-from dagster_ckpt.spark.sink.phases import SinkPart, cut_of_sink, preparing, publish_prepared
+from dagster_ckpt.spark.sink.phases import SinkPart, bring_back, cut_of_sink, preparing, publish_prepared
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.sink.published import note_published, why_put_back
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
@@ -290,14 +290,27 @@ class PipelineSinks:
             note_published(attempt.stage(uid).root, sink.position())
 
     def restore(
-        self, attempt: AttemptDirectory, decision: Restore, later: LaterRows, reporter: Reporter
+        self,
+        attempt: AttemptDirectory,
+        decision: Restore,
+        later: LaterRows,
+        reporter: Reporter,
+        *,
+        published_since: Sequence[CheckpointId] = (),
     ) -> None:
         """Bring every sink to the rows of the restored cut; a fork's begin with them.
 
+        ``published_since``: checkpoints completed after it, which this machine need not know of.
+
         Raises InvalidRequest where a sink cannot go back: none was changed then.
         """
-        cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self._two_phase()}
         is_fork = decision.purpose is RestorePurpose.FORK
+        for uid, _, sink in self._two_phase():
+            if (
+                not is_fork
+            ):  # a fork's sinks have folders of their own, and no part in what the origin's stand at
+                bring_back(sink, attempt.stage(uid).root, published_since)
+        cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self._two_phase()}
         if later is LaterRows.SET_ASIDE and not is_fork:
             for uid, cut in cuts.items():
                 if cut is not None:

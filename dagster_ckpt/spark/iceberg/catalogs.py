@@ -71,12 +71,12 @@ def _opened(settings: CatalogSettings) -> Catalog:
     given: dict[str, Any] = dict(settings.properties)
     try:
         catalog = load_catalog(settings.name, **given)
-        if isinstance(catalog, SqlCatalog) and given.get("uri", "").startswith(_SQLITE):
+        if isinstance(catalog, SqlCatalog):
             catalog.engine.dispose()
-            # A connection that is kept would stay with a file that was removed, or put back, meanwhile.
-            catalog.engine = create_engine(
-                given["uri"], poolclass=NullPool, connect_args={"timeout": _BUSY_SECONDS}
-            )
+            # A connection that is kept would stay with a file that was removed, or put back, meanwhile; and one to a
+            # server that was restarted would fail the next commit.
+            patience = {"timeout": _BUSY_SECONDS} if given["uri"].startswith(_SQLITE) else {}
+            catalog.engine = create_engine(given["uri"], poolclass=NullPool, connect_args=patience)
         return catalog
     except (ValueError, KeyError, ImportError, ArgumentError) as error:
         raise InvalidRequest(

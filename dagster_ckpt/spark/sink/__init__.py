@@ -13,6 +13,7 @@
 | ``staged_rows`` | ``StagedRows``: the rows of a completed checkpoint as Arrow, in order |
 | ``for_each_checkpoint`` | ``FunctionSink``: a user's function gets the rows of each completed checkpoint |
 | ``positions`` | how a position lies to batches and cuts, and who may write (pure) |
+| ``carried`` | what a checkpoint takes with it of such a sink's own folder |
 | ``through`` | the last micro-batch of each publish of such a sink |
 | ``latest`` | the last row of each key |
 | ``rows`` | ``PublishedRows``: one state of a table, as Arrow, pandas, Polars, DuckDB or Spark |

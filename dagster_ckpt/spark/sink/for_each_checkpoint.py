@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dagster_ckpt.authoring.targets import ForEachCheckpoint
+from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.model import Record
 from dagster_ckpt.errors import CheckpointError, OutcomeUnknown
 from dagster_ckpt.spark.files import replace_whole
@@ -90,6 +91,9 @@ class Noted(Record):
     begun: Begun | None = None
 
 
+NOTED = "for_each.json"
+
+
 class FunctionSink(StagedSink):
     """Calls a function; what it was called with is noted in the sink's folder, before the call and after it."""
 
@@ -109,6 +113,24 @@ class FunctionSink(StagedSink):
         """Return what the function has returned for."""
         place = self._noted().place
         return None if place is None else place.position()
+
+    notes: ClassVar[tuple[str, ...]] = (*StagedSink.notes, NOTED)
+
+    def bring_back(self, folder: Path, later: Sequence[CheckpointId]) -> None:
+        """Leave the note out where it does not tell of all calls: what it leaves out would be called again."""
+        if later:
+            (folder / NOTED).unlink(missing_ok=True)
+        super().bring_back(folder, later)
+
+    def choose_note(self, name: str, restored: Path) -> None:
+        """Go on with the restored note where the one here is of an older attempt: others were made elsewhere."""
+        if name != NOTED:
+            super().choose_note(name, restored)
+            return
+        here, there = self._noted().place, (read_record(Noted, restored) or Noted()).place
+        is_older = here is None or (there is not None and here.epoch < there.epoch)
+        if there is not None and is_older and (here is None or here.lineage == there.lineage):
+            replace_whole(self._file, restored.read_bytes())
 
     def commit(self, rows: StagedRows, position: SinkPosition) -> str:
         """Call the function, unless there are no rows."""
@@ -152,7 +174,7 @@ class FunctionSink(StagedSink):
 
     @property
     def _file(self) -> Path:
-        return self._root / "for_each.json"
+        return self._root / NOTED
 
     def _noted(self) -> Noted:
         return read_record(Noted, self._file) or Noted()

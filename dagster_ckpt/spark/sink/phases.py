@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import FileKind, TableSnapshot
 from dagster_ckpt.spark.channel.sink import run_only
+from dagster_ckpt.spark.directories import SINK_FOLDER, StageDirectory
 from dagster_ckpt.spark.sink.committables import (
     batches_between,
     committable_paths,
@@ -57,7 +59,8 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
     """
     position = sink.position()
     numbers = batches_between(stage_dir, position.through_batch if position is not None else None, through)
-    sink.flush(read_committables(stage_dir, numbers))
+    batches = read_committables(stage_dir, numbers)
+    sink.flush(batches)
     names = (str(path.relative_to(stage_dir)) for path in committable_paths(stage_dir, numbers))
     return SinkPart(
         TableSnapshot(
@@ -67,8 +70,24 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
             sink=sink.kind,
             cannot_roll_back=sink.never_rolls_back,
         ),
-        tuple(planned(stage_dir, name, FileKind.COMMITTABLE) for name in names),
+        (
+            *(planned(stage_dir, name, FileKind.COMMITTABLE) for name in names),
+            *(_of_folder(name, path) for name, path in sink.only_here(batches).items()),
+        ),
     )
+
+
+def _of_folder(name: str, path: Path) -> PlannedFile:
+    size = path.stat().st_size
+    return PlannedFile(path=f"{SINK_FOLDER}/{name}", size=size, kind=FileKind.STAGED_ROWS, source=str(path))
+
+
+def bring_back(sink: Sink, stage_dir: Path, later: Sequence[CheckpointId]) -> None:
+    """Give a sink what a restored checkpoint holds of its folder, which may have been lost with its machine."""
+    restored = StageDirectory(stage_dir).sink_folder
+    if restored.is_dir():
+        sink.bring_back(restored, later)
+        shutil.rmtree(restored, ignore_errors=True)
 
 
 def publish_prepared(

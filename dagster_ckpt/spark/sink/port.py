@@ -8,7 +8,7 @@ the process may have died in the middle of it, and a newer attempt may be at wor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -177,6 +177,20 @@ class Sink(ABC):
     @abstractmethod
     def flush(self, batches: Sequence[PreparedBatch]) -> None:
         """Wait until what these batches staged survives a power failure: their checkpoint is acknowledged next."""
+
+    def only_here(self, batches: Sequence[PreparedBatch]) -> Mapping[str, Path]:
+        """Return, by name, the files of ``context.work_dir`` that these batches need and that lie nowhere else.
+
+        Their checkpoint takes them with it: that folder may be lost with its machine. They stay as they are until the
+        checkpoint is over. Default: none, the rows are staged where they end.
+        """
+        return {}
+
+    def bring_back(self, folder: Path, later: Sequence[CheckpointId]) -> None:  # noqa: B027 - most need nothing
+        """Take what a restored checkpoint holds of these files, by name below ``folder``; called before all else.
+
+        ``later``: checkpoints completed after it, whose rows may have been published from a machine that is lost.
+        """
 
     @abstractmethod
     def take_over(self) -> None:

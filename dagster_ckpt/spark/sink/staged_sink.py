@@ -12,14 +12,15 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING, ClassVar, Protocol, assert_never
 
-from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.channel.schema import arrow_schema
-from dagster_ckpt.spark.files import batch_of
+from dagster_ckpt.spark.files import batch_of, link_or_copy
+from dagster_ckpt.spark.sink.carried import copied_notes, remove_copies, staged_by
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import (
     AlreadyPublished,
@@ -46,7 +47,7 @@ from dagster_ckpt.spark.sink.positions import (
 )
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staging import flush_staged, stage_rows
-from dagster_ckpt.spark.sink.through import forget_before, note_through, through_at
+from dagster_ckpt.spark.sink.through import THROUGH, forget_before, merge_through, note_through, through_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -128,8 +129,28 @@ class StagedSink(Sink):
 
     def flush(self, batches: Sequence[PreparedBatch]) -> None:
         """Wait until the staged files survive a power failure; those of published batches may be gone already."""
-        paths = [self._root / file.staged for batch in batches for file in batch.files]
-        flush_staged([path for path in paths if path.exists()])
+        flush_staged([*staged_by(self._root, batches).values()])
+
+    notes: ClassVar[tuple[str, ...]] = (THROUGH,)
+    """Small files of the sink's folder that a checkpoint takes with it, beside its rows."""
+
+    def only_here(self, batches: Sequence[PreparedBatch]) -> dict[str, Path]:
+        """Return the staged files that are still there, and copies of the notes."""
+        return staged_by(self._root, batches) | copied_notes(self._root, self.notes)
+
+    def bring_back(self, folder: Path, later: Sequence[CheckpointId]) -> None:
+        """Put back what is missing in the sink's folder; notes are compared with those that are there."""
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            name = path.relative_to(folder).as_posix()
+            if name not in self.notes or not (self._root / name).exists():
+                link_or_copy(path, self._root / name)
+            else:
+                self.choose_note(name, path)
+
+    def choose_note(self, name: str, restored: Path) -> None:
+        """Go on with the note that is there, with the restored one, or with both: the folder may be an older one's."""
+        if name == THROUGH:
+            merge_through(self._root, restored)
 
     def take_over(self) -> None:
         """Write this attempt into the position."""
@@ -198,6 +219,7 @@ class StagedSink(Sink):
             return 0
         cuts = {batch for snapshot in needed for batch in snapshot.prepared}
         named = {Path(file.staged).parent.name for batch in waiting for file in batch.files}
+        remove_copies(self._root)
         forget_before(self._root, min(_heads(needed, position), default=0))
         removed = 0
         for folder in self._staged.glob("*/batch-*"):

@@ -15,6 +15,9 @@ from dagster_ckpt.core.model import Record
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.committables import encoded, read_record
 
+THROUGH = "through.json"
+"""In the sink's folder."""
+
 
 class ThroughBatches(Record):
     """``through.json``."""
@@ -42,10 +45,18 @@ def forget_before(folder: Path, checkpoint_id: int) -> None:
         _write(folder, kept)
 
 
+def merge_through(folder: Path, restored: Path) -> None:
+    """Take over what a restored file tells of publishes that are not known here."""
+    found = read_record(ThroughBatches, restored) or ThroughBatches()
+    known = _read(folder).publishes
+    if found.publishes.keys() - known.keys():
+        _write(folder, found.publishes | known)
+
+
 def _read(folder: Path) -> ThroughBatches:
-    return read_record(ThroughBatches, folder / "through.json") or ThroughBatches()
+    return read_record(ThroughBatches, folder / THROUGH) or ThroughBatches()
 
 
 def _write(folder: Path, publishes: dict[int, int]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    replace_whole(folder / "through.json", encoded(ThroughBatches(publishes=publishes)), durably=False)
+    replace_whole(folder / THROUGH, encoded(ThroughBatches(publishes=publishes)), durably=False)

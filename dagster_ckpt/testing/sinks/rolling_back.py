@@ -58,6 +58,21 @@ class RollBackContract(ContractBase):
         back.publish(4)
         assert self.shown(run) == back.expected()
 
+    def test_what_a_cut_had_prepared_comes_back_on_an_empty_disk(self, tmp_path: Path) -> None:
+        run = self.begun(tmp_path)
+        run.batch([(1, 1)])
+        run.publish(1)
+        run.batch([(2, 2)])
+        run.batch([(3, 3)])
+        at = run.cut(2)
+        run.lose_disk()
+        back = run.restored(at)
+        assert self.shown(run) == at.rows
+        assert isinstance(back.publish(3), AlreadyPublished)
+        back.batch([(4, 4)])
+        back.publish(4)
+        assert self.shown(run) == back.expected()
+
     def test_what_a_cut_had_prepared_comes_back_also_when_more_was_published(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_roll_back, "cannot roll back")
         run = self.begun(tmp_path)

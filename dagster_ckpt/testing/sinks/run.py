@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +101,8 @@ class RunCut:
     next_batch: int
     rows: list[Row]
     """Rows that the sink shows once it shows this cut."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What the checkpoint holds of the sink's folder."""
 
 
 @dataclass(kw_only=True)
@@ -169,12 +173,17 @@ class SinkRun:
             checkpoint_id=CheckpointId(checkpoint),
             lineages=self.histories | {self.attempt.lineage},
         )
-        return RunCut(cut=cut, next_batch=self.next_batch, rows=self.expected())
+        files = {name: path.read_bytes() for name, path in self.sink.only_here(waiting).items()}
+        return RunCut(cut=cut, next_batch=self.next_batch, rows=self.expected(), files=files)
 
     def expected(self) -> list[Row]:
         """Return the rows that the sink shows when everything processed is published."""
         rows = [(row[0], row[1]) for row in self.processed]
         return sorted(dict(rows).items()) if self.context.key else sorted(rows)
+
+    def lose_disk(self) -> None:
+        """Remove the sink's own folder: its machine is gone."""
+        shutil.rmtree(self.context.work_dir, ignore_errors=True)
 
     # --- attempts that follow ---------------------------------------------------------------------------------
 
@@ -208,7 +217,13 @@ class SinkRun:
         return self
 
     def roll_back(self, at: RunCut | None, later: LaterRows = LaterRows.SET_ASIDE) -> RolledBack:
-        """Roll the sink back."""
+        """Roll the sink back, having given it what the checkpoint holds of its folder."""
+        if at is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                for name, content in at.files.items():
+                    (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+                    (Path(folder) / name).write_bytes(content)
+                self.sink.bring_back(Path(folder), ())
         return self.sink.roll_back(None if at is None else at.cut, later)
 
     def _next(self, attempt: AttemptId) -> SinkRun:

@@ -1,0 +1,41 @@
+"""What a checkpoint takes with it of a staged sink's own folder, which may be lost with its machine."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+
+COPIES = "carried"
+"""Folder of copies of notes: a note may be replaced while its checkpoint is stored, a copy is not."""
+
+
+def staged_by(root: Path, batches: Sequence[PreparedBatch]) -> dict[str, Path]:
+    """Return the staged files of these batches by name; those of published batches may be gone already."""
+    names = (file.staged for batch in batches for file in batch.files)
+    return {name: root / name for name in names if (root / name).exists()}
+
+
+def copied_notes(root: Path, names: Sequence[str]) -> dict[str, Path]:
+    """Return copies of the notes that are there, by the note's name."""
+    found = {}
+    for name in names:
+        try:
+            content = (root / name).read_bytes()
+        except FileNotFoundError:
+            continue
+        copy = root / COPIES / hashlib.blake2b(content, digest_size=16).hexdigest() / name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            replace_whole(copy, content, durably=False)
+        found[name] = copy
+    return found
+
+
+def remove_copies(root: Path) -> None:
+    """Remove all copies: no checkpoint is being stored."""
+    shutil.rmtree(root / COPIES, ignore_errors=True)

@@ -1,0 +1,169 @@
+"""A deployment without a disk that lasts: PostgreSQL, S3, and machines that come and go with their folders."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+from deltalake import DeltaTable as Delta
+from deltalake.exceptions import TableNotFoundError
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    CheckpointedPipeline,
+    checkpointed_pipeline,
+    spark_sink,
+    spark_source,
+)
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.sinks import DeltaTable, IcebergTable, SqlTable
+from tests.adapters.servers import PostgresCluster, S3Server
+from tests.records import stored_record
+from tests.spark.epoch.small_pipeline import ORDERS, Feed
+
+NAME = PipelineId("orders")
+
+
+@dataclass(frozen=True)
+class Places:
+    """All that lasts, and the source: what a new machine is told."""
+
+    feed: str
+    database: str
+    bucket: str
+    endpoint: str
+
+    @classmethod
+    def new(cls, feed: Path, postgres: PostgresCluster, s3: S3Server) -> Places:
+        return cls(str(feed), postgres.new_database(), s3.new_bucket(), s3.endpoint)
+
+    @classmethod
+    def read(cls, text: str) -> Places:
+        return cls(**json.loads(text))
+
+    @property
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    def coordinator(self, machine: Path, **settings: Any) -> CheckpointCoordinatorResource:
+        """Return the settings on a machine whose only folder is ``machine``."""
+        return CheckpointCoordinatorResource(
+            store_url=self.database,
+            checkpoint_dir=f"s3://{self.bucket}/checkpoints",
+            savepoint_dir=f"s3://{self.bucket}/savepoints",
+            storage_options={"endpoint_url": self.endpoint, "key": "test", "secret": "test"},
+            work_dir=str(machine / "work"),
+            table_dir=str(machine / "tables"),
+            snapshot_retry_delay=0.1,
+            **{"concurrent_runs": "take_over", **settings},  # the lease of a killed run is not over
+        )
+
+    def record(self, machine: Path) -> CoordinatorRecord:
+        with closing(self.coordinator(machine).store()) as store:
+            return stored_record(store, NAME)
+
+    # --- the pipeline -----------------------------------------------------------------------------------------
+
+    @property
+    def _delta(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    @property
+    def _catalog(self) -> dict[str, str]:
+        return {
+            "type": "sql",
+            "uri": self.database.replace("postgresql://", "postgresql+psycopg://"),
+            "warehouse": f"s3://{self.bucket}/warehouse",
+            "s3.endpoint": self.endpoint,
+            "s3.access-key-id": "test",
+            "s3.secret-access-key": "test",
+            "s3.region": "us-east-1",
+        }
+
+    def pipeline(self, **checkpointing: Any) -> CheckpointedPipeline:
+        """orders → lines (Delta on S3), totals (Iceberg on S3, one row a customer), bills (a database)."""
+        folder = Path(self.feed) / "orders"
+
+        @spark_source
+        def orders(spark):  # type: ignore[no-untyped-def]
+            return spark.readStream.schema(ORDERS).option("maxFilesPerTrigger", 1).json(str(folder))
+
+        @spark_sink(to=DeltaTable(f"s3://{self.bucket}/lake/lines", storage_options=self._delta))
+        def lines(orders):  # type: ignore[no-untyped-def]
+            return orders.select("number", "customer")
+
+        @spark_sink(key=["customer"], to=IcebergTable("db.totals", catalog=self._catalog))
+        def totals(orders):  # type: ignore[no-untyped-def]
+            sums = orders.groupBy("customer").agg({"number": "count", "amount": "sum"})
+            return sums.toDF("customer", "orders", "amount")
+
+        @spark_sink(to=SqlTable(self.database, "bills", keep_before_images=True))
+        def bills(orders):  # type: ignore[no-untyped-def]
+            return orders.select("number", "amount")
+
+        @checkpointed_pipeline(name=NAME, checkpointing=checkpointing)
+        def pipeline() -> None:
+            read = orders()
+            lines(read)
+            totals(read)
+            bills(read)
+
+        return pipeline  # type: ignore[no-any-return]
+
+    # --- what readers find ------------------------------------------------------------------------------------
+
+    def lines(self) -> Counter[tuple[Any, ...]]:
+        try:
+            table = Delta(f"s3://{self.bucket}/lake/lines", storage_options=self._delta).to_pyarrow_table()
+        except TableNotFoundError:
+            return Counter()
+        return Counter((row["number"], row["customer"]) for row in table.to_pylist())
+
+    def totals(self) -> Counter[tuple[Any, ...]]:
+        catalog = SqlCatalog("default", **self._catalog)
+        try:
+            table = catalog.load_table("db.totals").scan().to_arrow()
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return Counter()
+        finally:
+            catalog.engine.dispose()
+        return Counter((row["customer"], row["orders"], row["amount"]) for row in table.to_pylist())
+
+    def bills(self) -> Counter[tuple[Any, ...]]:
+        engine = sqlalchemy.create_engine(
+            self.database.replace("postgresql://", "postgresql+psycopg://"), poolclass=sqlalchemy.NullPool
+        )
+        with engine.connect() as connection:
+            if not sqlalchemy.inspect(connection).has_table("bills"):
+                return Counter()
+            rows = connection.exec_driver_sql("SELECT number, amount FROM bills").all()
+        return Counter((row.number, row.amount) for row in rows)
+
+    def shown(self) -> dict[str, Counter[tuple[Any, ...]]]:
+        return {"lines": self.lines(), "totals": self.totals(), "bills": self.bills()}
+
+
+def truth(feed: Feed) -> dict[str, Counter[tuple[Any, ...]]]:
+    """Return what the tables hold once everything is published, computed without Spark."""
+    orders = feed.orders
+    customers = {order["customer"] for order in orders}
+    amounts = {who: [order["amount"] for order in orders if order["customer"] == who] for who in customers}
+    return {
+        "lines": Counter((order["number"], order["customer"]) for order in orders),
+        "totals": Counter((who, len(given), sum(given)) for who, given in amounts.items()),
+        "bills": Counter((order["number"], order["amount"]) for order in orders),
+    }

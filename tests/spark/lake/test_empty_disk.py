@@ -1,0 +1,159 @@
+"""Machines that are lost with their disks: another one goes on from PostgreSQL and S3, and the tables are exact."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dagster_ckpt import run_epoch, run_stream
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.runtime.clock import SystemClock
+from dagster_ckpt.runtime.mailbox import Posted, post
+from tests.adapters.servers import PostgresCluster, S3Server, s3_server_process
+from tests.progress import exit_code, join, wait_until
+from tests.removal import remove_tree
+from tests.root import ROOT
+from tests.spark.epoch.small_pipeline import Feed
+from tests.spark.lake.deployment import NAME, Places, truth
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.s3, pytest.mark.postgres]
+
+
+@pytest.fixture(scope="module")
+def s3_apart() -> Iterator[S3Server]:
+    with s3_server_process() as server:  # delta-rs holds Python's lock while it waits
+        yield server
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    made = Feed(tmp_path / "feed")
+    made.order(("ann", 5), ("bob", 7))
+    return made
+
+
+@pytest.fixture
+def places(feed: Feed, postgres_server: PostgresCluster, s3_apart: S3Server) -> Places:
+    return Places.new(feed.folder, postgres_server, s3_apart)
+
+
+def a_machine_dies(disk: Path, places: Places, how: str, step: str, number: int) -> None:
+    """Run on a machine of its own until the step is reached; machine and disk are gone then."""
+    home, temporary = disk / "home", disk / "tmp"
+    for folder in (disk, home, temporary):
+        folder.mkdir()
+    own = {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
+    log = disk.with_suffix(".log")
+    with log.open("ab") as said:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.lake.kill_child", places.text, how, step, str(number)],
+            cwd=disk,
+            env={**os.environ, **own},
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    code = exit_code(child, f"the machine dies when it is about to {step}")
+    assert code == -signal.SIGKILL, log.read_text()[-3000:]
+    remove_tree(disk)
+
+
+class Stream:
+    """A stream in a thread of this process, on a machine of its own."""
+
+    def __init__(self, places: Places, machine: Path, spark: SparkSession) -> None:
+        self._places, self._machine = places, machine
+        self._stopping = threading.Event()
+        self._failed: list[BaseException] = []
+        self._thread = threading.Thread(target=lambda: self._run(spark), daemon=True)
+
+    def __enter__(self) -> Stream:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopping.set()
+        join(self._thread, "the stream ends")
+        assert not self._failed, self._failed
+
+    def _run(self, spark: SparkSession) -> None:
+        try:
+            run_stream(
+                self._places.pipeline(),
+                coordinator=self._places.coordinator(self._machine),
+                spark=spark,
+                settings={"interval": 0.5},
+                stopping=self._stopping,
+            )
+        except BaseException as error:
+            self._failed.append(error)
+
+    def wait(self, holds: Callable[[], object], what: str) -> None:
+        def check() -> None:
+            assert self._thread.is_alive(), f"the stream has ended before {what}: {self._failed}"
+
+        wait_until(holds, what, moves=self._places.shown, check=check, every=0.5)
+
+    def ask_for_savepoint(self, name: str) -> None:
+        request = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, name=name, request_id=name)
+        with closing(self._places.coordinator(self._machine).store()) as store:
+            assert isinstance(post(store, NAME, request, clock=SystemClock()), Posted)
+
+
+def test_epochs_go_on_from_machine_to_machine(
+    tmp_path: Path, feed: Feed, places: Places, spark: SparkSession
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    run_epoch(places.pipeline(), coordinator=places.coordinator(first), spark=spark)
+    assert places.shown() == truth(feed)
+
+    feed.order(("ann", 3))
+    feed.order(("eve", 1))
+    a_machine_dies(second, places, "epoch", "publish", 2)  # one table has the rows, two have not
+    shown = places.shown()
+    assert sum(shown[name] == truth(feed)[name] for name in shown) == 1
+
+    # The first machine is back, with what it knew then.
+    run_epoch(places.pipeline(), coordinator=places.coordinator(first), spark=spark)
+    assert places.shown() == truth(feed)
+    assert [path.name for path in (first / "work" / "orders").glob("attempt-*")] == ["attempt-3"]
+
+
+def test_a_stream_goes_on_elsewhere_and_its_savepoint_on_a_third_machine(
+    tmp_path: Path, feed: Feed, places: Places, spark: SparkSession
+) -> None:
+    for number in range(12):
+        feed.order(("ann", number), ("eve", 1))
+    a_machine_dies(tmp_path / "first", places, "stream", "publish", 5)
+
+    second = tmp_path / "second"
+    with Stream(places, second, spark) as stream:
+        stream.wait(lambda: places.shown() == truth(feed), "all rows are published")
+        stream.ask_for_savepoint("by hand")
+        stream.wait(lambda: places.record(second).savepoints, "the savepoint is complete")
+        feed.order(("bob", 4))
+        stream.wait(lambda: places.shown() == truth(feed), "later rows are published")
+    remove_tree(second)
+
+    third = tmp_path / "third"
+    [savepoint] = places.record(third).savepoints
+    run_epoch(
+        places.pipeline(),
+        coordinator=places.coordinator(third),
+        spark=spark,
+        restore={"restore_from": savepoint.location.uri},
+    )
+    assert places.shown() == truth(feed)
