@@ -15,7 +15,9 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``operations/`` | what people do to snapshots, as functions |
 | ``page/`` | the checkpoint page of a pipeline: its facts, as HTML and for the terminal |
 | ``dagster/`` | everything that imports Dagster: resources, jobs, asset, checks, sensors, components |
+| ``program_run`` | one run of a pipeline outside of Dagster's own processes |
 | ``programs`` | runs of a pipeline in a plain program |
+| ``pipes`` | a run in a program that Dagster launched through Pipes |
 | ``cli/`` | the program ``dagster-ckpt`` |
 | ``sinks`` | public names of sinks: targets, and the port for one of your own |
 | ``testing/`` | fakes, faults and the harness for tests, yours included |
@@ -58,6 +60,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     )
     from dagster_ckpt.dagster.definitions import build_location_definitions as build_location_definitions
     from dagster_ckpt.dagster.definitions import build_pipeline_definitions as build_pipeline_definitions
+    from dagster_ckpt.dagster.launch import Launch as Launch
     from dagster_ckpt.dagster.options import EpochSchedule as EpochSchedule
     from dagster_ckpt.dagster.options import PipelineOptions as PipelineOptions
     from dagster_ckpt.dagster.options import SavepointSchedule as SavepointSchedule
@@ -91,6 +94,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.operations.preview import preview_restore as preview_restore
     from dagster_ckpt.operations.statistics import checkpoint_statistics as checkpoint_statistics
     from dagster_ckpt.operations.verify import verify_snapshot as verify_snapshot
+    from dagster_ckpt.pipes import run_launched as run_launched
     from dagster_ckpt.programs import run_epoch as run_epoch
     from dagster_ckpt.programs import run_stream as run_stream
     from dagster_ckpt.spark_project.project import pipeline_from_spark_project as pipeline_from_spark_project
@@ -128,6 +132,8 @@ _HOMES: dict[str, str] = {
     # runs without Dagster
     "run_epoch": "programs",
     "run_stream": "programs",
+    "run_launched": "pipes",
+    "Launch": "dagster.launch",
     # reading what was published
     "TablesDiff": "operations.diff_tables",
     "diff_tables": "operations.diff_tables",

@@ -15,11 +15,14 @@
 | ``asset`` | the checkpoints asset, and a checkpoint as its events |
 | ``metadata`` | what people see of a checkpoint: tables, human units, numbers that plot |
 | ``lines`` | lines of a run's log |
+| ``op_log`` | the op that events are written to, here or elsewhere |
 | ``events`` | listens to the coordinator and reports to Dagster |
 | ``stream_events`` | what of a stream becomes an event in Dagster, and when |
 | ``alarm_facts`` | what alarms and the age checks are decided on |
 | ``operator`` | who had a run done |
 | ``attempt`` | one attempt of a pipeline inside a Dagster run |
+| ``launch`` | where stages run that do not run in Dagster's process |
+| ``launched/`` | a run in a program launched through Pipes: order, messages, verdict |
 | ``lease`` | whether the run that owns a pipeline is alive, and requests to it |
 | ``turn`` | when a run claims its pipeline: waiting for the one that is alive |
 | ``scheduled_checks`` | verification and dry runs on a schedule |

@@ -17,13 +17,12 @@ from dagster_ckpt.dagster.checks.verified import build_verified_check
 from dagster_ckpt.dagster.job_names import refuse_names
 from dagster_ckpt.dagster.jobs.checkpoint import build_checkpoint_job
 from dagster_ckpt.dagster.jobs.dispose import build_dispose_job
-from dagster_ckpt.dagster.jobs.epoch import build_epoch_job
 from dagster_ckpt.dagster.jobs.maintain import build_maintain_job
 from dagster_ckpt.dagster.jobs.preview import build_preview_job
 from dagster_ckpt.dagster.jobs.restore import build_gated_restore_job, build_restore_job
+from dagster_ckpt.dagster.jobs.running import build_running_jobs
 from dagster_ckpt.dagster.jobs.savepoint import build_savepoint_job
 from dagster_ckpt.dagster.jobs.stop import build_stop_job
-from dagster_ckpt.dagster.jobs.streaming import build_streaming_job
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_name
 from dagster_ckpt.dagster.options import PipelineOptions, Tables, options_of, refuse_unknown
 from dagster_ckpt.dagster.pipeline_resources import own_resources
@@ -229,13 +228,9 @@ def _definitions(deployed: Sequence[_Deployed], sensors: Sequence[dg.SensorDefin
 def _jobs(
     pipeline: CheckpointedPipeline, options: PipelineOptions, resources: Mapping[str, Any]
 ) -> PipelineJobs:
-    found = options.concurrent_runs
-    epoch = build_epoch_job(pipeline, resources=resources, concurrent_runs=found)
+    epoch, stream = build_running_jobs(pipeline, options, resources=resources)
     return PipelineJobs(
-        running=(
-            epoch,
-            build_streaming_job(pipeline, resources=resources, concurrent_runs=found, report=options.report),
-        ),
+        running=(epoch, stream),
         restores=(
             build_restore_job(pipeline, epoch, resources=resources),
             build_gated_restore_job(pipeline, epoch, resources=resources),
@@ -269,7 +264,9 @@ def _assets(
         automation_condition=options.table_automation,
     )
     if options.tables == Tables.MATERIALIZABLE and tables:
-        yield build_materializable_tables(pipeline, tables, concurrent_runs=options.concurrent_runs)
+        yield build_materializable_tables(
+            pipeline, tables, concurrent_runs=options.concurrent_runs, launch=options.launch
+        )
     else:
         yield from tables
     yield build_checkpoints_asset(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, assert_never
@@ -37,7 +36,7 @@ from dagster_ckpt.dagster.asset import (
     unchanged_event,
 )
 from dagster_ckpt.dagster.lines import line_of
-from dagster_ckpt.dagster.names import LOCATION_TAG
+from dagster_ckpt.dagster.op_log import OpLog, OpOfRun
 from dagster_ckpt.dagster.table_assets import changed_event
 from dagster_ckpt.spark.source.lag import LagReader
 from dagster_ckpt.spark.stage_report import TableChanged, not_published
@@ -75,32 +74,35 @@ class DagsterEvents:
         """Address of the checkpoint page."""
         self.history: Callable[[], Sequence[CheckpointStatistics]] = tuple
         """Returns the latest checkpoints; asked when one is told."""
-        self._context: dg.OpExecutionContext | None = None
+        self._op: OpLog | None = None
         self._held: list[TableChanged] | None = None
         self.unpublished: Callable[[], Mapping[str, str]] = dict
         """Returns the tables that do not show the newest checkpoint's rows, and why; asked when one completed."""
 
     def attach(self, context: dg.OpExecutionContext) -> None:
         """Write to this op from now on."""
-        without_locks(context.log)
-        self._context = context
+        self.attach_to(OpOfRun(context))
+
+    def attach_to(self, op: OpLog) -> None:
+        """Write to this op from now on, wherever it runs."""
+        self._op = op
 
     def info(self, message: str) -> None:
         """Say something an operator may want to read."""
-        if self._context is not None:
-            self._context.log.info(message)
+        if self._op is not None:
+            self._op.info(message)
 
     def warn(self, message: str) -> None:
         """Say something an operator should read."""
-        if self._context is not None:
-            self._context.log.warning(message)
+        if self._op is not None:
+            self._op.warn(message)
 
     def table_changed(self, change: TableChanged) -> None:
         """Materialize the asset of a table that shows other rows now."""
         if self._held is not None:
             self._held.append(change)
-        elif self._context is not None:
-            self._context.log_event(changed_event(self._of, change))
+        elif self._op is not None:
+            self._op.event(changed_event(self._of, change))
 
     @contextmanager
     def holding_changes(self) -> Iterator[list[TableChanged]]:
@@ -154,15 +156,15 @@ class DagsterEvents:
 
     def add_partition(self, event: CheckpointCompleted) -> None:
         """Bring the partitions in step with a completion."""
-        if self._context is not None:
+        if self._op is not None:
             name = checkpoints_partitions(self._pipeline).name or ""
-            self._context.instance.add_dynamic_partitions(name, [partition_key(event.metadata)])
+            self._op.add_partition(name, partition_key(event.metadata))
 
     def remove_partition(self, event: CheckpointDiscarded) -> None:
         """Bring the partitions in step with a checkpoint that is no longer retained."""
-        if self._context is not None:
+        if self._op is not None:
             name = checkpoints_partitions(self._pipeline).name or ""
-            self._context.instance.delete_dynamic_partition(name, checkpoint_key(event.checkpoint_id))
+            self._op.remove_partition(name, checkpoint_key(event.checkpoint_id))
 
     def tell_completed(
         self,
@@ -176,96 +178,65 @@ class DagsterEvents:
 
         ``since``: what has completed since the last report, this one included.
         """
-        context = self._context
-        if context is None:
+        op = self._op
+        if op is None:
             return
         told = completed_event(
             self._pipeline,
             event.metadata,
             uri=event.uri,
-            link=self._link(context, partition_key(event.metadata)),
+            link=self._link(op, partition_key(event.metadata)),
             late=not_published(unpublished),
             positions=self._lags.read(event.metadata),
             since=since,
             history=self.history(),
             page=self.page,
         )
-        context.log_event(told if is_news else unchanged_event(told))
+        op.event(told if is_news else unchanged_event(told))
 
     def tell_succeeded(self, event: CheckpointCompleted, unpublished: Mapping[str, str]) -> None:
         """Pass the check that the last checkpoint completed."""
         late = {UNPUBLISHED: not_published(unpublished)} if unpublished else {}
-        if self._context is not None:
+        if self._op is not None:
             self._check(
-                self._context,
+                self._op,
                 passed=True,
                 metadata={"checkpoint": int(event.checkpoint_id), "consecutive_failures": 0, **late},
             )
 
     def observe(self, description: str, metadata: Mapping[str, Any]) -> None:
         """Observe the checkpoints asset as a whole."""
-        if self._context is not None:
+        if self._op is not None:
             key = checkpoints_asset_key(self._pipeline)
-            self._context.log_event(dg.AssetObservation(key, description=description, metadata=metadata))
+            self._op.event(dg.AssetObservation(key, description=description, metadata=metadata))
 
     def _failed(self, event: CheckpointFailed) -> None:
         self.warn(failure_sentence(event))
-        if self._context is not None:
+        if self._op is not None:
             for reported in failed_events(self._pipeline, event):
-                _log(self._context, reported)
+                self._op.event(reported)
 
     def _rejected(self, reason: CheckpointFailureReason, message: str) -> None:
         if reason is CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS:
             return  # as it is set: the next one comes in its time
         self.warn(f"no checkpoint: {message or reason.text} ({reason.name})")
-        if self._context is not None and reason.counted:
-            self._check(self._context, passed=False, metadata={"reason": reason.name, "message": message})
+        if self._op is not None and reason.counted:
+            self._check(self._op, passed=False, metadata={"reason": reason.name, "message": message})
 
     def _discarded(self, event: CheckpointDiscarded) -> None:
         self.info(line_of(event))
         self.remove_partition(event)
 
-    def _check(self, context: dg.OpExecutionContext, *, passed: bool, metadata: dict[str, str | int]) -> None:
-        _log(context, succeeded_evaluation(self._pipeline, passed=passed, metadata=metadata))
+    def _check(self, op: OpLog, *, passed: bool, metadata: dict[str, str | int]) -> None:
+        op.event(succeeded_evaluation(self._pipeline, passed=passed, metadata=metadata))
 
-    def _link(self, context: dg.OpExecutionContext, key: str) -> str | None:
-        location = context.run.tags.get(LOCATION_TAG)
-        if not location:
+    def _link(self, op: OpLog, key: str) -> str | None:
+        if not op.location:
             return None
         return restore_link(
             job_name=self._job_name,
-            location=location,
+            location=op.location,
             restore_op=self._restore_op,
             restore_from=key,
             ui_base_url=self._ui_base_url,
         )
-
-
-class _NoLock:
-    """A lock that holds nobody up; a forked process makes a new one for every handler, so it must be one."""
-
-    def acquire(self) -> None: ...
-
-    def release(self) -> None: ...
-
-    def _at_fork_reinit(self) -> None: ...
-
-
-_NO_LOCK = _NoLock()
-
-
-def without_locks(log: logging.Logger) -> None:
-    """Take the locks from the handlers that write a step's events; they keep nothing between two records.
-
-    A run that starts configures logging: Dagster holds logging's own lock then, and asks for every handler's. A handler
-    that writes an event holds its own, and the database driver asks for logging's. Two runs in one process would wait
-    for each other for ever.
-    """
-    for handler in log.handlers:
-        for held in (handler, *getattr(handler, "_handlers", ())):
-            held.lock = _NO_LOCK
-
-
-def _log(context: dg.OpExecutionContext, event: dg.AssetObservation | dg.AssetCheckEvaluation) -> None:
-    # Dagster takes check evaluations here too; its annotation does not say so.
-    context.log_event(event)  # type: ignore[arg-type]

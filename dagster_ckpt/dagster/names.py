@@ -22,6 +22,7 @@ def own_resource_key(pipeline: PipelineId, key: str) -> str:
 RESTORE_OP = "restore"
 COMPLETE_OP = "complete"
 STREAM_OP = "stream"
+LAUNCH_OP = "launch"
 STOP_OP = "stop"
 SAVEPOINT_OP = "savepoint"
 CHECKPOINT_OP = "checkpoint"

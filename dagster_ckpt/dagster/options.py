@@ -19,6 +19,7 @@ from dagster_ckpt.core.supervision.alarms import AlarmPolicy
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.core.supervision.reporting import ReportPolicy
 from dagster_ckpt.core.supervision.restarts import RestartPolicy
+from dagster_ckpt.dagster.launch import Launch
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.horizon import NEAR_DAYS
 
@@ -154,6 +155,8 @@ class PipelineOptions:
     """Cron: adds the schedule that reads back the newest savepoint and the latest checkpoint; switched off, too."""
     dry_run_every: str = ""
     """Cron: adds the schedule that tries the restore of the newest savepoint, or of the latest checkpoint."""
+    launch: Launch | None = None
+    """The stages run in a program launched elsewhere by a Pipes client; None: in the run's own process."""
     concurrent_runs: str = ""
     """What a run does that finds another one alive: ``queue``, ``skip``, ``take_over``; empty: as the resource says."""
 
@@ -166,6 +169,10 @@ class PipelineOptions:
                 check_times(getattr(self, setting), "UTC", setting=setting)
         if self.horizon_alarm_days is not None and self.horizon_alarm_days <= 0:
             raise InvalidRequest(f"horizon_alarm_days must be more than 0, got {self.horizon_alarm_days}")
+        if self.launch is not None and not isinstance(self.launch, Launch):
+            raise InvalidRequest(
+                f"launch={self.launch!r} is no Launch: give Launch(client=..., arguments=...)"
+            )
         if isinstance(self.new_files, str):
             raise InvalidRequest(f"new_files={self.new_files!r}: give a list, new_files=[{self.new_files!r}]")
         if self.tables not in tuple(Tables):

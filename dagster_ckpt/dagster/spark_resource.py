@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.settings import seconds_of
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.session import refuse_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +57,8 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
         def __init__(self, **settings: Any) -> None:
             """Take the settings. Raises InvalidRequest for one there is not."""
             refuse_unknown(settings, type(self).model_fields, of=type(self).__name__)
+            if isinstance(settings.get("conf"), Mapping):
+                refuse_remote(settings["conf"])
             super().__init__(**settings)
 
     _session: Any = PrivateAttr(default=None)

@@ -88,11 +88,15 @@ def changed_event(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.As
 
 def changed_result(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.MaterializeResult[None]:
     """Return the same as the result of an op whose asset the table is."""
-    text, metadata = _told(change)
+    return result_of(changed_event(pipeline, change))
+
+
+def result_of(event: dg.AssetMaterialization) -> dg.MaterializeResult[None]:
+    """Return a table's materialization as the result of an op whose asset the table is."""
     return dg.MaterializeResult(
-        asset_key=table_asset_key(pipeline, change.uid),
-        metadata={"change": text, **metadata},
-        data_version=dg.DataVersion(change.data_version),
+        asset_key=event.asset_key,
+        metadata={"change": event.description or "", **event.metadata},
+        data_version=dg.DataVersion((event.tags or {})[DATA_VERSION_TAG]),
     )
 
 

@@ -15,11 +15,13 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from dagster_ckpt.dagster.jobs.build import clear_errors
+from dagster_ckpt.dagster.jobs.launched import launch_tables
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import stage_arguments
+from dagster_ckpt.dagster.launch import Launch
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, TABLES_OP, op_name
 from dagster_ckpt.dagster.pipeline_resources import own_keys
-from dagster_ckpt.dagster.table_assets import changed_event, changed_result
+from dagster_ckpt.dagster.table_assets import changed_event, changed_result, result_of
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.spark.stage_report import TableChanged
 
@@ -32,7 +34,11 @@ class TablesConfig(RunConfig):
 
 
 def build_materializable_tables(
-    pipeline: CheckpointedPipeline, specs: Sequence[dg.AssetSpec], *, concurrent_runs: str = ""
+    pipeline: CheckpointedPipeline,
+    specs: Sequence[dg.AssetSpec],
+    *,
+    concurrent_runs: str = "",
+    launch: Launch | None = None,
 ) -> dg.AssetsDefinition:
     """Return a pipeline's tables as assets whose materialization runs an epoch, in one op ``<pipeline>__tables``."""
     stages = {key for stage in pipeline.stages.values() for key in stage.required_resource_keys}
@@ -49,6 +55,9 @@ def build_materializable_tables(
         context: dg.AssetExecutionContext, config: TablesConfig
     ) -> Iterator[dg.MaterializeResult[None]]:
         op = context.op_execution_context
+        if launch is not None:
+            yield from _launched(context, pipeline, launch, config, concurrent_runs)
+            return
         changes = _epoch(op, pipeline, config, concurrent_runs)
         newest = {change.uid: change for change in changes}
         for change in changes:
@@ -58,6 +67,23 @@ def build_materializable_tables(
             yield changed_result(pipeline, change)
 
     return tables
+
+
+def _launched(
+    context: dg.AssetExecutionContext,
+    pipeline: CheckpointedPipeline,
+    launch: Launch,
+    config: TablesConfig,
+    concurrent_runs: str,
+) -> Iterator[dg.MaterializeResult[None]]:
+    keys = frozenset(context.selected_asset_keys)
+    told = launch_tables(context, pipeline, launch, config, concurrent_runs, hold=keys)
+    newest = {event.asset_key: event for event in told}
+    for event in told:
+        if event is not newest[event.asset_key]:
+            context.op_execution_context.log_event(event)
+    for event in newest.values():
+        yield result_of(event)
 
 
 def _epoch(

@@ -16,10 +16,10 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
-from dagster_ckpt.dagster.events import without_locks
 from dagster_ckpt.dagster.folders import refuse_impossible
 from dagster_ckpt.dagster.lease import owner_state
 from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, stop_job_name
+from dagster_ckpt.dagster.op_log import without_locks
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of
 from dagster_ckpt.runtime import turn
 from dagster_ckpt.runtime.attempt_setup import Admit

@@ -19,7 +19,7 @@ from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.contents import Operator, operators_of, require_stage
 from dagster_ckpt.spark.directories import StageDirectory
-from dagster_ckpt.spark.session import HDFS_PROVIDER, ROCKSDB_PROVIDER
+from dagster_ckpt.spark.session import HDFS_PROVIDER, ROCKSDB_PROVIDER, refuse_connect
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
@@ -130,6 +130,7 @@ def open_state(
     ``scratch`` is a local folder to work in (default: the system's temporary one); on the file system of the
     checkpoints nothing is copied. Raises NotFound for an unknown stage, Corrupt naming a damaged file, Unavailable.
     """
+    refuse_connect(spark)
     snapshot = require_stage(source, uid)
     tables = state_tables(source, uid)
     folder = Path(tempfile.mkdtemp(prefix="dagster-ckpt-state-", dir=scratch))

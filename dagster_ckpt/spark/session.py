@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
@@ -27,6 +28,8 @@ __all__ = [
     "default_master",
     "default_spark_conf",
     "launch_settings",
+    "refuse_connect",
+    "refuse_remote",
     "session_settings",
 ]
 
@@ -96,18 +99,48 @@ def build_session(
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise InvalidRequest('PySpark is not installed: pip install "dagster-ckpt[spark]"') from error
+    refuse_remote(conf or {}, os.environ)
     settings = launch_settings(master=master, conf=conf, class_archive=class_archive)
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
     with _keeping_interrupts(), compiled_pyspark():
         try:
-            return builder.getOrCreate()
+            session = builder.getOrCreate()
         except Exception as error:
             without = without_java(error)
             if without is None:
                 raise
             raise without from error
+    refuse_connect(session)
+    return session
+
+
+def refuse_connect(session: SparkSession) -> None:
+    """Raise InvalidRequest for a session of Spark Connect."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        raise _of_connect("the session is one of Spark Connect")
+
+
+def refuse_remote(conf: Mapping[str, object], environment: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Raise InvalidRequest where settings or the environment make PySpark start a session of Spark Connect."""
+    if conf.get("spark.remote"):
+        raise _of_connect("spark.remote is set")
+    if str(conf.get("spark.api.mode", "")).lower() == "connect":
+        raise _of_connect("spark.api.mode is connect")
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        if environment.get(name):
+            raise _of_connect(f"the environment variable {name} is set")
+    for name, value in (("SPARK_API_MODE", "connect"), ("SPARK_CONNECT_MODE", "1")):
+        if environment.get(name, "").lower() == value and "spark.api.mode" not in conf:
+            raise _of_connect(f"the environment variable {name} is {value}")
+
+
+def _of_connect(found: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{found}, and checkpoints need a classic session, whose driver is this process: give spark.master (local[*], "
+        "spark://..., yarn, k8s://...) instead of an address of Spark Connect"
+    )
 
 
 def launch_settings(

@@ -5,6 +5,8 @@
 | ``build`` | how a job of one op is made; errors as step failures |
 | ``epoch`` | the pipeline's own job: drain the available data, end with a checkpoint |
 | ``streaming`` | all stages at once until stopped |
+| ``launched`` | both kinds of run in a program launched elsewhere |
+| ``running`` | which of these a pipeline has |
 | ``stop`` | stop a stream with a savepoint |
 | ``take`` | how a job takes a snapshot of the running or the idle pipeline |
 | ``savepoint`` | a savepoint |

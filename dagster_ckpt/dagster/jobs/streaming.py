@@ -214,15 +214,20 @@ def stage_arguments(
     context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, stages: Mapping[str, Any]
 ) -> dict[StageUid, StageArguments]:
     """Return each stage's config and resources. Raises InvalidRequest for config of a stage there is not."""
+    refuse_unknown_stages(pipeline, stages)
+    return {
+        uid: StageArguments(config=stages.get(uid, {}), resources=resources_of(context, pipeline.name))
+        for uid in pipeline.stages
+    }
+
+
+def refuse_unknown_stages(pipeline: CheckpointedPipeline, stages: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for config of a stage there is not."""
     unknown = sorted(set(stages) - set(pipeline.stages))
     if unknown:
         raise InvalidRequest(
             f"config of stage {unknown[0]!r}: pipeline {pipeline.name!r} has the stages {', '.join(pipeline.stages)}"
         )
-    return {
-        uid: StageArguments(config=stages.get(uid, {}), resources=resources_of(context, pipeline.name))
-        for uid in pipeline.stages
-    }
 
 
 def _report(context: dg.OpExecutionContext, end: ServiceEnd) -> None:

@@ -1,0 +1,282 @@
+"""The jobs of a pipeline whose stages run in a program launched elsewhere; named and configured as those that do not.
+
+Annotations are evaluated: Dagster reads config classes from them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.supervision.reporting import ReportPolicy
+from dagster_ckpt.dagster.jobs.build import clear_errors, job_with, one_op_job
+from dagster_ckpt.dagster.jobs.gate import RestoreGate
+from dagster_ckpt.dagster.jobs.run_config import RunConfig
+from dagster_ckpt.dagster.jobs.streaming import StreamConfig, refuse_unknown_stages
+from dagster_ckpt.dagster.launch import Context, Launch
+from dagster_ckpt.dagster.launched.messages import Heard
+from dagster_ckpt.dagster.launched.order import Order, Work
+from dagster_ckpt.dagster.launched.run import LaunchedRun
+from dagster_ckpt.dagster.names import (
+    CONCURRENCY_TAG,
+    COORDINATOR_KEY,
+    JOB_TAG,
+    LAUNCH_OP,
+    LOCATION_TAG,
+    PIPELINE_TAG,
+    RESTORE_OP,
+    RETRY_STRATEGY_TAG,
+    ROOT_RUN_TAG,
+    STREAM_OP,
+    epoch_job_name,
+    op_name,
+    stop_job_name,
+    streaming_job_name,
+)
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of
+from dagster_ckpt.dagster.turn import Skipped, Turn
+
+_BARRIER = "barrier"
+
+
+class LaunchConfig(dg.Config):
+    """Config of the op that launches an epoch."""
+
+    stages: dict[str, Any] = {}  # noqa: RUF012 - a pydantic field, copied per instance
+    """Config of single stages by uid, as their ops have it where they run in the process."""
+
+
+def build_launched_epoch_job(
+    pipeline: CheckpointedPipeline,
+    launch: Launch,
+    *,
+    resources: Mapping[str, Any],
+    concurrent_runs: str = "",
+) -> dg.JobDefinition:
+    """Return the job whose epochs run in a program launched elsewhere."""
+    nodes = [_restore_op(pipeline), _launch_op(pipeline, launch, concurrent_runs)]
+    graph = dg.GraphDefinition(
+        name=f"{epoch_job_name(pipeline.name)}__epoch",
+        description=pipeline.description,
+        node_defs=nodes,
+        dependencies={
+            _node(pipeline, RESTORE_OP): {},
+            _node(pipeline, LAUNCH_OP): {_BARRIER: dg.DependencyDefinition(RESTORE_OP, _BARRIER)},
+        },
+    )
+    return job_with(
+        graph,
+        resources,
+        name=epoch_job_name(pipeline.name),
+        description=f"An epoch of `{pipeline.name}` in a program launched elsewhere: what has arrived, ending with a "
+        f"checkpoint. {pipeline.description}".strip(),
+        executor_def=dg.in_process_executor,
+        tags={
+            PIPELINE_TAG: pipeline.name,
+            JOB_TAG: "epoch",
+            CONCURRENCY_TAG: pipeline.name,
+            RETRY_STRATEGY_TAG: "ALL_STEPS",
+        },
+    )
+
+
+def build_launched_streaming_job(
+    pipeline: CheckpointedPipeline,
+    launch: Launch,
+    *,
+    resources: Mapping[str, Any],
+    concurrent_runs: str = "",
+    report: str = "changed",
+) -> dg.JobDefinition:
+    """Return the job whose stream runs in a program launched elsewhere, until it is stopped."""
+
+    def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
+        refuse_unknown_stages(pipeline, config.stages)
+        config.strategy()
+        ReportPolicy.of(config.report or report)
+        gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
+        if not gate.is_open():
+            return
+        launched = _Launched(pipeline, launch, context, gate, config, concurrent_runs)
+        launched.take(
+            work=Work.STREAM,
+            job_name=streaming_job_name(pipeline.name),
+            restore_op=STREAM_OP,
+            stage_config=config.stages,
+            stream=_stream_settings(config),
+            report=config.report or report,
+        )
+
+    return one_op_job(
+        pipeline,
+        stream,
+        resources=resources,
+        name=streaming_job_name(pipeline.name),
+        op=STREAM_OP,
+        description=f"Run `{pipeline.name}` as a stream in a program launched elsewhere, until it is stopped.",
+        resource_keys=pipeline.resource_keys,
+        tags={CONCURRENCY_TAG: pipeline.name},
+    )
+
+
+def launch_tables(
+    context: dg.AssetExecutionContext,
+    pipeline: CheckpointedPipeline,
+    launch: Launch,
+    config: Any,
+    concurrent_runs: str,
+    *,
+    hold: frozenset[dg.AssetKey],
+) -> list[dg.AssetMaterialization]:
+    """Launch an epoch for an op of assets; return their materializations, oldest first."""
+    op = context.op_execution_context
+    with clear_errors():
+        refuse_unknown_stages(pipeline, config.stages)
+        gate = RestoreGate(op, pipeline, config.options(), approved=config.approved)
+        if not gate.is_open():
+            return []
+        launched = _Launched(pipeline, launch, op, gate, config, concurrent_runs, client_context=context)
+        heard = launched.take(
+            hold=hold,
+            work=Work.EPOCH,
+            job_name=epoch_job_name(pipeline.name),
+            restore_op=RESTORE_OP,
+            stage_config=config.stages,
+        )
+    return [] if isinstance(heard, Skipped) else heard.held
+
+
+# --- the ops ------------------------------------------------------------------------------------------------------
+
+
+def _node(pipeline: CheckpointedPipeline, name: str) -> dg.NodeInvocation:
+    return dg.NodeInvocation(op_name(pipeline.name, name), alias=name)
+
+
+@dataclass
+class _OpenGate:
+    """What the op ``restore`` found, for the op ``launch`` of the same process."""
+
+    gate: RestoreGate
+    config: RunConfig
+
+    def close_after_failure(self) -> None:
+        """Nothing is open: the program closes its attempt, or the safety net does."""
+
+
+def _restore_op(pipeline: CheckpointedPipeline) -> dg.OpDefinition:
+    @dg.op(
+        name=op_name(pipeline.name, RESTORE_OP),
+        description="Check what the run starts from; the program launched next brings it back.",
+        out={_BARRIER: dg.Out(dg.Nothing, is_required=False)},
+        required_resource_keys={COORDINATOR_KEY, *pipeline.resource_keys},
+    )
+    def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
+        with clear_errors():
+            config.settings()
+            gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
+            if not gate.is_open():
+                return
+            key = (pipeline.name, context.run_id)
+            coordinator_of(context, pipeline.name).remember(key, _OpenGate(gate, config))
+        yield dg.Output(None, _BARRIER)
+
+    return restore
+
+
+def _launch_op(pipeline: CheckpointedPipeline, launch: Launch, concurrent_runs: str) -> dg.OpDefinition:
+    @dg.op(
+        name=op_name(pipeline.name, LAUNCH_OP),
+        description="Launch the program that runs the stages, and show what it tells.",
+        ins={_BARRIER: dg.In(dg.Nothing)},
+        out={"done": dg.Out(dg.Nothing)},
+        required_resource_keys={COORDINATOR_KEY, *pipeline.resource_keys},
+    )
+    def launch_program(context: dg.OpExecutionContext, config: LaunchConfig) -> None:
+        with clear_errors():
+            refuse_unknown_stages(pipeline, config.stages)
+            opened = _opened_gate(context, pipeline)
+            launched = _Launched(pipeline, launch, context, opened.gate, opened.config, concurrent_runs)
+            heard = launched.take(
+                work=Work.EPOCH,
+                job_name=epoch_job_name(pipeline.name),
+                restore_op=RESTORE_OP,
+                stage_config=config.stages,
+            )
+            if not isinstance(heard, Skipped) and heard.metadata:
+                context.add_output_metadata(heard.metadata)
+
+    return launch_program
+
+
+def _opened_gate(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> _OpenGate:
+    """Return what the op ``restore`` found; where that was in another process, look again."""
+    found = coordinator_of(context, pipeline.name).remembered((pipeline.name, context.run_id))
+    if isinstance(found, _OpenGate):
+        return found
+    ops = context.get_step_execution_context().resolved_run_config.ops
+    given: Any = ops[RESTORE_OP].config if RESTORE_OP in ops else None
+    config = RunConfig(**(given or {}))
+    gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
+    gate.is_open()
+    return _OpenGate(gate, config)
+
+
+# --- the launch ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Launched:
+    """A run that launches a program in its turn."""
+
+    pipeline: CheckpointedPipeline
+    launch: Launch
+    context: dg.OpExecutionContext
+    gate: RestoreGate
+    config: RunConfig
+    concurrent_runs: str
+    client_context: Context | None = None
+    """What the client gets, where that is not the op's context."""
+
+    def take(self, *, hold: frozenset[dg.AssetKey] = frozenset(), **more: Any) -> Heard | Skipped:
+        """Wait for the turn, launch the program, and return what was heard of it."""
+        turn = Turn.chosen(self.context, self.pipeline, self.concurrent_runs, self.config.concurrent_runs)
+        run = LaunchedRun(
+            pipeline=self.pipeline,
+            launch=self.launch,
+            context=self.client_context or self.context,
+            op=self.context,
+            order=self._order(**more),
+        )
+        # The program claims the pipeline, by compare-and-set: nothing is claimed here.
+        return turn.take(lambda _: run.run(hold=hold))
+
+    def _order(self, **more: Any) -> Order:
+        context, pipeline = self.context, self.pipeline
+        resource, tags = coordinator_of(context, pipeline.name), context.run.tags
+        operator = self.gate.operator
+        return Order(
+            pipeline=pipeline.name,
+            stages=tuple(pipeline.stages),
+            run_id=context.run_id,
+            root=tags.get(ROOT_RUN_TAG, context.run_id),
+            location=tags.get(LOCATION_TAG, ""),
+            ui_base_url=resource.ui_base_url,
+            page=resource.page_of(pipeline.name),
+            restore=self.config.options().model_dump(mode="json", exclude_defaults=True),
+            settings=self.config.settings(),
+            approved=self.config.approved,
+            who=operator.who,
+            shown=tuple(operator.shown),
+            concurrent_runs=self.config.concurrent_runs or self.concurrent_runs,
+            stop_job=stop_job_name(pipeline.name),
+            **more,
+        )
+
+
+def _stream_settings(config: StreamConfig) -> dict[str, Any]:
+    """Return what only streams have."""
+    ours = set(StreamConfig.model_fields) - set(RunConfig.model_fields) - {"stages", "report"}
+    return {name: getattr(config, name) for name in ours}

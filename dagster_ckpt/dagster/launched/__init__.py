@@ -1,0 +1,10 @@
+"""A run whose stages run in a program that Dagster launched through Pipes, wherever that is.
+
+| file | what it owns |
+|---|---|
+| ``order`` | what the program is told |
+| ``messages`` | what the program tells, one way and the other |
+| ``hearing`` | a Pipes client whose messages are heard as they come |
+| ``verdict`` | whether the run went well, by the coordinator's record |
+| ``run`` | one launch, from its order to its verdict |
+"""

@@ -1,0 +1,186 @@
+"""What a launched program tells the op that launched it, in custom messages of Pipes; numbered, and Dagster's own JSON.
+
+Nothing depends on a message: the coordinator's record says how the run went.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+from dagster._serdes import deserialize_value, serialize_value
+
+from dagster_ckpt.dagster.op_log import AssetEvent, OpLog
+from dagster_ckpt.errors import CheckpointError
+
+log = logging.getLogger("dagster_ckpt.run")
+
+KEY = "dagster_ckpt"
+"""Key of a message's number: other custom messages of the program are not ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The program's word on how its run ended."""
+
+    epoch: int = 0
+    lineage: str = ""
+    """Identity of the pipeline's history in the store the program used."""
+    skipped: str = ""
+    said: str = ""
+    """One sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The program's word on why its run failed."""
+
+    message: str
+    is_final: bool
+    """Another try would fail as well."""
+
+
+# --- in the program ---------------------------------------------------------------------------------------------
+
+
+class RemoteOp:
+    """The op that launched this program, as events are written to it. Never raises: messages are for show."""
+
+    def __init__(self, send: Callable[[Any], None], *, location: str = "") -> None:
+        self._send = send
+        self._location = location
+        self._number = 0
+        self._lock = threading.Lock()
+
+    @property
+    def location(self) -> str:
+        """Code location of its run."""
+        return self._location
+
+    def info(self, message: str) -> None:
+        """Say something an operator may want to read."""
+        self.tell("line", level="info", text=message)
+
+    def warn(self, message: str) -> None:
+        """Say something an operator should read."""
+        self.tell("line", level="warning", text=message)
+
+    def event(self, event: AssetEvent) -> None:
+        """Write an event."""
+        self.tell("event", event=serialize_value(event))
+
+    def add_partition(self, definition: str, key: str) -> None:
+        """Add a dynamic partition."""
+        self.tell("add_partition", definition=definition, key=key)
+
+    def remove_partition(self, definition: str, key: str) -> None:
+        """Remove a dynamic partition."""
+        self.tell("remove_partition", definition=definition, key=key)
+
+    def output(self, metadata: Mapping[str, Any]) -> None:
+        """Show metadata of the run's output."""
+        # Dagster serializes metadata as part of an event: what it belongs to is not read.
+        self.tell("output", event=serialize_value(dg.AssetObservation("output", metadata=metadata)))
+
+    def ended(self, end: Ended) -> None:
+        """Say how the run ended."""
+        self.tell("ended", epoch=end.epoch, lineage=end.lineage, skipped=end.skipped, said=end.said)
+
+    def failed(self, error: BaseException) -> None:
+        """Say why the run failed."""
+        kind = getattr(error, "kind", "") if isinstance(error, CheckpointError) else ""
+        text = str(error) if kind else f"{type(error).__name__}: {error}"
+        self.tell("failed", message=text, is_final=kind in ("invalid_request", "not_found", "fenced"))
+
+    def tell(self, what: str, **content: Any) -> None:
+        """Send a message."""
+        with self._lock:
+            self._number += 1
+            try:
+                self._send({KEY: self._number, "what": what, **content})
+            except Exception as error:
+                log.warning("a message to Dagster could not be sent: %s", error)
+
+
+# --- in the op ----------------------------------------------------------------------------------------------------
+
+
+def _event(text: str) -> AssetEvent:
+    found: Any = deserialize_value(text)
+    if not isinstance(found, dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation):
+        raise ValueError(f"{type(found).__name__} is no event of an asset")
+    return found
+
+
+@dataclass
+class Heard:
+    """What the op has heard; writes it to the op's run. Never raises: a bad message must not end the reading."""
+
+    op: OpLog
+    hold: frozenset[dg.AssetKey] = frozenset()
+    """Materializations of these are kept for the op's results."""
+    held: list[dg.AssetMaterialization] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    ended: Ended | None = None
+    failed: Failure | None = None
+    told: set[str] = field(default_factory=set)
+    """Partitions of checkpoints that were added."""
+    _numbers: set[int] = field(default_factory=set)
+    _up_to: int = 0
+    """All numbers up to this one were heard."""
+
+    def hear(self, payload: Any) -> bool:
+        """Hear a custom message; False: it is not one of ours."""
+        if not (isinstance(payload, Mapping) and isinstance(payload.get(KEY), int)):
+            return False
+        number = payload[KEY]
+        if number > self._up_to and number not in self._numbers:  # some readers read a message twice
+            self._numbers.add(number)
+            while self._up_to + 1 in self._numbers:
+                self._up_to += 1
+                self._numbers.remove(self._up_to)
+            try:
+                self._act(dict(payload))
+            except Exception as error:
+                log.warning("a message of the launched program could not be shown: %s", error)
+        return True
+
+    def hear_all(self, payloads: Iterable[Any]) -> None:
+        """Hear what a client has kept to its end."""
+        for payload in payloads:
+            self.hear(payload)
+
+    @property
+    def lost(self) -> int:
+        """Messages that are known to be missing."""
+        return 0 if not self._numbers else max(self._numbers) - self._up_to - len(self._numbers)
+
+    def _act(self, message: dict[str, Any]) -> None:
+        match message["what"]:
+            case "line":
+                (self.op.warn if message["level"] == "warning" else self.op.info)(message["text"])
+            case "event":
+                event = _event(message["event"])
+                if isinstance(event, dg.AssetMaterialization) and event.asset_key in self.hold:
+                    self.held.append(event)
+                else:
+                    self.op.event(event)
+            case "add_partition":
+                self.op.add_partition(message["definition"], message["key"])
+                self.told.add(message["key"])
+            case "remove_partition":
+                self.op.remove_partition(message["definition"], message["key"])
+            case "output":
+                self.metadata.update(_event(message["event"]).metadata)
+            case "ended":
+                self.ended = Ended(
+                    **{name: message[name] for name in ("epoch", "lineage", "skipped", "said")}
+                )
+            case "failed":
+                self.failed = Failure(message=message["message"], is_final=bool(message["is_final"]))
+            case other:
+                log.warning("the launched program tells %r, which this version does not know", other)
