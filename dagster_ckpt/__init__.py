@@ -82,6 +82,9 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.errors import NotFound as NotFound
     from dagster_ckpt.errors import OutcomeUnknown as OutcomeUnknown
     from dagster_ckpt.errors import Unavailable as Unavailable
+    from dagster_ckpt.operations.blue_green import compare_readers as compare_readers
+    from dagster_ckpt.operations.blue_green import swap_back as swap_back
+    from dagster_ckpt.operations.blue_green import swap_readers as swap_readers
     from dagster_ckpt.operations.catalog import find_snapshot as find_snapshot
     from dagster_ckpt.operations.catalog import list_snapshots as list_snapshots
     from dagster_ckpt.operations.deployment import Deployment as Deployment
@@ -138,6 +141,9 @@ _HOMES: dict[str, str] = {
     "TablesDiff": "operations.diff_tables",
     "diff_tables": "operations.diff_tables",
     "load_table": "operations.load_table",
+    "compare_readers": "operations.blue_green",
+    "swap_readers": "operations.blue_green",
+    "swap_back": "operations.blue_green",
     "published_tables_io_manager": "dagster.published_tables",
     # looking at snapshots
     "Deployment": "operations.deployment",

@@ -27,6 +27,7 @@ from dagster_ckpt.dagster.launched.messages import Ended, RemoteOp
 from dagster_ckpt.dagster.launched.order import Order, Work
 from dagster_ckpt.dagster.lines import on_stderr
 from dagster_ckpt.dagster.metadata import history_metadata
+from dagster_ckpt.dagster.pipeline_resources import serving_now
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.spark_resource import SparkSessionResource
 from dagster_ckpt.dagster.stream_events import StreamingEvents, StreamReports
@@ -134,7 +135,7 @@ class _Program:
             seen.attempt = attempt
             told.history, told.unpublished = seen.history, unpublished
 
-        host = self._host(reporter=told, listeners=[told], tell_tables=told.table_changed, began=began)
+        host = self._host(told, reporter=told, listeners=[told], tell_tables=told.table_changed, began=began)
         end = epoch_of(host, self.pipeline, **where, **self._wanted())
         self.op.output(history_metadata(seen.history(), page=self.order.page))
         said = "" if end.checkpoint is None else f"the epoch's checkpoint is {end.checkpoint.uri}"
@@ -157,7 +158,12 @@ class _Program:
             tell=events.progress, tell_every=config.progress_interval, look_on=events.look_on
         )
         host = self._host(
-            reporter=events, listeners=[events], tell_tables=events.table_changed, began=began, watch=watch
+            told,
+            reporter=events,
+            listeners=[events],
+            tell_tables=events.table_changed,
+            began=began,
+            watch=watch,
         )
         try:
             with on_stderr():
@@ -187,8 +193,12 @@ class _Program:
         told.attach_to(self.op)
         return told
 
-    def _host(self, **more: Any) -> Host:
+    def _host(self, told: DagsterEvents, **more: Any) -> Host:
         order = self.order
+
+        def opened(where: CheckpointCoordinatorResource) -> None:
+            told.serving = lambda: serving_now(where, self.pipeline)
+
         return Host(
             run_id=order.run_id,
             root=order.root,
@@ -197,6 +207,7 @@ class _Program:
             how_to_stop=f"stop it with job {order.stop_job}, or terminate it",
             state_of=self._state_of,
             guarding=self._guarding,
+            opened=opened,
             **more,
         )
 

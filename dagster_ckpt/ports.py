@@ -68,9 +68,10 @@ class AuditRow:
     at: float
     """Seconds since the Unix epoch."""
     what: str
-    """``restored``, ``forked``, ``disposed``, or ``begun``: from nothing, as ``restore_from: none`` asks for."""
+    """``restored``, ``forked``, ``disposed``, ``swapped`` or ``swapped back``: readers; or ``begun``: from nothing, as
+    ``restore_from: none`` asks for."""
     key: str
-    """Snapshot it was done with; empty: none."""
+    """Snapshot it was done with, or pipeline that readers were swapped to; empty: none."""
     uri: str
     """The snapshot's folder; empty: none."""
     who: str = ""

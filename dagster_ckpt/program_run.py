@@ -110,6 +110,8 @@ class Host:
     listeners: Sequence[Listener] = ()
     tell_tables: Callable[[TableChanged], None] = lambda change: None
     watch: ProgressWatch = field(default_factory=ProgressWatch)
+    opened: Callable[[CheckpointCoordinatorResource], None] = lambda coordinator: None
+    """Gets the coordinator resource, initialized."""
     began: Callable[[Callable[[], CheckpointCoordinator | None], Callable[[], Mapping[str, str]]], None] = (
         lambda coordinator, unpublished: None
     )
@@ -279,6 +281,7 @@ def _run(
         if os.environ.get("DAGSTER_HOME"):
             where.use_instance(opened.enter_context(dg.DagsterInstance.get()))
         refuse_impossible(where, pipeline)
+        host.opened(where)
         yield _Run(
             host=host,
             pipeline=pipeline,

@@ -44,6 +44,18 @@ class CheckpointedPipeline:
     """Stages that run as one query: ``stages`` has them as one, under the last one's uid (``run_as``)."""
     unchained: CheckpointedPipeline | None = None
     """The pipeline as its author composed it; None: this is that."""
+    forked_from: CheckpointedPipeline | None = field(default=None, repr=False)
+    """Pipeline it is a fork of; None: of none."""
+
+    @property
+    def origins(self) -> tuple[CheckpointedPipeline, ...]:
+        """The pipelines it is a fork of, nearest first; the last one's name is what readers of tables know."""
+        found: list[CheckpointedPipeline] = []
+        above = self.forked_from
+        while above is not None:
+            found.append(above)
+            above = above.forked_from
+        return tuple(found)
 
     @property
     def authored(self) -> CheckpointedPipeline:
@@ -146,7 +158,9 @@ class CheckpointedPipeline:
             )
             for uid, stage in self.stages.items()
         }
-        return replace(self, name=pipeline_id(name), table_dir=table_dir, stages=stages)
+        return replace(
+            self, name=pipeline_id(name), table_dir=table_dir, stages=stages, forked_from=self.authored
+        )
 
 
 def run_as(pipeline: CheckpointedPipeline, chains: Sequence[Chain]) -> CheckpointedPipeline:

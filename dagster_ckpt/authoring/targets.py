@@ -19,6 +19,8 @@ class SinkTarget:
 
     opened_by: ClassVar[str] = ""
     """``module:class`` of the sink; it is called with the target and a ``SinkContext``."""
+    named_by: ClassVar[str] = ""
+    """Field that names the table: with another name in it, readers find another table. Empty: none does."""
 
     def open(self, context: Any) -> Any:
         """Return the ``Sink`` in a ``SinkContext``. Nothing outside is changed by opening it."""
@@ -31,6 +33,7 @@ class ParquetTable(SinkTarget):
     """A folder of plain Parquet files on a local or shared disk."""
 
     opened_by: ClassVar[str] = "dagster_ckpt.spark.table.parquet_sink:ParquetSink"
+    named_by: ClassVar[str] = "name"
 
     name: str = ""
     """Folder below the resource's ``table_dir``, or an absolute path; default: the sink's uid."""
@@ -47,6 +50,7 @@ class DeltaTable(SinkTarget):
     """
 
     opened_by: ClassVar[str] = "dagster_ckpt.spark.delta.sink:DeltaSink"
+    named_by: ClassVar[str] = "uri"
 
     uri: str
     """Path or URI (``s3://…``); a relative one lies below the resource's ``table_dir``."""
@@ -65,6 +69,7 @@ class IcebergTable(SinkTarget):
     """
 
     opened_by: ClassVar[str] = "dagster_ckpt.spark.iceberg.sink:IcebergSink"
+    named_by: ClassVar[str] = "table"
 
     table: str = ""
     """``db.orders``; default: the sink's uid. Without a namespace it lies in ``default``."""
@@ -89,6 +94,7 @@ class SqlTable(SinkTarget):
     """
 
     opened_by: ClassVar[str] = "dagster_ckpt.spark.sql.sink:SqlSink"
+    named_by: ClassVar[str] = "table"
 
     url: Any = field(repr=False)
     """``postgresql://user@host/database`` or ``sqlite:////absolute/path.db``: as text, as ``"env:NAME"``, as

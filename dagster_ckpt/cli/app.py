@@ -14,13 +14,14 @@ __all__ = ["main"]
 
 _COMMANDS = (
     "list", "history", "top", "page", "audit", "show", "verify", "inspect", "diff", "diff-tables", "preview",
-    "checkpoint", "savepoint", "restore", "fork",
+    "checkpoint", "savepoint", "restore", "fork", "blue-green", "replay",
     "dispose", "export", "import", "adopt", "adopt-project", "clean", "maintain", "doctor", "class-archive",
 )  # fmt: skip
 _ELSEWHERE = {
     "list": "list.list_",
     "top": "history.top",
     "import": "import_.import_",
+    "blue-green": "blue_green.blue_green",
     "diff-tables": "diff_tables.diff_tables_",
     "class-archive": "class_archive.class_archive",
     "adopt-project": "adopt_project.adopt_project",

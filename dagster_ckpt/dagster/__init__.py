@@ -11,6 +11,7 @@
 | ``folders`` | folders that cannot be made, by their setting |
 | ``pipeline_resources`` | resources of one pipeline beside those of others |
 | ``options`` | settings of one pipeline: how it shows in Dagster, what watches it |
+| ``pipeline_jobs`` | the jobs of one pipeline, by what they do to it |
 | ``definitions`` | the calls that turn pipelines into Dagster definitions |
 | ``asset`` | the checkpoints asset, and a checkpoint as its events |
 | ``metadata`` | what people see of a checkpoint: tables, human units, numbers that plot |

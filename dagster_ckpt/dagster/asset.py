@@ -91,14 +91,23 @@ def restore_link(
 
     The route is the UI's own and undocumented; a browser test holds it.
     """
-    config = yaml.safe_dump(
-        {"ops": {restore_op: {"config": {"restore_from": restore_from, **(further or {})}}}}, sort_keys=False
+    page = launchpad_link(
+        job_name=job_name,
+        location=location,
+        op=restore_op,
+        config={"restore_from": restore_from, **(further or {})},
+        ui_base_url=ui_base_url,
     )
-    query = (
-        f"config={quote(config, safe='')}"
-        f"&tags[0][key]={quote(RESTORE_TAG, safe='')}&tags[0][value]={quote(restore_from, safe='')}"
-    )
-    return f"{ui_base_url.rstrip('/')}/locations/{quote(location)}/jobs/{quote(job_name)}/playground/setup?{query}"
+    return f"{page}&tags[0][key]={quote(RESTORE_TAG, safe='')}&tags[0][value]={quote(restore_from, safe='')}"
+
+
+def launchpad_link(
+    *, job_name: str, location: str, op: str, config: Mapping[str, object], ui_base_url: str = ""
+) -> str:
+    """Return the address of a job's Launchpad with the config of one op filled in."""
+    text = yaml.safe_dump({"ops": {op: {"config": dict(config)}}}, sort_keys=False)
+    place = f"locations/{quote(location)}/jobs/{quote(job_name)}/playground/setup"
+    return f"{ui_base_url.rstrip('/')}/{place}?config={quote(text, safe='')}"
 
 
 CheckMetadata = Mapping[str, str | int | float]

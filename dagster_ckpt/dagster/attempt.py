@@ -14,7 +14,7 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.metadata import history_metadata
 from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, spark_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, serving_now, spark_of
 from dagster_ckpt.runtime.attempt_setup import Admit, admit_anyone
 from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
@@ -62,6 +62,7 @@ class PipelineAttempt:
             page=resource.page_of(pipeline.name),
         )
         self.events.attach(context)
+        self.events.serving = lambda: serving_now(resource, pipeline)
         # An epoch ends with its checkpoint: the timer is for the same pipeline's streams.
         config = resource.checkpoint_config(pipeline, settings).model_copy(update={"interval": None})
         setup = PipelineSetup(

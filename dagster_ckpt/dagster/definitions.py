@@ -15,16 +15,9 @@ from dagster_ckpt.dagster.checks.restorable import build_restorable_check
 from dagster_ckpt.dagster.checks.succeeded import build_succeeded_check
 from dagster_ckpt.dagster.checks.verified import build_verified_check
 from dagster_ckpt.dagster.job_names import refuse_names
-from dagster_ckpt.dagster.jobs.checkpoint import build_checkpoint_job
-from dagster_ckpt.dagster.jobs.dispose import build_dispose_job
-from dagster_ckpt.dagster.jobs.maintain import build_maintain_job
-from dagster_ckpt.dagster.jobs.preview import build_preview_job
-from dagster_ckpt.dagster.jobs.restore import build_gated_restore_job, build_restore_job
-from dagster_ckpt.dagster.jobs.running import build_running_jobs
-from dagster_ckpt.dagster.jobs.savepoint import build_savepoint_job
-from dagster_ckpt.dagster.jobs.stop import build_stop_job
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_name
 from dagster_ckpt.dagster.options import PipelineOptions, Tables, options_of, refuse_unknown
+from dagster_ckpt.dagster.pipeline_jobs import PipelineJobs, build_jobs
 from dagster_ckpt.dagster.pipeline_resources import own_resources
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.scheduled_checks import build_check_jobs, build_check_schedules
@@ -47,29 +40,6 @@ from dagster_ckpt.dagster.table_runs import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest
 
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineJobs:
-    """The jobs of one pipeline."""
-
-    running: tuple[dg.JobDefinition, ...]
-    """Those that run the pipeline until they are done or stopped; each is restarted by a sensor of its own."""
-    restores: tuple[dg.JobDefinition, ...]
-    """Those that run it as well, from a snapshot a person chose."""
-    snapshots: tuple[dg.JobDefinition, ...]
-    """Those that take a checkpoint or savepoint: of an idle pipeline as its owner."""
-    others: tuple[dg.JobDefinition, ...]
-
-    @property
-    def all(self) -> tuple[dg.JobDefinition, ...]:
-        """All of them."""
-        return (*self.running, *self.restores, *self.snapshots, *self.others)
-
-    @property
-    def owning(self) -> tuple[dg.JobDefinition, ...]:
-        """Those whose run owns the pipeline while it lasts."""
-        return (*self.running, *self.restores, *self.snapshots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +139,7 @@ def _deployed(
     names = [pipeline.name for pipeline in pipelines]
     if len(set(names)) != len(names):
         raise InvalidRequest(f"pipelines need different names, got {[str(name) for name in names]}")
-    refuse_names(names)
+    refuse_names(names, forks=[pipeline.name for pipeline in pipelines if pipeline.origins])
     refuse_unknown(options, names)
     coordinators = _by_name(coordinator, names, CheckpointCoordinatorResource, of="coordinator")
     sessions = _by_name(spark, names, SparkSessionResource, of="spark")
@@ -178,13 +148,15 @@ def _deployed(
         own, session = coordinators[pipeline.name], sessions[pipeline.name]
         own.check_settings(pipeline)
         chosen = options_of(options, pipeline.name)
+        named = coordinators.get(pipeline.origins[-1].name, own) if pipeline.origins else own
+        bound = {COORDINATOR_KEY: own, SPARK_KEY: session}
         deployed.append(
             _Deployed(
                 pipeline=pipeline,
                 options=chosen,
                 coordinator=own,
                 spark=session,
-                jobs=_jobs(pipeline, chosen, {COORDINATOR_KEY: own, SPARK_KEY: session}),
+                jobs=build_jobs(pipeline, chosen, bound, None if named is own else named),
             )
         )
     return deployed
@@ -222,29 +194,6 @@ def _definitions(deployed: Sequence[_Deployed], sensors: Sequence[dg.SensorDefin
             *(schedule for each, checks in found for schedule in checks.schedules(each)),
         ],
         resources=resources,
-    )
-
-
-def _jobs(
-    pipeline: CheckpointedPipeline, options: PipelineOptions, resources: Mapping[str, Any]
-) -> PipelineJobs:
-    epoch, stream = build_running_jobs(pipeline, options, resources=resources)
-    return PipelineJobs(
-        running=(epoch, stream),
-        restores=(
-            build_restore_job(pipeline, epoch, resources=resources),
-            build_gated_restore_job(pipeline, epoch, resources=resources),
-        ),
-        snapshots=(
-            build_savepoint_job(pipeline, resources=resources),
-            build_checkpoint_job(pipeline, resources=resources),
-        ),
-        others=(
-            build_stop_job(pipeline, resources=resources),
-            build_preview_job(pipeline, resources=resources),
-            build_dispose_job(pipeline, resources=resources),
-            build_maintain_job(pipeline, resources=resources),
-        ),
     )
 
 

@@ -37,7 +37,7 @@ from dagster_ckpt.dagster.asset import (
 )
 from dagster_ckpt.dagster.lines import line_of
 from dagster_ckpt.dagster.op_log import OpLog, OpOfRun
-from dagster_ckpt.dagster.table_assets import changed_event
+from dagster_ckpt.dagster.table_assets import changed_events
 from dagster_ckpt.spark.source.lag import LagReader
 from dagster_ckpt.spark.stage_report import TableChanged, not_published
 
@@ -76,6 +76,8 @@ class DagsterEvents:
         """Returns the latest checkpoints; asked when one is told."""
         self._op: OpLog | None = None
         self._held: list[TableChanged] | None = None
+        self.serving: Callable[[], str] = lambda: of.name
+        """Returns the pipeline whose tables readers find; asked when a table has changed."""
         self.unpublished: Callable[[], Mapping[str, str]] = dict
         """Returns the tables that do not show the newest checkpoint's rows, and why; asked when one completed."""
 
@@ -102,7 +104,8 @@ class DagsterEvents:
         if self._held is not None:
             self._held.append(change)
         elif self._op is not None:
-            self._op.event(changed_event(self._of, change))
+            for told in changed_events(self._of, change, serving=self.serving()):
+                self._op.event(told)
 
     @contextmanager
     def holding_changes(self) -> Iterator[list[TableChanged]]:

@@ -32,6 +32,9 @@ GATED = "gated_restore"
 DISPOSE_OP = "dispose"
 MAINTAIN_OP = "maintain"
 TABLES_OP = "tables"
+COMPARE_OP = "compare"
+SWAP_OP = "swap"
+REPLAY_OP = "replay"
 
 
 def op_name(pipeline: PipelineId, op: str) -> str:
@@ -90,6 +93,21 @@ def dispose_job_name(pipeline: PipelineId) -> str:
 def maintain_job_name(pipeline: PipelineId) -> str:
     """Return the name of the job that maintains a pipeline's tables."""
     return f"{pipeline}_maintain"
+
+
+def compare_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that compares a fork with what readers find."""
+    return f"{pipeline}_compare"
+
+
+def swap_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that swaps readers to a fork, and back."""
+    return f"{pipeline}_swap"
+
+
+def replay_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that runs a fork from the nearest snapshot before a moment."""
+    return f"{pipeline}_replay"
 
 
 # --- tags -------------------------------------------------------------------------------------------------------

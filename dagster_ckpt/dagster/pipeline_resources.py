@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, own_resource_key
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.spark_resource import SparkSessionResource
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.operations.blue_green import who_serves
 
 _OURS = frozenset({COORDINATOR_KEY, SPARK_KEY})
 
@@ -55,3 +58,11 @@ def spark_of(context: Any, pipeline: PipelineId) -> SparkSessionResource:
     """Return the session resource of a running op or check of a pipeline."""
     resource: SparkSessionResource = getattr(resources_of(context, pipeline), SPARK_KEY)
     return resource
+
+
+def serving_now(coordinator: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline) -> str:
+    """Return the pipeline whose tables readers find; where the store cannot be asked, as if nobody had swapped."""
+    try:
+        return who_serves(coordinator.deployment(pipeline), pipeline)
+    except CheckpointError:
+        return pipeline.name if not pipeline.origins else pipeline.origins[-1].name

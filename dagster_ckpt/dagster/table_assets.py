@@ -7,7 +7,7 @@ published, and when a restore took rows back: both give it another data version,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -17,6 +17,8 @@ from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.authoring.targets import ParquetTable
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.dagster.names import PIPELINE_TAG
+from dagster_ckpt.operations.blue_green import Swapped
+from dagster_ckpt.operations.open_sink import tables_of
 from dagster_ckpt.spark.stage_report import TableChanged
 
 DATA_VERSION_TAG = "dagster/data_version"
@@ -73,6 +75,58 @@ def build_table_assets(
         for table in pipeline.derived
     ]
     return [*sinks, *derived]
+
+
+def changed_events(
+    pipeline: CheckpointedPipeline, change: TableChanged, *, serving: str
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    """Yield what a changed table is told as: of its own asset, and of the one readers know where it serves them.
+
+    ``serving``: pipeline whose tables readers find.
+    """
+    if is_served(pipeline, serving):
+        yield changed_event(pipeline, change)
+        yield from served_events(pipeline, change, serving=serving)
+        return
+    text, metadata = _told(change)
+    yield dg.AssetObservation(
+        table_asset_key(pipeline, change.uid),
+        description=f"{text}; readers find the table of pipeline {serving}",
+        metadata=metadata,
+    )
+
+
+def is_served(pipeline: CheckpointedPipeline, serving: str) -> bool:
+    """Return False where readers of the pipeline's own name find another pipeline's tables."""
+    return bool(pipeline.origins) or serving == pipeline.name
+
+
+def served_events(
+    pipeline: CheckpointedPipeline, change: TableChanged, *, serving: str
+) -> Iterator[dg.AssetMaterialization]:
+    """Yield what is told besides of a fork that serves: the asset that readers know is materialized."""
+    if not pipeline.origins or serving != pipeline.name or change.uid not in tables_of(pipeline.origins[-1]):
+        return
+    text, metadata = _told(change)
+    yield dg.AssetMaterialization(
+        table_asset_key(pipeline.origins[-1], change.uid),
+        description=f"{text} of pipeline {serving}, which serves",
+        metadata=metadata,
+        tags={DATA_VERSION_TAG: f"{serving}.{change.data_version}"},
+    )
+
+
+def swapped_events(
+    pipeline: CheckpointedPipeline, done: Swapped, *, version: str
+) -> Iterator[dg.AssetMaterialization]:
+    """Yield that readers of a pipeline's tables find others since now, ``version``."""
+    for uid in tables_of(pipeline):
+        yield dg.AssetMaterialization(
+            table_asset_key(pipeline, uid),
+            description=f"readers find the table of pipeline {done.serving}, and no longer of {done.before}",
+            metadata={"serving": done.serving, "place": dg.MetadataValue.path(done.places.get(uid, ""))},
+            tags={DATA_VERSION_TAG: f"{done.serving}.{version}"},
+        )
 
 
 def changed_event(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.AssetMaterialization:

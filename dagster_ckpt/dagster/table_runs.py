@@ -20,8 +20,14 @@ from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import stage_arguments
 from dagster_ckpt.dagster.launch import Launch
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, TABLES_OP, op_name
-from dagster_ckpt.dagster.pipeline_resources import own_keys
-from dagster_ckpt.dagster.table_assets import changed_event, changed_result, result_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys, serving_now
+from dagster_ckpt.dagster.table_assets import (
+    changed_events,
+    changed_result,
+    is_served,
+    result_of,
+    served_events,
+)
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.spark.stage_report import TableChanged
 
@@ -59,12 +65,18 @@ def build_materializable_tables(
             yield from _launched(context, pipeline, launch, config, concurrent_runs)
             return
         changes = _epoch(op, pipeline, config, concurrent_runs)
+        serving = serving_now(coordinator_of(op, pipeline.name), pipeline) if changes else ""
         newest = {change.uid: change for change in changes}
         for change in changes:
-            if change is not newest[change.uid]:
-                op.log_event(changed_event(pipeline, change))
+            if change is not newest[change.uid] or not is_served(pipeline, serving):
+                for told in changed_events(pipeline, change, serving=serving):
+                    op.log_event(told)
+            else:
+                for told in served_events(pipeline, change, serving=serving):
+                    op.log_event(told)
         for change in newest.values():
-            yield changed_result(pipeline, change)
+            if is_served(pipeline, serving):
+                yield changed_result(pipeline, change)
 
     return tables
 

@@ -21,7 +21,10 @@ keys of state, and for nothing else.
 | ``preview_hooks`` | what it would do with the states of hooks |
 | ``preview_tables`` | what it would do to the tables |
 | ``preview_sources`` | how far behind sources would be, and whether they could read on |
+| ``open_sink`` | sinks opened to be read: a pipeline's own, and those that serve its readers |
 | ``load_table`` | a sink's published table, loaded |
+| ``blue_green`` | a fork compared with what readers find, and readers swapped to it |
+| ``replay`` | what a replay begins with, and side tables of earlier ones |
 | ``export`` | a snapshot copied to another storage, self-contained |
 | ``registration`` | how a savepoint from elsewhere enters the coordinator's record; import |
 | ``adopt`` | a Spark checkpoint directory becomes a savepoint |

@@ -54,7 +54,12 @@ class TablesDiff:
 
 
 def diff_tables(
-    before: PublishedRows, after: PublishedRows, *, key: Sequence[str] = (), examples: int = 5
+    before: PublishedRows,
+    after: PublishedRows,
+    *,
+    key: Sequence[str] = (),
+    examples: int = 5,
+    only: Mapping[str, str] | None = None,
 ) -> TablesDiff:
     """Compare two tables, or one table at two snapshots, as ``load_table`` returns them.
 
@@ -64,16 +69,19 @@ def diff_tables(
         key: columns that name a row: rows of the same key are compared value by value; without them only whole rows
             are, and a row may be there several times.
         examples: rows of each kind that are told.
+        only: columns and what they hold as text, such as ``{"day": "2026-11-17"}``: other rows are left out.
 
     Raises:
-        InvalidRequest: a column of the key is not in both, or its values do not name one row.
+        InvalidRequest: a column of the key or of ``only`` is not in both, or values of the key do not name one row.
         Corrupt, Unavailable: one of them cannot be read.
     """
     one, other = before.to_arrow(), after.to_arrow()
     columns = [name for name in one.column_names if name in other.column_names]
-    lost = [name for name in key if name not in columns]
+    lost = [name for name in (*key, *(only or {})) if name not in columns]
     if lost:
-        raise InvalidRequest(f"key column {lost[0]!r} is not in both tables: both have {', '.join(columns)}")
+        what = "key column" if lost[0] in key else "column"
+        raise InvalidRequest(f"{what} {lost[0]!r} is not in both tables: both have {', '.join(columns)}")
+    one, other = _narrowed(one, only or {}), _narrowed(other, only or {})
     names = [*key, *(name for name in columns if name not in key)]
     rows = _rows(one, names), _rows(other, names)
     if key:
@@ -153,6 +161,13 @@ def _named(rows: Iterator[Row], key: Sequence[str], table: PublishedRows) -> dic
             )
         found[name] = row
     return found
+
+
+def _narrowed(table: Any, only: Mapping[str, str]) -> Any:
+    for name, wanted in only.items():
+        chosen = [n for n, value in enumerate(table.column(name).to_pylist()) if str(value) == wanted]
+        table = table.take(chosen) if chosen else table.slice(0, 0)
+    return table
 
 
 def _rows(table: Any, names: Sequence[str]) -> Iterator[Row]:

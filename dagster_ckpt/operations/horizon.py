@@ -11,7 +11,8 @@ from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound
 from dagster_ckpt.operations.contents import missing_files
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.facts import entries_of
-from dagster_ckpt.operations.load_table import Coordinator, cut_of, open_sink
+from dagster_ckpt.operations.load_table import cut_of
+from dagster_ckpt.operations.open_sink import Coordinator, open_sink
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot

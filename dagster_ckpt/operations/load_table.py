@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable, SinkTarget, SqlTable
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.contents import prepared_batches_of, require_stage
-from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.spark.attempt.derived import DerivedFile, DerivedRows
-from dagster_ckpt.spark.directories import staged_rows
-from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext, SinkCut
+from dagster_ckpt.operations.open_sink import (
+    Coordinator,
+    no_attempt,
+    open_sink,
+    own_table,
+    served_table,
+    tables_of,
+)
+from dagster_ckpt.operations.records import serving_of
+from dagster_ckpt.spark.sink.port import Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["Coordinator", "cut_of", "load_table", "open_sink", "tables_of"]
-
-
-class Coordinator(Protocol):
-    """What of a coordinator resource tables are found with."""
-
-    @property
-    def resolved_work_dir(self) -> Path:
-        """Folder for running queries."""
-
-    def resolved_table_dir(self, pipeline: CheckpointedPipeline) -> Path:
-        """Folder of a pipeline's tables."""
-
-    def deployment(self, pipeline: CheckpointedPipeline | None = None) -> Deployment:
-        """Where checkpoints are."""
+__all__ = ["cut_of", "load_table"]
 
 
 def load_table(
@@ -51,9 +42,10 @@ def load_table(
     Args:
         table: the pipeline; or the table itself, by path, by URI or as the target its sink names.
         sink: of a pipeline, the sink's uid; may be left out where it has one only.
-        coordinator: the coordinator resource, which knows where tables and checkpoints are; not needed for a table
-            with a place of its own.
-        as_of: ``latest``, a key such as ``chk-31`` or ``savepoint-7``, or the path or URI of one: exactly its rows.
+        coordinator: the coordinator resource, which knows where tables and checkpoints are, and which pipeline serves
+            the name after a swap; not needed for a table with a place of its own.
+        as_of: ``latest``, a key such as ``chk-31`` or ``savepoint-7``, or the path or URI of one: exactly its rows, in
+            the pipeline's own table, whichever serves now.
 
     Raises:
         NotFound: nothing was published there yet, or there is no such sink or snapshot.
@@ -68,63 +60,31 @@ def load_table(
             )
         return _at_place(table).rows()
     uid = _sink_of(table, sink)
-    if uid not in table.stages:
-        return _derived(table, uid, coordinator, as_of)
-    opened = open_sink(table, uid, coordinator)
-    if not as_of:
-        return opened.rows()
+    return _as_of(table, uid, coordinator, as_of) if as_of else _now(table, uid, coordinator)
+
+
+def _now(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> PublishedRows:
+    serving = None if coordinator is None else serving_of(coordinator.deployment(pipeline), pipeline.name)
+    if coordinator is None or serving is None:
+        return own_table(pipeline, uid, coordinator).rows()
+    return served_table(pipeline, uid, coordinator, serving).rows()
+
+
+def _as_of(
+    pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None, as_of: str
+) -> PublishedRows:
+    """Return the rows of a snapshot of the pipeline: its own, whoever serves readers now."""
+    if uid not in pipeline.stages:
+        raise InvalidRequest(
+            f"{uid!r} is computed from other tables, and no snapshot holds its rows: load those as of {as_of!r}"
+        )
     if coordinator is None:
         raise InvalidRequest(
             f"as_of={as_of!r} needs the coordinator resource: load_table(..., coordinator=...)"
         )
-    return opened.rows(
-        _cut(find_snapshot(coordinator.deployment(table), as_of, table.name), table.name, uid, opened)
-    )
-
-
-def open_sink(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> Sink:
-    """Return a pipeline's sink, to be read: it knows no attempt."""
-    stage = pipeline.stages[uid]
-    assert stage.table is not None
-    table_dir = _table_dir(pipeline, coordinator)
-    work_dir = table_dir if coordinator is None else coordinator.resolved_work_dir
-    context = SinkContext(
-        pipeline=pipeline.name,
-        uid=uid,
-        name=stage.table.name,
-        key=stage.table.key,
-        is_complete=stage.output_mode == "complete",
-        table_dir=table_dir,
-        work_dir=staged_rows(work_dir, pipeline.name, uid),
-        attempt=_no_attempt,
-    )
-    opened: Sink = (stage.to or ParquetTable(stage.table.name)).open(context)
-    return opened
-
-
-def tables_of(pipeline: CheckpointedPipeline) -> list[StageUid]:
-    """Return the uids of a pipeline's sinks and derived tables."""
-    sinks = [uid for uid, stage in pipeline.stages.items() if stage.table is not None]
-    return [*sinks, *(table.uid for table in pipeline.derived)]
-
-
-def _table_dir(pipeline: CheckpointedPipeline, coordinator: Coordinator | None) -> Path:
-    if coordinator is None and not pipeline.table_dir:
-        raise InvalidRequest(
-            f"where the tables of pipeline {pipeline.name!r} are, its coordinator resource knows: "
-            "load_table(..., coordinator=...)"
-        )
-    return Path(pipeline.table_dir) if coordinator is None else coordinator.resolved_table_dir(pipeline)
-
-
-def _derived(
-    pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None, as_of: str
-) -> PublishedRows:
-    if as_of:
-        raise InvalidRequest(
-            f"{uid!r} is computed from other tables, and no snapshot holds its rows: load those as of {as_of!r}"
-        )
-    return DerivedRows(DerivedFile(_table_dir(pipeline, coordinator) / uid, str(pipeline.name)))
+    opened = open_sink(pipeline, uid, coordinator)
+    found = find_snapshot(coordinator.deployment(pipeline), as_of, pipeline.name)
+    return opened.rows(_cut(found, pipeline.name, uid, opened))
 
 
 def _sink_of(pipeline: CheckpointedPipeline, sink: str) -> StageUid:
@@ -157,7 +117,7 @@ def _at_place(table: SinkTarget | str | Path) -> Sink:
         is_complete=False,
         table_dir=Path("/"),
         work_dir=Path("/"),
-        attempt=_no_attempt,
+        attempt=no_attempt,
     )
     opened: Sink = target.open(context)
     return opened
@@ -208,8 +168,3 @@ def _refuse_another_table(what: str, uid: StageUid, sink: Sink, snapshot: TableS
         raise InvalidRequest(
             f"sink {uid!r} writes {sink.place} now, and the rows of {what} are in {snapshot.uri}: load that table"
         )
-
-
-def _no_attempt() -> AttemptId:
-    """Return an attempt that every other one fences: what is only read is asked by none."""
-    return AttemptId("", CoordinatorEpoch(0))

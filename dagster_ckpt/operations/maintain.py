@@ -12,7 +12,7 @@ from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.facts import entries_of
-from dagster_ckpt.operations.load_table import Coordinator, open_sink
+from dagster_ckpt.operations.open_sink import Coordinator, open_sink
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.spark.sink.port import Sink, Upkeep
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot

@@ -7,7 +7,9 @@ from typing import TypeVar
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.ports import CoordinatorStore
 from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, RecordStore
 
@@ -15,6 +17,7 @@ __all__ = [
     "change_record",
     "load_record",
     "only_pipeline",
+    "serving_of",
 ]
 
 T = TypeVar("T")
@@ -28,6 +31,12 @@ def load_record(store: CoordinatorStore, pipeline: PipelineId) -> CoordinatorRec
         there = f"There are: {', '.join(known)}" if known else "It knows no pipeline at all"
         raise NotFound(f"the coordinator store knows no pipeline {pipeline!r}. {there}")
     return record
+
+
+def serving_of(deployment: Deployment, pipeline: PipelineId) -> ServingRecord | None:
+    """Return who serves readers of a pipeline's name; None: itself. Raises Corrupt, Unavailable."""
+    record = RecordStore(deployment.store).record(pipeline)
+    return None if record is None else record.serving
 
 
 def only_pipeline(store: CoordinatorStore) -> PipelineId:

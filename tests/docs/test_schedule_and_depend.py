@@ -64,15 +64,6 @@ def test_the_sensor_asks_for_a_run_per_newest_file(page: dict[str, Any], tmp_pat
         assert isinstance(page["new_orders"](context), dg.SkipReason)
 
 
-def test_the_replay_is_a_pipeline_of_its_own_with_the_config_of_the_page(page: dict[str, Any]) -> None:
-    from dagster_ckpt import build_location_definitions
-
-    both = build_location_definitions([page["orders"], page["replay"]])
-    assert dg.AssetKey(["orders_replay", "totals"]) in both.resolve_all_asset_keys()
-    [config] = (found for found in re.findall(r"```yaml\n(ops:.*?)```", PAGE, re.DOTALL))
-    assert dg.validate_run_config(both.resolve_job_def("orders_replay"), yaml.safe_load(config))
-
-
 def test_what_dbt_reads_is_what_readers_of_the_table_see(tmp_path: Path) -> None:
     [source] = re.findall(r"```yaml\n(# models/sources.yml.*?)```", PAGE, re.DOTALL)
     [table] = yaml.safe_load(source)["sources"][0]["tables"]

@@ -16,6 +16,8 @@
 | ``savepoint`` | taken by the pipeline's job, also to stop a stream |
 | ``restore`` | a run of the pipeline's job from a snapshot |
 | ``fork`` | another pipeline begins with a snapshot of this one |
+| ``blue_green`` | a fork compared with what readers find, and readers swapped to it |
+| ``replay`` | a fork runs from the nearest snapshot before a moment |
 | ``dispose`` | a savepoint and its files go |
 | ``export`` | a snapshot copied to another place |
 | ``import_`` | a snapshot from elsewhere becomes a savepoint of this deployment |

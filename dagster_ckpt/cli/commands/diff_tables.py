@@ -47,6 +47,11 @@ def _show(output: Output, found: TablesDiff) -> None:
         return
     changed = f", {found.changed:,} changed" if found.key else ""
     output.say(f"{found.same:,} rows are the same, {found.added:,} added, {found.missing:,} missing{changed}")
+    show_examples(output, found)
+
+
+def show_examples(output: Output, found: TablesDiff) -> None:
+    """Show some rows that are not the same."""
     for one in found.examples:
         sides = [side for side in (one.before, one.after) if side is not None]
         texts = [", ".join(f"{name}={value}" for name, value in side.items()) for side in sides]

@@ -19,6 +19,7 @@ from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
 from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.core.restore.facts import RestoreLine
 from dagster_ckpt.core.restore.point import KnownSnapshot
+from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.errors import Corrupt
 
 EXPIRED_REMEMBERED = 16
@@ -272,6 +273,8 @@ class CoordinatorRecord(Record):
     has_mailbox: bool = True
     """While it is alive it answers what is in the mailbox; an epoch run does not."""
     mailbox: tuple[MailRecord, ...] = ()
+    serving: ServingRecord | None = None
+    """Pipeline whose tables readers of this one's name find; None: its own."""
 
     def pending_of(self, checkpoint_id: int) -> PendingRecord | None:
         """Return a pending checkpoint, or None."""

@@ -6,6 +6,7 @@
 | ``concurrent_runs`` | what a run does that finds another one alive: wait, end, take over |
 | ``liveness`` | what to do about an attempt that may be dead |
 | ``approval`` | whether a restore may be made that a preview was shown of |
+| ``swap`` | whether readers may be swapped to another pipeline's tables, and what approves it |
 | ``partitions`` | which partitions of the checkpoints asset are missing or left over |
 | ``reporting`` | which of a stream's checkpoints become events of their own |
 | ``alarms`` | failures since the last completion, and when people are told: once per episode |

@@ -14,6 +14,7 @@
 | ``savepoint_retention`` | which scheduled savepoints are kept |
 | ``restore`` | runs that start from a chosen snapshot; gated: once its preview is approved |
 | ``gate`` | what must hold before a run restores a chosen snapshot |
+| ``blue_green`` | a fork compared with what readers find, readers swapped to it, a replay with it |
 | ``run_config`` | config of runs: what they start from |
 | ``preview`` | what a restore would do |
 | ``preview_report`` | that as Dagster shows it |

@@ -26,7 +26,7 @@ from dagster_ckpt.dagster.names import (
     STREAM_OP,
     streaming_job_name,
 )
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, spark_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, serving_now, spark_of
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.stream_events import StreamingEvents, StreamReports
 from dagster_ckpt.dagster.turn import Skipped, Turn
@@ -152,6 +152,7 @@ def _stream(
 ) -> ServiceEnd:
     resource = coordinator_of(context, pipeline.name)
     told.attach(context)
+    told.serving = lambda: serving_now(resource, pipeline)
     reports = StreamReports(told, pause=config.progress_interval or REPORT_PAUSE)
     events = StreamingEvents(reports, unpublished=lambda: service.unpublished)
     spark = spark_of(context, pipeline.name)

@@ -1,0 +1,148 @@
+"""blue-green: a fork compared with what readers find, and readers swapped to it and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.cli.code_location import CodeOptions, declared_in, job_in
+from dagster_ckpt.cli.commands.diff_tables import show_examples
+from dagster_ckpt.cli.completion import pipelines_known
+from dagster_ckpt.cli.context import ExitCode, Work, command, key_values
+from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
+from dagster_ckpt.core.ids import PipelineId, pipeline_id
+from dagster_ckpt.errors import NotFound
+from dagster_ckpt.operations.blue_green import compare_readers, name_of
+from dagster_ckpt.operations.open_sink import Coordinator
+from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.page.units import moment
+
+
+@command("blue-green")
+@click.argument("action", type=click.Choice(["show", "compare", "swap", "back"]))
+@click.argument("pipeline", shell_complete=pipelines_known)
+@click.option("--approved", default="", metavar="TEXT", help="swap: the approval that a comparison gave.")
+@click.option("--allow-stale", is_flag=True, help="swap: although tables have changed since the comparison.")
+@click.option("--allow-behind", is_flag=True, help="swap: although the fork has read less of its topics.")
+@click.option(
+    "--only",
+    "only",
+    multiple=True,
+    metavar="COLUMN=TEXT",
+    help="compare: leave out other rows; may be repeated.",
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="compare: rows shown of each kind.",
+)
+@click.option("--exit-code", is_flag=True, help="compare: exit with 1 when readers would find other rows.")
+@launch_options
+def blue_green(
+    work: Work,
+    *,
+    action: str,
+    pipeline: str,
+    approved: str,
+    allow_stale: bool,
+    allow_behind: bool,
+    only: tuple[str, ...],
+    examples: int,
+    exit_code: bool,
+    target: LaunchTarget,
+) -> ExitCode:
+    """Let readers of a pipeline's name find the tables of its fork PIPELINE, in one step, and back.
+
+    show: which tables readers find, by the store alone. compare: the fork's tables with those, row by row; changes
+    nothing, and gives the approval of a swap. swap: the job <pipeline>_swap; without --approved only where all tables
+    are the same. back: to what served before it.
+    """
+    name = pipeline_id(pipeline)
+    if action == "show":
+        return _show(work, name)
+    if action == "compare":
+        return _compare(work, name, target.code, key_values("--only", only), examples, exit_code=exit_code)
+    from dagster_ckpt.dagster.names import SWAP_OP, swap_job_name
+
+    config: dict[str, Any] = {"readers": "back"}
+    if action == "swap":
+        config = {
+            "readers": "to_fork",
+            "approved": approved,
+            "allow_stale": allow_stale,
+            "allow_behind": allow_behind,
+        }
+    return ended(work, launched(work, target, swap_job_name(name), SWAP_OP, config=config, tags={}))
+
+
+def _show(work: Work, name: PipelineId) -> ExitCode:
+    store = work.deployment.store
+    load_record(store, name)  # says what there is
+    found = {one: load_record(store, one).serving for one in store.pipelines()}
+    readers = next((one for one, by in found.items() if by is not None and by.pipeline == name), name)
+    serving = found[readers]
+    work.output.result({"name": readers, "serving": serving})
+    if serving is None:
+        work.output.say(f"readers of {name} find its own tables")
+        return ExitCode.FINE
+    work.output.say(
+        f"readers of {readers} find the tables of {serving.pipeline} since {moment(serving.since)}; before: "
+        f"{serving.before}"
+    )
+    rows = [(uid, table.place) for uid, table in sorted(serving.tables.items())]
+    work.output.list("", ("table", "place"), rows)
+    return ExitCode.FINE
+
+
+def _compare(
+    work: Work, name: PipelineId, code: CodeOptions, only: dict[str, str], examples: int, *, exit_code: bool
+) -> ExitCode:
+    with forked(name, code) as fork, work.output.busy("comparing rows"):
+        found = compare_readers(
+            fork.pipeline, fork.coordinator, named=fork.named, only=only, examples=examples
+        )
+    work.output.result(found)
+    for line in found.lines:
+        work.output.say(line)
+    for table in found.tables:
+        if table.diff is not None:
+            show_examples(work.output, table.diff)
+    if found.serving != found.candidate:
+        work.output.say(f"to swap readers: dagster-ckpt blue-green swap {name} --approved {found.approval}")
+    return ExitCode.TROUBLE if exit_code and not found.is_same else ExitCode.FINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked:
+    """A fork as its code declares it, with the resources of its jobs."""
+
+    pipeline: CheckpointedPipeline
+    coordinator: Coordinator
+    named: Coordinator
+
+
+@contextmanager
+def forked(name: PipelineId, code: CodeOptions) -> Iterator[Forked]:
+    """Yield a fork of the code. Raises UsageError where no code is given, NotFound, InvalidRequest."""
+    import dagster as dg
+
+    from dagster_ckpt.dagster.names import COORDINATOR_KEY, compare_job_name, own_resource_key
+
+    declared = declared_in(code, name)
+    if declared is None:
+        raise click.UsageError("the pipeline's code is needed: give -m, -f or -w")
+    root = own_resource_key(name_of(declared).name, COORDINATOR_KEY)
+    bound = job_in(code, compare_job_name(name)).resource_defs
+    if COORDINATOR_KEY not in bound:
+        raise NotFound(f"job {compare_job_name(name)!r} has no resource {COORDINATOR_KEY!r}")
+    wanted = {key: bound[key] for key in (COORDINATOR_KEY, root) if key in bound}
+    with dg.build_resources(wanted) as resources:
+        own = getattr(resources, COORDINATOR_KEY)
+        yield Forked(pipeline=declared, coordinator=own, named=getattr(resources, root, own))

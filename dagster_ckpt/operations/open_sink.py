@@ -1,0 +1,178 @@
+"""The sinks of a pipeline, opened to be read: its own, and those that serve readers of its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.authoring.stages import StageDefinition
+from dagster_ckpt.authoring.targets import ParquetTable, SinkTarget
+from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.serving import ServedTable, ServingRecord
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.spark.attempt.derived import DerivedFile, DerivedRows
+from dagster_ckpt.spark.directories import staged_rows
+from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
+from dagster_ckpt.spark.sink.rows import PublishedRows
+
+__all__ = [
+    "Coordinator",
+    "ReaderTable",
+    "no_attempt",
+    "open_sink",
+    "own_table",
+    "served_as",
+    "served_table",
+    "table_dir_of",
+    "tables_of",
+]
+
+
+class Coordinator(Protocol):
+    """What of a coordinator resource tables are found with."""
+
+    @property
+    def resolved_work_dir(self) -> Path:
+        """Folder for running queries."""
+
+    def resolved_table_dir(self, pipeline: CheckpointedPipeline) -> Path:
+        """Folder of a pipeline's tables."""
+
+    def deployment(self, pipeline: CheckpointedPipeline | None = None) -> Deployment:
+        """Where checkpoints are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderTable:
+    """One table as its readers find it."""
+
+    opened: Sink | DerivedFile
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return str(self.opened.root) if isinstance(self.opened, DerivedFile) else self.opened.place
+
+    def rows(self) -> PublishedRows:
+        """Return its rows as they are now. Raises NotFound where it was not made yet, InvalidRequest, Corrupt."""
+        return DerivedRows(self.opened) if isinstance(self.opened, DerivedFile) else self.opened.rows()
+
+    def state(self) -> str:
+        """Return a text that is another one after a publish, a roll-back, and what others have written to it."""
+        if isinstance(self.opened, DerivedFile):
+            return f"{self.place} {self.opened.note().get('token')}"
+        at = self.opened.position()
+        seen = None if at is None else (at.lineage, at.head, at.through_batch)
+        try:
+            version = self.rows().version
+        except (NotFound, InvalidRequest):
+            version = ""
+        return f"{self.place} {seen} {version}"
+
+
+def tables_of(pipeline: CheckpointedPipeline) -> list[StageUid]:
+    """Return the uids of a pipeline's sinks and derived tables."""
+    sinks = [uid for uid, stage in pipeline.stages.items() if stage.table is not None]
+    return [*sinks, *(table.uid for table in pipeline.derived)]
+
+
+def table_dir_of(pipeline: CheckpointedPipeline, coordinator: Coordinator | None) -> Path:
+    """Return the folder of a pipeline's tables. Raises InvalidRequest where nobody tells it."""
+    if coordinator is None and not pipeline.table_dir:
+        raise InvalidRequest(
+            f"where the tables of pipeline {pipeline.name!r} are, its coordinator resource knows: "
+            "load_table(..., coordinator=...)"
+        )
+    return Path(pipeline.table_dir) if coordinator is None else coordinator.resolved_table_dir(pipeline)
+
+
+# --- a pipeline's own -----------------------------------------------------------------------------------------
+
+
+def open_sink(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> Sink:
+    """Return a pipeline's own sink, to be read, whoever serves readers: it knows no attempt."""
+    table_dir = table_dir_of(pipeline, coordinator)
+    work_dir = table_dir if coordinator is None else coordinator.resolved_work_dir
+    stage = pipeline.stages[uid]
+    return _opened(stage, _target(stage), pipeline.name, table_dir, work_dir)
+
+
+def own_table(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> ReaderTable:
+    """Return a pipeline's own table, whoever serves readers."""
+    if uid in pipeline.stages:
+        return ReaderTable(open_sink(pipeline, uid, coordinator))
+    return ReaderTable(DerivedFile(table_dir_of(pipeline, coordinator) / uid, str(pipeline.name)))
+
+
+# --- those that serve -----------------------------------------------------------------------------------------
+
+
+def served_as(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator) -> ServedTable:
+    """Return how readers find a table of a pipeline that is to serve."""
+    if uid not in pipeline.stages:
+        return ServedTable(place=str(table_dir_of(pipeline, coordinator) / uid))
+    target = _target(pipeline.stages[uid])
+    name = str(getattr(target, target.named_by)) if target.named_by else ""
+    return ServedTable(name=name, place=open_sink(pipeline, uid, coordinator).place)
+
+
+def served_table(
+    pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator, serving: ServingRecord
+) -> ReaderTable:
+    """Return the table that readers of ``pipeline``'s find while another pipeline serves its name.
+
+    Raises NotFound where that one has no such table, InvalidRequest where this code leads to another place.
+    """
+    known = serving.tables.get(str(uid))
+    if known is None:
+        raise NotFound(
+            f"pipeline {serving.pipeline!r} serves the tables of {pipeline.name!r} and has no {uid!r}: it has "
+            f"{', '.join(sorted(serving.tables)) or 'none'}. Take it from the code, or swap back"
+        )
+    name, table_dir = PipelineId(serving.pipeline), Path(serving.table_dir)
+    if uid not in pipeline.stages:
+        return ReaderTable(DerivedFile(table_dir / uid, serving.pipeline))
+    stage = pipeline.stages[uid]
+    target = _target(stage)
+    if target.named_by:
+        target = replace(target, **{target.named_by: known.name})  # type: ignore[type-var]
+    sink = _opened(stage, target, name, table_dir, coordinator.resolved_work_dir)
+    if not same_place(sink.place, known.place):
+        raise InvalidRequest(
+            f"table {uid!r} of {pipeline.name!r} is served by pipeline {serving.pipeline!r} from {known.place}, and "
+            f"this code leads to {sink.place}: give the sink {uid!r} of {pipeline.name!r} the target that the fork "
+            f"has, or load the table of {serving.pipeline!r}"
+        )
+    return ReaderTable(sink)
+
+
+def _target(stage: StageDefinition) -> SinkTarget:
+    assert stage.table is not None
+    return stage.to or ParquetTable(stage.table.name)
+
+
+def _opened(
+    stage: StageDefinition, target: SinkTarget, pipeline: PipelineId, table_dir: Path, work_dir: Path
+) -> Sink:
+    assert stage.table is not None
+    context = SinkContext(
+        pipeline=pipeline,
+        uid=stage.uid,
+        name=stage.table.name,
+        key=stage.table.key,
+        is_complete=stage.output_mode == "complete",
+        table_dir=table_dir,
+        work_dir=staged_rows(work_dir, pipeline, stage.uid),
+        attempt=no_attempt,
+    )
+    opened: Sink = target.open(context)
+    return opened
+
+
+def no_attempt() -> AttemptId:
+    """Return an attempt that every other one fences: what is only read is asked by none."""
+    return AttemptId("", CoordinatorEpoch(0))

@@ -1,0 +1,163 @@
+"""Replay: what a fork begins with to process again what came after a moment, and its side tables out of the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.checkpoint.record import CompletedRecord
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.operations.blue_green import who_serves
+from dagster_ckpt.operations.catalog import find_snapshot
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.facts import entries_of
+from dagster_ckpt.operations.open_sink import Coordinator, open_sink
+from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.spark.sink.port import Sink
+from dagster_ckpt.spark.table.parquet_sink import ParquetSink
+
+__all__ = ["ReplayStart", "moment_of", "plan_replay", "set_side_tables_aside"]
+
+SET_ASIDE = ".set_aside"
+"""Folder beside side tables, where those of earlier replays are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayStart:
+    """Snapshot that a replay begins with."""
+
+    origin: PipelineId
+    """Pipeline that took it."""
+    key: str
+    uri: str
+    taken_at: float
+    """When it was triggered, in seconds since the Unix epoch."""
+
+
+def moment_of(text: str) -> float | None:
+    """Return a moment as people write it, in UTC where they do not say: ``2026-11-17``, ``2026-11-17 14:00``.
+
+    None: it is no moment, such as ``savepoint-7``.
+    """
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def plan_replay(
+    fork: CheckpointedPipeline,
+    since: str,
+    coordinator: Coordinator,
+    *,
+    named: Coordinator | None = None,
+    again: bool = False,
+) -> ReplayStart:
+    """Return what a replay begins with; nothing is changed.
+
+    Args:
+        fork: the pipeline that replays, with side tables of its own.
+        since: a moment, for the nearest snapshot of its origin before it; or a snapshot, as ``find_snapshot`` has it.
+        coordinator: the fork's coordinator resource.
+        named: its origin's, where it is another one.
+        again: the fork may have replayed before; its side tables are then set aside.
+
+    Raises:
+        InvalidRequest: it is no fork, it serves readers, it has run before, or its tables cannot be set aside.
+        NotFound: there is no such snapshot, or none before that moment.
+    """
+    origin = fork.forked_from
+    if origin is None:
+        raise InvalidRequest(
+            f"{fork.name!r} is no fork: a replay writes side tables, declared with pipeline.fork(..., table_dir=...)"
+        )
+    _refuse_used(fork, coordinator, named or coordinator, again=again)
+    deployment = (named or coordinator).deployment(origin)
+    at = moment_of(since)
+    if at is None:
+        found = find_snapshot(deployment, since, origin.name)
+        taken = found.stored.metadata.triggered_at
+        return ReplayStart(origin=found.pipeline, key=found.key, uri=found.location.uri, taken_at=taken)
+    entry = _nearest(deployment, origin.name, at)
+    return ReplayStart(
+        origin=origin.name, key=entry.known.key, uri=entry.location.uri, taken_at=entry.triggered_at
+    )
+
+
+def set_side_tables_aside(
+    fork: CheckpointedPipeline, coordinator: Coordinator, *, label: str
+) -> tuple[str, ...]:
+    """Move the tables of an earlier replay out of the way, and return where they are now.
+
+    For whoever has claimed the fork. Raises InvalidRequest where one cannot be moved: nothing was then.
+    """
+    sinks = [sink for sink in _used(fork, coordinator) if _movable(sink)]
+    moved = []
+    for sink in sinks:
+        place = Path(sink.place)
+        target = place.parent / SET_ASIDE / label / place.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        place.rename(target)
+        moved.append(str(target))
+    return tuple(moved)
+
+
+def _nearest(deployment: Deployment, pipeline: PipelineId, at: float) -> CompletedRecord:
+    """Return the newest snapshot that was triggered by then, of the history that the pipeline's state comes from."""
+    entries = [e for e in entries_of(load_record(deployment.store, pipeline)) if not e.is_left_behind]
+    before = [entry for entry in entries if entry.triggered_at <= at]
+    if before:
+        return max(before, key=lambda entry: (entry.triggered_at, entry.checkpoint_id))
+    oldest = min(entries, key=lambda entry: entry.triggered_at, default=None)
+    there = (
+        "it has none at all"
+        if oldest is None
+        else f"the oldest is {oldest.known.key} of {_shown(oldest.triggered_at)}"
+    )
+    raise NotFound(
+        f"pipeline {pipeline!r} has no checkpoint or savepoint from before {_shown(at)}: {there}. Scheduled savepoints "
+        "keep days (SavepointSchedule)"
+    )
+
+
+def _shown(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _refuse_used(
+    fork: CheckpointedPipeline, coordinator: Coordinator, named: Coordinator, *, again: bool
+) -> None:
+    if who_serves(named.deployment(fork.origins[-1]), fork) == fork.name:
+        raise InvalidRequest(
+            f"{fork.name!r} serves readers of {fork.origins[-1].name!r}: replay with another fork, or swap back first"
+        )
+    record = RecordStore(coordinator.deployment(fork).store).record(fork.name)
+    if record is not None and record.latest_completed is not None and not again:
+        raise InvalidRequest(
+            f"{fork.name!r} has run before, and its tables hold what it has written: set them aside (again), or replay "
+            "with another fork"
+        )
+    for sink in _used(fork, coordinator):
+        _movable(sink)
+
+
+def _used(fork: CheckpointedPipeline, coordinator: Coordinator) -> list[Sink]:
+    """Return the fork's sinks that somebody has written to."""
+    sinks = (
+        open_sink(fork, uid, coordinator) for uid, stage in fork.stages.items() if stage.table is not None
+    )
+    return [sink for sink in sinks if sink.position() is not None]
+
+
+def _movable(sink: Sink) -> bool:
+    if not isinstance(sink, ParquetSink):
+        raise InvalidRequest(
+            f"{sink.place} has been written to, and only Parquet tables are set aside: drop it, or give the fork "
+            "another place with fork(..., sinks={...})"
+        )
+    return True

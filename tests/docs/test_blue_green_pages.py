@@ -1,0 +1,64 @@
+"""The code and the config of docs/how-to/blue-green.md and replay.md load, and jobs are named as the pages say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from dagster_ckpt import (
+    CheckpointedPipeline,
+    build_pipeline_definitions,
+    checkpointed_pipeline,
+    spark_sink,
+    spark_source,
+)
+from tests.root import ROOT
+
+
+def pipeline(name: str) -> CheckpointedPipeline:
+    @spark_source
+    def source(spark: Any) -> Any:
+        return spark
+
+    @spark_sink(key=["customer"])
+    def totals(source: Any) -> Any:
+        return source
+
+    @checkpointed_pipeline(name=name)
+    def made() -> None:
+        totals(source())
+
+    return made  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("page", "name"), [("blue-green", "shop"), ("replay", "orders")])
+def test_the_fork_of_the_page_has_the_jobs_of_the_page(page: str, name: str) -> None:
+    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
+    names: dict[str, Any] = {
+        name: pipeline(name),
+        "new_version": lambda old: old,
+        "build_pipeline_definitions": build_pipeline_definitions,
+    }
+    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), page, "exec"), names)
+    defs = names["defs"]
+    dg.Definitions.validate_loadable(defs)
+    jobs = {job.name for job in defs.resolve_all_job_defs()}
+    forks = {job.removesuffix("_swap") for job in jobs if job.endswith("_swap")}
+    assert len(forks) == 1
+    told = set(re.findall(rf"[Jj]ob `({name}_\w+)`", text))
+    assert told
+    assert told <= jobs
+    for config in re.findall(r"```yaml\n(ops:.*?)```", text, re.DOTALL):
+        [op] = yaml.safe_load(config)["ops"]
+        assert dg.validate_run_config(defs.resolve_job_def(f"{forks.pop()}_{op}"), yaml.safe_load(config))
+
+
+def test_a_pipeline_that_is_no_fork_has_none_of_these_jobs_and_their_names_are_free() -> None:
+    plain = build_pipeline_definitions(pipeline("orders"), pipeline("orders_replay"))
+    jobs = {job.name for job in plain.resolve_all_job_defs()}
+    assert "orders_replay" in jobs
+    assert not {job for job in jobs if job.endswith(("_swap", "_compare", "_replay_replay"))}
