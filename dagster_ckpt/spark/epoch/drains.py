@@ -1,4 +1,4 @@
-"""The queries of a run's stages: each works off what has arrived when its stage has its turn, or from before it.
+"""The queries of a run's stages: each processes what has arrived when its stage has its turn, or from before it.
 
 Stages that need nothing of one another run side by side: Spark runs queries of its own accord, so one that is begun
 early goes on while another stage has its turn, and no thread of ours does. Everything a stage tells (barrier, snapshot,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What a query has worked off."""
+    """What a query has processed."""
 
     batches: int = 0
     rows: int = 0
