@@ -72,7 +72,7 @@ class InstantCuts:
             ends = _ends(part, stores_in_flight=self.stores_in_flight)
             _refuse_in_flight(part, ends, allowed=self.stores_in_flight)
         except (NotAtOnce, CheckpointError, OSError) as error:
-            log.debug("checkpoint %d goes by barriers: %s", trigger.checkpoint_id, error)
+            log.info("checkpoint %d goes by barriers: %s", trigger.checkpoint_id, error)
             return frozenset()
         _begin(trigger, part, ends)
         return frozenset(part)
