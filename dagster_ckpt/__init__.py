@@ -14,6 +14,7 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``spark_project/`` | Spark declarative pipelines as checkpointed pipelines |
 | ``operations/`` | what people do to snapshots, as functions |
 | ``page/`` | the checkpoint page of a pipeline: its facts, as HTML and for the terminal |
+| ``metrics/`` | the coordinator's gauges for Prometheus and OpenTelemetry |
 | ``dagster/`` | everything that imports Dagster: resources, jobs, asset, checks, sensors, components |
 | ``program_run`` | one run of a pipeline outside of Dagster's own processes |
 | ``programs`` | runs of a pipeline in a plain program |

@@ -62,6 +62,7 @@ ROOMS = {
     ),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
     "page": room("core errors operations page"),
+    "metrics": room("core errors operations page metrics", "prometheus_client opentelemetry"),
     "dagster": room(
         "core errors version ports digests runtime adapters authoring spark operations page spark_project dagster",
         "dagster dagster_pipes pydantic pyspark yaml",
@@ -70,7 +71,7 @@ ROOMS = {
     "programs": room("authoring dagster program_run spark", "pyspark"),
     "pipes": room("core errors runtime authoring spark dagster program_run", "dagster_pipes pyspark"),
     "cli": room(
-        "core errors adapters operations page authoring spark spark_project dagster cli",
+        "core errors adapters operations page metrics authoring spark spark_project dagster cli",
         "click rich pydantic yaml sqlalchemy pyspark dagster dagster_graphql",
     ),
 }
@@ -85,7 +86,7 @@ FLOORS = {
         "spark",
         "operations sinks testing",
         "page spark_project",
-        "dagster",
+        "dagster metrics",
         "cli program_run",
         "pipes programs",
     ),

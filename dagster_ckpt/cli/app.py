@@ -13,8 +13,8 @@ import click
 __all__ = ["main"]
 
 _COMMANDS = (
-    "list", "history", "top", "page", "audit", "show", "verify", "inspect", "diff", "diff-tables", "preview",
-    "checkpoint", "savepoint", "restore", "fork", "blue-green", "replay",
+    "list", "history", "top", "page", "metrics", "audit", "show", "verify", "inspect", "diff", "diff-tables",
+    "preview", "checkpoint", "savepoint", "restore", "fork", "blue-green", "replay",
     "dispose", "export", "import", "adopt", "adopt-project", "clean", "maintain", "doctor", "class-archive",
 )  # fmt: skip
 _ELSEWHERE = {

@@ -339,3 +339,12 @@ def test_two_tables_are_compared_by_their_rows(run: Program, monkeypatch: pytest
     assert "changed: name=ann, spent=5 -> name=ann, spent=6" in text
     assert run.json("diff-tables", "/old", "/new")["missing"] == 2
     assert "they hold the same rows" in run("diff-tables", "/old", "/old", "--exit-code").stdout
+
+
+def test_metrics_are_prometheus_text_or_sent_to_a_collector(world: World, run: Program) -> None:
+    world.checkpoint(1)
+    text = run("metrics").stdout
+    assert 'dagster_ckpt_lastCompletedCheckpointId{pipeline="sales"} 1.0' in text
+    assert run.json("metrics")["text"].startswith("# HELP dagster_ckpt_readable ")
+    assert "not both" in run("metrics", "--serve", "--otlp", "http://localhost:1", code=2).stderr
+    assert "no_such" in run("metrics", "-p", "no_such", code=3).stderr

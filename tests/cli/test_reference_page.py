@@ -17,6 +17,7 @@ COMMANDS = [
         "top",
         "page",
         "audit",
+        "metrics",
         "show",
         "verify",
         "inspect",

@@ -5,6 +5,7 @@
 | ``list`` | what can be restored from, and what ever was |
 | ``history`` | the last checkpoints in a terminal, once or live (``top``) |
 | ``page`` | the checkpoint page, as a file or served |
+| ``metrics`` | gauges for Prometheus and OpenTelemetry |
 | ``audit`` | who restored, forked and disposed of what |
 | ``show`` | what one snapshot holds |
 | ``verify`` | every file read back and compared |
