@@ -20,7 +20,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.core.supervision.owner import OwnerState
-from dagster_ckpt.dagster.folders import refuse_impossible
+from dagster_ckpt.dagster.folders import gone_with_container, refuse_impossible
 from dagster_ckpt.dagster.jobs.streaming import streaming_config
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.spark_resource import SparkSessionResource
@@ -281,6 +281,8 @@ def _run(
         if os.environ.get("DAGSTER_HOME"):
             where.use_instance(opened.enter_context(dg.DagsterInstance.get()))
         refuse_impossible(where, pipeline)
+        if lost := gone_with_container(where, pipeline):
+            host.reporter.warn(lost)
         host.opened(where)
         yield _Run(
             host=host,

@@ -53,7 +53,7 @@ ROOMS = {
     "runtime": room("core errors ports digests runtime"),
     "adapters": room("core errors ports digests adapters", "sqlalchemy alembic fsspec"),
     "spark": room(
-        "core errors ports digests runtime authoring spark",
+        "core errors version ports digests runtime authoring spark",
         "pyspark pyarrow pydantic deltalake pyiceberg sqlalchemy confluent_kafka",
     ),
     "testing": room("core errors ports digests runtime authoring spark testing", "pyarrow pytest"),
@@ -115,7 +115,7 @@ FLOORS = {
     ),
     "dagster_ckpt.spark": (
         "batch_meter files stage_report retryable_start worker_start",
-        "class_archive directories",
+        "class_archive cluster directories",
         "session",
         "typical_work warm",
         "snapshot",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -53,7 +54,8 @@ class PipelineAttempt:
         self._context = context
         self._resource = resource
         self._restore = restore
-        self._closed = False
+        self._goes_on = _has_other_steps(context)
+        self._failed = False
         self.events = DagsterEvents(
             pipeline,
             job_name=epoch_job_name(pipeline.name),
@@ -131,7 +133,8 @@ class PipelineAttempt:
 
     def restore(self) -> None:
         """Prepare the working directory the run starts from."""
-        _ = self._epoch.directory
+        with self._failing():
+            _ = self._epoch.directory
 
     def run_stage(self, context: dg.OpExecutionContext, uid: StageUid) -> None:
         """Run one stage; a decision of the failure manager becomes a retry of the op or a failure of the run."""
@@ -140,9 +143,11 @@ class PipelineAttempt:
             config=context.op_config or {}, resources=resources_of(context, self.pipeline.name)
         )
         try:
-            epoch = self._epoch.epoch(has_turn=_runs_here(context))
-            epoch.run_stage(uid, arguments, retries_left=max(0, retries_left))
+            with self._failing():
+                epoch = self._epoch.epoch(has_turn=_runs_here(context))
+                epoch.run_stage(uid, arguments, retries_left=max(0, retries_left))
         except RetryStage as error:
+            self._failed = False
             pause = self._resource.snapshot_retry_delay * 2**context.retry_number
             raise dg.RetryRequested(
                 max_retries=self._resource.snapshot_retries, seconds_to_wait=pause
@@ -166,7 +171,8 @@ class PipelineAttempt:
     def complete(self, *, tell: Callable[[Mapping[str, Any]], object]) -> None:
         """Run what has not run, report the run's checkpoint, and leave the working directory in order."""
         try:
-            self._epoch.complete(tell=lambda: tell(self._history()))
+            with self._failing():
+                self._epoch.complete(tell=lambda: tell(self._history()))
         except NotPublished as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
 
@@ -189,14 +195,34 @@ class PipelineAttempt:
 
     # --- the end -----------------------------------------------------------------------------------------------
 
-    def close_after_failure(self) -> None:
-        """End an attempt whose run failed or was terminated; its working directory is not continued."""
-        self._epoch.close_after_failure()
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._failed = True
+            raise
+
+    def leave(self) -> None:
+        """End an attempt whose run failed or was terminated; pass it on where the run has a process for each op.
+
+        The working directory of one that ended so is not continued.
+        """
+        if self._goes_on and not self._failed:
+            self._epoch.pass_on()
+        else:
+            self._epoch.close_after_failure()
+
+
+def _has_other_steps(context: dg.OpExecutionContext) -> bool:
+    """Return True where this process executes some of the run's steps only: other processes execute the others."""
+    plan = context.get_step_execution_context().execution_plan
+    of_run = context.run.step_keys_to_execute or plan.step_dict_by_key
+    return set(plan.step_keys_to_execute) < set(of_run)
 
 
 def _runs_here(context: dg.OpExecutionContext) -> Callable[[StageUid], bool]:
     """Return whether a stage's op runs in this process: an executor may give each a process of its own."""
-    ops = {
-        key.split(".")[-1] for key in context.get_step_execution_context().execution_plan.step_keys_to_execute
-    }
+    keys = context.get_step_execution_context().execution_plan.step_keys_to_execute
+    ops = {key.split(".")[-1] for key in keys}
     return lambda uid: uid in ops

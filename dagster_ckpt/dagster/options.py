@@ -160,8 +160,16 @@ class PipelineOptions:
     concurrent_runs: str = ""
     """What a run does that finds another one alive: ``queue``, ``skip``, ``take_over``; empty: as the resource says."""
 
+    executor: dg.ExecutorDefinition = dg.in_process_executor
+    """What executes the steps of jobs that run or restore the pipeline. With a process for each step every stage has a
+    Spark session of its own, and all of them must see ``work_dir``."""
+
     def __post_init__(self) -> None:
         _check_durations(self)
+        if not isinstance(self.executor, dg.ExecutorDefinition):
+            raise InvalidRequest(
+                f"executor={self.executor!r} is no executor: give Dagster's, such as dg.multiprocess_executor"
+            )
         ConcurrentRuns.of(self.concurrent_runs)
         ReportPolicy.of(self.report)
         for setting in ("verify_every", "dry_run_every"):
@@ -172,6 +180,11 @@ class PipelineOptions:
         if self.launch is not None and not isinstance(self.launch, Launch):
             raise InvalidRequest(
                 f"launch={self.launch!r} is no Launch: give Launch(client=..., arguments=...)"
+            )
+        if self.launch is not None and self.executor is not dg.in_process_executor:
+            raise InvalidRequest(
+                "launch and executor: the stages of a launched pipeline run in one program, which no executor divides. "
+                "Leave executor out"
             )
         if isinstance(self.new_files, str):
             raise InvalidRequest(f"new_files={self.new_files!r}: give a list, new_files=[{self.new_files!r}]")

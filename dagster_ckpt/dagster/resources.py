@@ -164,7 +164,7 @@ class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
             yield self
         finally:
             for attempt in self._attempts.values():
-                attempt.close_after_failure()
+                attempt.leave()
             self._attempts.clear()
             if self._store is not None:
                 self._store.close()

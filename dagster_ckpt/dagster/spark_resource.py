@@ -43,6 +43,10 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
         default="",
         description="Folder that `dagster-ckpt class-archive` filled: Spark starts in half the time.",
     )
+    ship_package: bool = Field(
+        default=False,
+        description="Send dagster_ckpt to executors that have none, or another version.",
+    )
     warm_engine: str = Field(
         default="",
         description="Folder of a JVM that outlives the run, for the next run on this machine to use again.",
@@ -83,6 +87,15 @@ class SparkSessionResource(dg.ConfigurableResource[Any]):
     @contextmanager
     def _started(self) -> Iterator[SparkSession]:
         """Yield the session of this process, left running, or one that is stopped at the end."""
+        from dagster_ckpt.spark.cluster.package import ship_package
+
+        with self._made() as session:
+            if self.ship_package:
+                ship_package(session)
+            yield session
+
+    @contextmanager
+    def _made(self) -> Iterator[SparkSession]:
         from pyspark import SparkContext
 
         from dagster_ckpt.spark.session import build_session

@@ -16,7 +16,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
-from dagster_ckpt.dagster.folders import refuse_impossible
+from dagster_ckpt.dagster.folders import gone_with_container, refuse_impossible
 from dagster_ckpt.dagster.lease import owner_state
 from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, stop_job_name
 from dagster_ckpt.dagster.op_log import without_locks
@@ -80,7 +80,10 @@ class Turn:
     @classmethod
     def chosen(cls, context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, *more: str) -> Turn:
         """Return the turn as the resource's ``concurrent_runs`` says, or the last of ``more`` that says anything."""
-        layers = (coordinator_of(context, pipeline.name).concurrent_runs, *more)
+        resource = coordinator_of(context, pipeline.name)
+        if lost := gone_with_container(resource, pipeline):
+            context.log.warning(lost)
+        layers = (resource.concurrent_runs, *more)
         return cls.of(context, pipeline, ConcurrentRuns.of(*layers))
 
     def take(self, begin: Callable[[Admit], T]) -> T | Skipped:

@@ -19,6 +19,7 @@ from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.contents import Operator, operators_of, require_stage
 from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.spark.session import HDFS_PROVIDER, ROCKSDB_PROVIDER, refuse_connect
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
@@ -101,7 +102,7 @@ class StageState:
         return (
             self.session.read.format("statestore")
             .options(**chosen.options)
-            .load(str(StageDirectory(self.directory).query))
+            .load(spark_uri(StageDirectory(self.directory).query))
         )
 
     def table(self, name: str = "") -> StateTable:

@@ -227,6 +227,13 @@ class CheckpointCoordinator(CoordinatorView):
             raise
         self._workings.shut_down()
 
+    def pass_on(self, until: float) -> None:
+        """Leave the attempt to the run's next process, which attaches to it: the lease holds ``until`` it does."""
+        if not self._engine.state.is_shut_down:
+            self._stop_keeping()
+            self.renew_lease(until)
+            self._workings.shut_down()
+
     def renew_lease(self, until: float) -> None:
         """State that the run is alive until this time (seconds since the Unix epoch)."""
         self._engine.commit(i.LeaseRenewed(until))  # nothing else is done by the way: that could take long

@@ -150,6 +150,14 @@ def local_path(uri: str) -> Path:
     return Path(path)
 
 
+def spark_uri(path: Path) -> str:
+    """Return how Spark is told of a local path: without the scheme it would be one of ``fs.defaultFS``.
+
+    Not ``Path.as_uri()``: Hadoop takes what follows the scheme as it is, and decodes nothing.
+    """
+    return f"file://{path.absolute()}"
+
+
 @contextlib.contextmanager
 def classified(what: str) -> Iterator[None]:
     """Turn an OSError of ``what`` into the library's error: Unavailable for a full or refused disk, else

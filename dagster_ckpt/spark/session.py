@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
+_PYTHON = "spark.pyspark.python"
 _WORKER_START = Path(__file__).with_name("worker_start")
 LOCAL_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -151,6 +152,9 @@ def launch_settings(
     if where.startswith("local"):
         # Workers on this machine run in this environment; Spark would take whichever python3 comes first.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    elif conf and conf.get(_PYTHON):
+        # Of a session that a Python process starts, Spark reads the variable and not the setting.
+        os.environ["PYSPARK_PYTHON"] = conf[_PYTHON]
     wanted = {**default_spark_conf(), **(conf or {}), "spark.master": where}
     return _with_archive(wanted, class_archive)
 

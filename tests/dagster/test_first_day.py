@@ -23,7 +23,8 @@ from dagster_ckpt import (
     spark_stage,
 )
 from dagster_ckpt.core.restore.point import parse_restore_point
-from dagster_ckpt.dagster.folders import refuse_folder, refuse_impossible
+from dagster_ckpt.dagster import folders
+from dagster_ckpt.dagster.folders import gone_with_container, refuse_folder, refuse_impossible
 
 VALID = "use letters, digits and '_', beginning with a letter and no word of Dagster's own, such as name="
 NOT_VALID = "Checkpoint configuration is not valid"
@@ -162,3 +163,33 @@ def test_a_folder_that_cannot_be_made_is_told_by_its_setting(tmp_path: Path, set
 def test_places_that_are_no_local_folders_are_not_looked_at(tmp_path: Path) -> None:
     for place in ("s3://bucket/checkpoints", "", str(tmp_path), str(tmp_path / "new" / "folder")):
         refuse_folder(place, setting="checkpoint_dir")
+
+
+@pytest.mark.parametrize(
+    ("mounted", "told"),
+    [
+        ("/ / rw - ext4 /dev/vda", False),
+        ("/ / rw - overlay overlay", True),
+        ("/ {base} rw - tmpfs tmpfs", True),
+        ("/var/lib/kubelet/pods/1/volumes/kubernetes.io~empty-dir/lab {base} rw - ext4 /dev/vda", True),
+        ("/volumes/pvc-1 {base} rw - ext4 /dev/vdb", False),
+    ],
+)
+def test_places_that_go_with_a_container_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounted: str, told: bool
+) -> None:
+    base = tmp_path / "lab"
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"1 0 8:1 {mounted.format(base=base)}\n")
+    monkeypatch.setattr(folders, "MOUNTS", mounts)
+    resource = CheckpointCoordinatorResource(
+        base_dir=str(base), store_url="postgresql://host/db", checkpoint_dir="s3://lake/checkpoints"
+    )
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    said = gone_with_container(resource, named("p"), environment=pod)
+    expected = (
+        f"table_dir ({base}/tables/p), savepoint_dir ({base}/savepoints): on a disk of this container, which "
+    )
+    assert said.startswith(expected) if told else said == ""
+    monkeypatch.setattr(folders, "CONTAINER_MARKS", ())
+    assert gone_with_container(resource, named("p"), environment={}) == "", "this is no container"

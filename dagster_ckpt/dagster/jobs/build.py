@@ -26,6 +26,7 @@ def one_op_job(
     op_tags: dict[str, str] | None = None,
     config: dg.PartitionedConfig[Any] | None = None,
     tags: Mapping[str, str] | None = None,
+    executor: dg.ExecutorDefinition = dg.in_process_executor,
 ) -> dg.JobDefinition:
     """Return the job ``name`` whose only op calls ``run(context, config)``; the library's errors become clear failures.
 
@@ -49,7 +50,7 @@ def one_op_job(
         name=name,
         description=description,
         config=config,
-        executor_def=dg.in_process_executor,
+        executor_def=executor,
         # a retried run begins with its only step
         tags={PIPELINE_TAG: pipeline.name, JOB_TAG: op, RETRY_STRATEGY_TAG: "ALL_STEPS", **(tags or {})},
     )

@@ -14,7 +14,7 @@ from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from dagster_ckpt.dagster.jobs.build import clear_errors, job_with
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
-from dagster_ckpt.dagster.jobs.run_config import RunConfig
+from dagster_ckpt.dagster.jobs.run_config import RunConfig, without_restore_options
 from dagster_ckpt.dagster.names import (
     COMPLETE_OP,
     COMPUTE_KIND_TAG,
@@ -34,7 +34,11 @@ _BARRIER = "barrier"
 
 
 def build_epoch_job(
-    pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any], concurrent_runs: str = ""
+    pipeline: CheckpointedPipeline,
+    *,
+    resources: Mapping[str, Any],
+    concurrent_runs: str = "",
+    executor: dg.ExecutorDefinition = dg.in_process_executor,
 ) -> dg.JobDefinition:
     """Return the job that drains what has arrived, stage by stage, and ends with a checkpoint."""
     nodes: list[dg.OpDefinition] = [_restore_op(pipeline, concurrent_runs)]
@@ -59,7 +63,7 @@ def build_epoch_job(
         name=epoch_job_name(pipeline.name),
         description=f"An epoch of `{pipeline.name}`: what has arrived, stage by stage, ending with a checkpoint. "
         f"{pipeline.description}".strip(),
-        executor_def=dg.in_process_executor,
+        executor_def=executor,
         tags={
             PIPELINE_TAG: pipeline.name,
             JOB_TAG: "epoch",
@@ -111,11 +115,19 @@ def _joined(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> P
     """Return the attempt of the run; one that re-executes only some of the ops opens it here, in its turn."""
     if PipelineAttempt.is_open(context, pipeline):  # one that was fenced since must say so, and not wait
         return PipelineAttempt.of(context, pipeline)
+    settings = _settings_of_run(context)
     attempt = Turn.of(context, pipeline, ConcurrentRuns.QUEUE).take(
-        lambda admit: PipelineAttempt.of(context, pipeline, admit=admit)
+        lambda admit: PipelineAttempt.of(context, pipeline, settings=settings, admit=admit)
     )
     assert not isinstance(attempt, Skipped), "who queues is not skipped"
     return attempt
+
+
+def _settings_of_run(context: dg.OpExecutionContext) -> Mapping[str, Any]:
+    """Return how this run's checkpoints are taken, as its first op was told."""
+    ops: Any = context.run.run_config.get("ops") or {}
+    config: Any = (ops.get(RESTORE_OP) or {}).get("config") or {}
+    return without_restore_options(config.get("checkpointing") or {})
 
 
 def _stage_op(pipeline: CheckpointedPipeline, stage: StageDefinition) -> dg.OpDefinition:

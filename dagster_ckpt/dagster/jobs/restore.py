@@ -44,7 +44,7 @@ def build_restore_job(
             "Tables go back to where they stood then, and what came later is read again."
         ),
         config=config,
-        executor_def=dg.in_process_executor,
+        executor_def=epoch_job.executor_def,
         tags={**epoch_job.tags, JOB_TAG: RESTORE_OP},
     )
 
@@ -62,6 +62,6 @@ def build_gated_restore_job(
             "says what restoring it would do and changes nothing; follow the link it gives, and it is done, unless "
             "something has happened since."
         ),
-        executor_def=dg.in_process_executor,
+        executor_def=epoch_job.executor_def,
         tags={**epoch_job.tags, JOB_TAG: GATED},
     )

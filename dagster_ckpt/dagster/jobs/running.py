@@ -21,8 +21,8 @@ def build_running_jobs(
     common: dict[str, Any] = {"resources": resources, "concurrent_runs": options.concurrent_runs}
     if options.launch is None:
         return (
-            build_epoch_job(pipeline, **common),
-            build_streaming_job(pipeline, report=options.report, **common),
+            build_epoch_job(pipeline, executor=options.executor, **common),
+            build_streaming_job(pipeline, report=options.report, executor=options.executor, **common),
         )
     return (
         build_launched_epoch_job(pipeline, options.launch, **common),

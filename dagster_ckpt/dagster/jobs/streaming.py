@@ -103,6 +103,7 @@ def build_streaming_job(
     resources: Mapping[str, Any],
     concurrent_runs: str = "",
     report: str = "changed",
+    executor: dg.ExecutorDefinition = dg.in_process_executor,
 ) -> dg.JobDefinition:
     """Return the job that runs all stages at once until it is stopped, with checkpoints on a timer."""
 
@@ -135,6 +136,7 @@ def build_streaming_job(
         resource_keys={SPARK_KEY, *pipeline.resource_keys},
         op_tags={COMPUTE_KIND_TAG: "spark"},
         tags={CONCURRENCY_TAG: pipeline.name},
+        executor=executor,
     )
 
 

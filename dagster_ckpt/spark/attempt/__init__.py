@@ -4,6 +4,7 @@
 |---|---|
 | ``attempt`` | an attempt: its coordinator, its tables, its working directory |
 | ``pipeline_setup`` | what an attempt is opened with |
+| ``places`` | folders that executors write to too, and the session whose executors see them |
 | ``gateway`` | how the coordinator reaches stages, as far as both kinds of run do the same |
 | ``restore`` | the working directory an attempt starts from |
 | ``mark`` | whose a working directory is, and whether its last attempt ended cleanly |

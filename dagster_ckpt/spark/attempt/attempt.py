@@ -13,7 +13,7 @@ from dagster_ckpt.core.chains import OtherChains
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.restore.facts import RestorePurpose
-from dagster_ckpt.errors import Unavailable
+from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
@@ -155,7 +155,7 @@ class Attempt(Generic[G]):
     def directory(self) -> AttemptDirectory:
         """The attempt's working directory, restored unless another process of this run has done that."""
         recorded = self.coordinator.working_directory
-        directory = AttemptDirectory(Path(recorded)) if recorded else self._restored()
+        directory = _directory_of_run(recorded) if recorded else self._restored()
         self.gateway.attempt = directory
         return directory
 
@@ -170,6 +170,21 @@ class Attempt(Generic[G]):
             options=self._setup.restore,
             session=self._setup.session,
         ).restore()
+
+
+def _directory_of_run(recorded: str) -> AttemptDirectory:
+    """Return the directory that this run has restored. Raises InvalidRequest where this process does not see it.
+
+    Made again, it would be an empty one: every stage would begin at its source's start, and write its rows again.
+    """
+    directory = AttemptDirectory(Path(recorded))
+    if not directory.mark.exists():
+        raise InvalidRequest(
+            f"the working directory {recorded} of this run is not here: another process has restored it, on another "
+            "machine or in another container. Give work_dir a folder that all processes of a run share, or let one "
+            "process execute all steps (PipelineOptions(executor=in_process_executor), the default)"
+        )
+    return directory
 
 
 def _check_start(pipeline: CheckpointedPipeline, reporter: Reporter, decision: RestoreDecision) -> None:

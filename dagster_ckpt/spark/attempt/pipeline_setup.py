@@ -14,6 +14,7 @@ from dagster_ckpt.runtime.attempt_setup import Admit, Listener, admit_anyone
 from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.spark.attempt.chain_plans import Choose, choose_chains
+from dagster_ckpt.spark.attempt.places import proven_session, shared_places
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
@@ -57,3 +58,8 @@ class PipelineSetup:
     admit: Admit = admit_anyone
     concurrent_stages: int = 4
     """Queries of an epoch run that run at once."""
+
+    def __post_init__(self) -> None:
+        """Let nobody have the session before its executors are proven."""
+        places = shared_places(self.pipeline, work_dir=self.work_dir, table_dir=self.table_dir)
+        self.session = proven_session(self.session, places, self.reporter.info)

@@ -20,6 +20,7 @@ from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
+from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.spark.session import session_settings
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class StageQuery:
         frame = self._output(spark)
         writer = (
             frame.writeStream.outputMode(stage.output_mode)
-            .option("checkpointLocation", str(self.directory.query))
+            .option("checkpointLocation", spark_uri(self.directory.query))
             .foreachBatch(self.guard(self._batch_writer(frame)))
         )
         trigger = (

@@ -16,7 +16,8 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.spark.channel.entries import AlreadyAppended, AppendResult
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.schema import arrow_schema, channel_schema_json, parsed_schema
-from dagster_ckpt.spark.files import batch_folder_name, parquet_files
+from dagster_ckpt.spark.cluster.counted import CountedRows
+from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files, spark_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,8 +54,7 @@ class ChannelSink:
             run_only(frame)
             return there
         folder = self._log.data_folder / batch_folder_name(batch_id)
-        write_staged(frame, folder)
-        files = parquet_files(self._log.directory, folder)
+        files = write_staged(frame, folder, self._log.directory)
         result = self._log.append_data(batch_id, files)
         if not files or isinstance(result, AlreadyAppended):
             shutil.rmtree(folder, ignore_errors=True)
@@ -69,16 +69,25 @@ def run_only(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def write_staged(frame: DataFrame, folder: Path, partition_by: Sequence[str] = ()) -> None:
-    """Write a micro-batch's rows below a new folder as plain Parquet."""
+def write_staged(
+    frame: DataFrame, folder: Path, root: Path, partition_by: Sequence[str] = ()
+) -> tuple[DataFile, ...]:
+    """Write a micro-batch's rows below a new folder as plain Parquet; return the files, named relative to ``root``.
+
+    Raises Unavailable where the files that are found do not hold the rows that were written.
+    """
+    counted = CountedRows(frame)
     # foreachBatch hands out a session of the query's own: these settings reach no other query.
     for name, value in _PLAIN_PARQUET.items():
         frame.sparkSession.conf.set(name, value)
-    writer = frame.write.mode("error")
+    writer = counted.frame.write.mode("error")
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     (
         writer.option("mapreduce.fileoutputcommitter.algorithm.version", "2")
         .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        .parquet(str(folder))
+        .parquet(spark_uri(folder))
     )
+    files = parquet_files(root, folder)
+    counted.compare(files, folder)
+    return files

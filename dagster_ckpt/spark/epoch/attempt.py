@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 
+NEXT_PROCESS = 600.0
+"""Seconds in which the process of the next op has to come: a container may have to be scheduled. Nobody waits for a run
+whose end Dagster has seen."""
+
+
 class NotPublished(Unavailable):
     """The run's checkpoint is complete, and tables do not show its rows; the next run tries again."""
 
@@ -172,6 +177,15 @@ class EpochAttempt:
             mark_ended(self.coordinator)
         with suppress(Fenced):
             self.coordinator.close(status, clean=clean)
+
+    def pass_on(self) -> None:
+        """Leave the attempt to the process of the run's next op. One that was fenced has nothing to pass on."""
+        if self._closed:
+            return
+        self._closed = True
+        self._drains.stop()
+        with suppress(CheckpointError):
+            self.coordinator.pass_on(self._setup.clock.now() + NEXT_PROCESS)
 
     def close_after_failure(self) -> None:
         """End an attempt whose run failed or was terminated; its working directory is not continued."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.digests import digest_file
 from dagster_ckpt.spark.channel.sink import write_staged
-from dagster_ckpt.spark.files import batch_folder_name, flush_to_disk, parquet_files
+from dagster_ckpt.spark.files import batch_folder_name, flush_to_disk
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
 from dagster_ckpt.spark.sink.port import AttemptId
 
@@ -35,7 +35,7 @@ def stage_rows(
     """
     folder = staged / batch_folder_name(batch_id)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    write_staged(frame, folder, partition_by)
+    written = write_staged(frame, folder, root, partition_by)
     suffix = folder.name.rsplit("-", 1)[1]
     files = (
         TableFile(
@@ -45,7 +45,7 @@ def stage_rows(
             bytes=file.bytes,
             checksum=digest_file(root / file.name).checksum,
         )
-        for number, file in enumerate(parquet_files(root, folder))
+        for number, file in enumerate(written)
     )
     return PreparedBatch(
         batch_id=batch_id,

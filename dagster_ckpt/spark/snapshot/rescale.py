@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.spark.snapshot.capture import CapturePlan, latest_committed_batch, plan_capture
 from dagster_ckpt.spark.snapshot.state_fingerprint import fingerprint
 
@@ -64,7 +65,7 @@ def rescale_stage(spark: SparkSession, *, stage_dir: Path, partitions: int) -> R
     manager = _manager(spark)
     with _explained(query_dir, plan.subtasks, partitions):
         before = fingerprint(spark, query_dir)
-        manager.repartition(str(query_dir), partitions)
+        manager.repartition(spark_uri(query_dir), partitions)
         now = latest_committed_batch(query_dir)
         after = fingerprint(spark, query_dir)
     if now is None or now <= batch or after != before:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.spark.files import spark_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -42,14 +43,14 @@ def as_json(frame: DataFrame, columns: Sequence[str]) -> Column:
 
 def _stores(spark: SparkSession, query_dir: Path) -> Iterator[tuple[str, DataFrame]]:
     """Yield the stores of all operators: each side of a join, each state variable, the timers."""
-    metadata = spark.read.format("state-metadata").load(str(query_dir))
+    metadata = spark.read.format("state-metadata").load(spark_uri(query_dir))
     columns = ["operatorId", "operatorName", "stateStoreName", "operatorProperties"]
     rows = metadata.select(*columns).distinct().collect()
     for operator in sorted({row["operatorId"] for row in rows}):
         mine = [row for row in rows if row["operatorId"] == operator]
         for options in _options(mine[0]["operatorName"], mine):
             reader = spark.read.format("statestore").option("operatorId", operator).options(**options)
-            yield f"{operator}/{'/'.join(options.values())}", reader.load(str(query_dir))
+            yield f"{operator}/{'/'.join(options.values())}", reader.load(spark_uri(query_dir))
 
 
 def _options(name: str, rows: Sequence[Row]) -> Iterator[dict[str, str]]:

@@ -156,12 +156,13 @@ class StreamingService(PipelineSetup):
         self.unpublished = attempt.tables.unpublished
         for uid in attempt.pipeline.stages:
             attempt.coordinator.report_stage(uid, StageStatus.INITIALIZING)
+        spark = self.session()  # its executors are looked at before anything is restored for them
         self.current = StreamingRun(
             pipeline=attempt.pipeline,
             coordinator=attempt.coordinator,
             gateway=attempt.gateway,
             attempt=attempt.directory,
-            spark=self.session(),
+            spark=spark,
             tables=attempt.tables,
             reporter=self.reporter,
             clock=self.clock,

@@ -1,0 +1,54 @@
+"""Places of a pipeline that executors and the driver both write to, and a session whose executors see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable
+from dagster_ckpt.core.location import local_path
+from dagster_ckpt.spark.cluster.probe import prove_executors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+
+def proven_session(
+    given: Callable[[], SparkSession], places: Mapping[str, Path], say: Callable[[str], None]
+) -> Callable[[], SparkSession]:
+    """Return what gives the session of an attempt, once every executor there is by then has been probed.
+
+    Calling it raises InvalidRequest for an executor that could lose rows, or cannot run stages.
+    """
+
+    def session() -> SparkSession:
+        spark = given()
+        prove_executors(spark, places, say)
+        return spark
+
+    return session
+
+
+def shared_places(pipeline: CheckpointedPipeline, *, work_dir: Path, table_dir: Path) -> dict[str, Path]:
+    """Return the folders that executors write to, by the name people know them by."""
+    places = {"work_dir": work_dir / pipeline.name}
+    for uid, stage in pipeline.stages.items():
+        if stage.table is None:
+            continue
+        target = stage.to or ParquetTable()
+        if isinstance(target, ParquetTable | DeltaTable):
+            name = target.name if isinstance(target, ParquetTable) else target.uri
+            local = local_path(name)
+            if local is None:
+                continue  # staged below work_dir
+            if Path(local).is_absolute():
+                table = Path(local)
+                places[f"the table of sink {uid}"] = table if table.is_dir() else table.parent
+            else:
+                places["table_dir"] = table_dir
+    if pipeline.derived:
+        places["table_dir"] = table_dir
+    return places

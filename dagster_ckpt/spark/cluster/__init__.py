@@ -1,0 +1,10 @@
+"""Executors that are not the driver: what they see and have, how many rows they wrote, this package sent to them.
+
+| file | what it owns |
+|---|---|
+| ``executors`` | which executors there are, and a task on each of them |
+| ``visit`` | what a task finds out where it runs; sent by value |
+| ``probe`` | whether what was found lets a pipeline run, in one sentence |
+| ``package`` | this package as a zip, sent to executors |
+| ``counted`` | rows of a write as its tasks count them, compared with those found |
+"""

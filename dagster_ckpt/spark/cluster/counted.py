@@ -1,0 +1,78 @@
+"""Rows of a write as Spark's tasks count them: what a listing does not show was written all the same.
+
+Executors that write to another disk succeed, and the driver finds an empty folder. Only their own count tells that from
+a batch without rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.errors import Unavailable
+from dagster_ckpt.spark.cluster.executors import is_local
+from dagster_ckpt.spark.files import DataFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PATIENCE = 300.0
+"""Seconds after a write in which Spark's listener bus has to bring its count: it is late on a busy driver."""
+_LOOK_EVERY = 0.002
+
+
+class CountedRows:
+    """The rows of one write: ``frame`` is what is to be written, once."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self.frame = frame
+        self._report: Callable[[], int | None] | None = None
+        if not is_local(frame.sparkSession):
+            self._observe(frame)
+
+    def _observe(self, frame: DataFrame) -> None:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        seen = Observation()
+        self.frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
+
+        def report() -> int | None:
+            # Observation.get would wait for ever where the bus has dropped the event.
+            return int(seen.get["rows"]) if seen._jo.future().isCompleted() else None
+
+        self._report = report
+
+    def compare(self, files: Sequence[DataFile], folder: Path) -> None:
+        """Raise Unavailable unless ``files``, found in ``folder`` after the write, hold the rows its tasks counted.
+
+        Tasks that run in this process are not counted: what they write is here.
+        """
+        if self._report is None:
+            return
+        wrote, found = self._counted(folder), sum(file.rows for file in files)
+        if found < wrote:
+            raise Unavailable(
+                f"the executors wrote {wrote:,} rows to {folder}, and the driver finds {found:,} of them there: to an "
+                "executor that folder is another disk. Nothing was appended. work_dir and table_dir have to be folders "
+                "that every machine mounts under the same path"
+            )
+        if found > wrote:
+            raise Unavailable(
+                f"the executors wrote {wrote:,} rows to {folder}, and the driver finds {found:,} there: a task that "
+                "was repeated has left files of its first try. Nothing was appended, the batch is written again"
+            )
+
+    def _counted(self, folder: Path) -> int:
+        assert self._report is not None
+        given_up = time.monotonic() + PATIENCE
+        while (rows := self._report()) is None:
+            if time.monotonic() > given_up:
+                raise Unavailable(
+                    f"Spark has not said how many rows it wrote to {folder}: its listener bus drops events or stands "
+                    "still. Give it room (spark.scheduler.listenerbus.eventqueue.capacity); the batch is written again"
+                )
+            time.sleep(_LOOK_EVERY)
+        return rows

@@ -1,0 +1,130 @@
+"""A driver in a process of its own: runs what it reads on stdin, a line of JSON each, and answers with a line.
+
+``python -m tests.spark.cluster.driver``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pyspark import SparkContext
+
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    CheckpointedPipeline,
+    SparkSessionResource,
+    checkpointed_pipeline,
+    run_epoch,
+    run_stream,
+    spark_sink,
+    spark_source,
+)
+from dagster_ckpt.sinks import DeltaTable, IcebergTable
+from dagster_ckpt.spark.cluster import probe
+from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart
+from tests.spark.epoch.small_pipeline import shop
+
+CONF = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "OFF",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def copied(feed: Path, kind: str) -> CheckpointedPipeline:
+    """Numbers of files → one table of a kind."""
+    table = {"parquet": None, "delta": DeltaTable("numbers"), "iceberg": IcebergTable()}[kind]
+
+    @spark_source
+    def orders(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema("number INT").json(f"file://{feed}/orders")
+
+    @spark_sink(to=table)
+    def numbers(orders):  # type: ignore[no-untyped-def]
+        return orders
+
+    @checkpointed_pipeline(name=f"copied_{kind}", checkpointing={"operator_chaining": False})
+    def pipeline() -> None:
+        numbers(orders())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def summed(feed: Path) -> CheckpointedPipeline:
+    """Amounts by customer: state and a table, without a channel in between."""
+
+    @spark_source
+    def orders(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema("customer STRING, amount INT").json(f"file://{feed}/orders")
+
+    @spark_sink(key=["customer"])
+    def sums(orders):  # type: ignore[no-untyped-def]
+        return orders.groupBy("customer").sum("amount").toDF("customer", "amount")
+
+    @checkpointed_pipeline(name="summed")
+    def pipeline() -> None:
+        sums(orders())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def chosen(name: str, feed: Path) -> CheckpointedPipeline:
+    if name in ("shop", "summed"):
+        return {"shop": shop, "summed": summed}[name](feed)
+    return copied(feed, name)
+
+
+def run(step: dict[str, Any]) -> dict[str, Any]:
+    pipeline = chosen(step["pipeline"], Path(step["feed"]))
+    lab = {
+        "base_dir": step["lab"],
+        "interval": 1.0,
+        "tolerable_failed_checkpoints": 100,
+        "concurrent_runs": "take_over",
+    }
+    coordinator = CheckpointCoordinatorResource(**{**lab, **step.get("coordinator", {})})
+    spark = SparkSessionResource(
+        master=step["master"], ship_package=step["ship"], conf={**CONF, **step.get("conf", {})}
+    )
+    probed: list[int] = []
+
+    def prove(*given: Any) -> int:
+        probed.append(probe.prove_executors(*given) if step["probe"] else 0)
+        return probed[-1]
+
+    with patch("dagster_ckpt.spark.attempt.places.prove_executors", prove):
+        if step["stream"]:
+            strategy = ExponentialDelay() if step.get("restarts") else NoRestart()
+            end = run_stream(pipeline, coordinator=coordinator, spark=spark, strategy=strategy)
+            said = end.savepoint
+        else:
+            done = run_epoch(pipeline, coordinator=coordinator, spark=spark)
+            said = done.checkpoint.uri if done.checkpoint is not None else ""
+    return {"said": said, "probed": sum(probed)}
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what Spark prints is no answer
+    for line in sys.stdin:
+        try:
+            answer = run(json.loads(line))
+        except BaseException as error:
+            answer = {"failed": type(error).__name__, "said": str(error)}
+        assert SparkContext._active_spark_context is None
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

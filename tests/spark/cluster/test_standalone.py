@@ -1,0 +1,124 @@
+"""Epochs on a standalone cluster: its executors are proven, sent this package, and their rows are counted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_ckpt.version import __version__
+from tests.spark.cluster.conftest import Driver
+from tests.spark.cluster.standalone import StandaloneCluster
+from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals
+
+
+def test_an_epoch_on_executors_without_this_package_goes_on_from_the_one_before(
+    driver: Driver, feed: Feed, tmp_path: Path
+) -> None:
+    lab = tmp_path / "lab"
+    first = driver.run(feed, lab)
+    assert first["said"].endswith("shop/chk-1"), first
+    assert first["probed"] == 2
+    assert read_lines(lab / "tables" / "shop") == feed.expected_lines()
+
+    feed.order(("ann", 3), ("bob", 4))
+    assert driver.run(feed, lab)["said"].endswith("shop/chk-2")
+    assert read_lines(lab / "tables" / "shop") == feed.expected_lines()
+    assert read_totals(lab / "tables" / "shop") == feed.expected_totals()
+
+
+def test_without_the_package_executors_are_refused_before_the_first_query(
+    driver: Driver, feed: Feed, tmp_path: Path
+) -> None:
+    answer = driver.run(feed, tmp_path / "lab", ship=False)
+    assert answer["failed"] == "InvalidRequest"
+    assert "cannot import dagster_ckpt with " in answer["said"]
+    assert "set ship_package on the Spark resource" in answer["said"]
+    assert not list((tmp_path / "lab" / "work").glob("shop/attempt-*/*/query"))
+    assert not list((tmp_path / "lab").rglob(".probe-*"))
+
+
+def test_another_version_on_executors_is_refused_and_what_is_sent_comes_before_it(
+    driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path
+) -> None:
+    old = cluster.site_packages / "dagster_ckpt"
+    old.mkdir()
+    (old / "__init__.py").write_text('__version__ = "0.0.1"\n')
+    try:
+        answer = driver.run(feed, tmp_path / "lab", ship=False)
+        assert f"has dagster_ckpt 0.0.1 and the driver {__version__}" in answer["said"]
+        assert driver.run(feed, tmp_path / "lab")["said"].endswith("shop/chk-1")
+    finally:
+        shutil.rmtree(old)
+    assert read_lines(tmp_path / "lab" / "tables" / "shop") == feed.expected_lines()
+
+
+def test_executors_without_pyarrow_are_refused(
+    driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path
+) -> None:
+    arrow = cluster.site_packages / "pyarrow"
+    behind = arrow.readlink()
+    arrow.unlink()
+    try:
+        answer = driver.run(feed, tmp_path / "lab")
+    finally:
+        arrow.symlink_to(behind)
+    assert answer["failed"] == "InvalidRequest"
+    assert "has no pyarrow that PySpark can use with " in answer["said"]
+
+
+@pytest.mark.parametrize("place", ["work_dir", "table_dir"])
+def test_a_folder_that_is_another_disk_to_executors_is_refused(
+    driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path, place: str
+) -> None:
+    elsewhere = {place: str(cluster.private / tmp_path.name)}
+    answer = driver.run(feed, tmp_path / "lab", coordinator=elsewhere)
+    assert answer["failed"] == "InvalidRequest"
+    assert f"does not see what the driver has written to {place} (" in answer["said"]
+    assert f"give {place} a folder that every machine mounts under the same path" in answer["said"]
+
+
+CHANNELS = {"pipeline": "shop", "place": "work_dir"}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        CHANNELS,
+        {**CHANNELS, "stream": True},
+        *({"pipeline": kind, "place": "table_dir"} for kind in ("parquet", "delta", "iceberg")),
+        {"pipeline": "parquet", "place": "table_dir", "stream": True},
+    ],
+    ids=lambda how: "-".join(map(str, how.values())),
+)
+def test_rows_on_another_disk_fail_the_run_without_a_probe_too(
+    driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    elsewhere = cluster.private / tmp_path.name
+    place, how = how["place"], {name: value for name, value in how.items() if name != "place"}
+    answer = driver.run(feed, tmp_path / "lab", probe=False, coordinator={place: str(elsewhere)}, **how)
+    assert answer["failed"] == ("Declined" if "stream" in how else "Unavailable"), answer
+    assert (
+        "and the driver finds 0 of them there: to an executor that folder is another disk" in answer["said"]
+    )
+    assert not list(elsewhere.rglob("*.parquet"))
+
+
+def test_bare_paths_of_another_default_file_system_are_not_taken_for_ours(
+    driver: Driver, feed: Feed, tmp_path: Path
+) -> None:
+    answer = driver.run(
+        feed,
+        tmp_path / "lab",
+        pipeline="parquet",
+        conf={
+            "spark.hadoop.fs.defaultFS": "hdfs://nowhere.invalid:8020",
+            "spark.sql.warehouse.dir": f"file://{tmp_path}",
+        },
+    )
+    assert answer["said"].endswith("/chk-1"), answer
+    table = pq.read_table(next((tmp_path / "lab" / "tables").rglob("numbers")))
+    assert sorted(table["number"].to_pylist()) == [0, 1]

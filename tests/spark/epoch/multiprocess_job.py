@@ -1,0 +1,68 @@
+"""An epoch job whose steps each have a process of their own; those processes load it again by its name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    CheckpointedPipeline,
+    PipelineOptions,
+    SparkSessionResource,
+    build_pipeline_definitions,
+    checkpointed_pipeline,
+    spark_sink,
+    spark_source,
+)
+from tests.spark.epoch.small_pipeline import ORDERS
+
+FOLDER = "DAGSTER_CKPT_TEST_FOLDER"
+CONF = {
+    "spark.driver.memory": "512m",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "OFF",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def fanned_out(feed: Path) -> CheckpointedPipeline:
+    """orders → lines, totals: two sinks whose processes work at the same time."""
+
+    @spark_source
+    def orders(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema(ORDERS).json(str(feed / "orders"))
+
+    @spark_sink
+    def lines(orders):  # type: ignore[no-untyped-def]
+        return orders.select("number", "customer")
+
+    @spark_sink(key=["customer"])
+    def totals(orders):  # type: ignore[no-untyped-def]
+        return orders.groupBy("customer").sum("amount").toDF("customer", "amount")
+
+    @checkpointed_pipeline(name="fanned_out", checkpointing={"operator_chaining": False})
+    def pipeline() -> None:
+        ordered = orders()
+        lines(ordered)
+        totals(ordered)
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def definitions() -> dg.Definitions:
+    folder = Path(os.environ[FOLDER])
+    return build_pipeline_definitions(
+        fanned_out(folder / "feed"),
+        coordinator=CheckpointCoordinatorResource(
+            base_dir=str(folder / "lab"), table_dir=str(folder / "lab" / "tables"), num_retained=5
+        ),
+        spark=SparkSessionResource(master="local[1,3]", conf=CONF),
+        options=PipelineOptions(executor=dg.multiprocess_executor.configured({"max_concurrent": 2})),
+    )
+
+
+def epoch_job() -> dg.JobDefinition:
+    return definitions().resolve_job_def("fanned_out")

@@ -1,0 +1,85 @@
+"""Dagster's multiprocess executor: every step of an epoch has a process, and a Spark session, of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, PipelineOptions
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.dagster.attempt import PipelineAttempt
+from tests.records import stored_record
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.epoch.multiprocess_job import FOLDER, epoch_job
+from tests.spark.epoch.small_pipeline import Feed, shop
+
+
+@pytest.fixture
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as made:
+        yield made
+
+
+def _record(folder: Path) -> CoordinatorRecord:
+    with closing(CheckpointCoordinatorResource(base_dir=str(folder / "lab")).store()) as store:
+        return stored_record(store, epoch_job().name)
+
+
+def _run(instance: dg.DagsterInstance, **checkpointing: object) -> str:
+    """Return what failed; empty: nothing did."""
+    config = {"ops": {"restore": {"config": {"checkpointing": checkpointing}}}}
+    job = dg.reconstructable(epoch_job)
+    with dg.execute_job(job, instance=instance, run_config=config, raise_on_error=False) as result:
+        failures = [event for event in result.all_events if event.is_step_failure]
+        return " | ".join(str(event.step_failure_data.error) for event in failures)
+
+
+def test_epochs_whose_steps_have_processes_of_their_own_go_on_from_one_another(
+    instance: dg.DagsterInstance, feed: Feed, tmp_path: Path
+) -> None:
+    assert _run(instance) == ""
+    record = _record(tmp_path)
+    assert (record.status, record.epoch, len(record.completed)) == (RunStatus.SUSPENDED, 1, 1)
+
+    shutil.rmtree(tmp_path / "lab" / "work")  # a fresh container
+    feed.order(("ann", 3), ("bob", 4))
+    assert _run(instance, num_retained=1) == ""
+    kept = [one.checkpoint_id for one in _record(tmp_path).completed]
+    assert kept == [2], "settings of the run reach every step"
+    lines = pq.read_table(tmp_path / "lab" / "tables" / "lines")
+    assert sorted(lines["number"].to_pylist()) == [order["number"] for order in feed.orders]
+    totals = pq.read_table(tmp_path / "lab" / "tables" / "totals").to_pylist()
+    assert {row["customer"]: row["amount"] for row in totals} == {"ann": 8, "bob": 11}
+
+
+def test_a_step_that_does_not_see_the_runs_working_directory_makes_none(
+    lab: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = shop(feed.folder)
+    run_stage = PipelineAttempt.run_stage
+
+    def in_another_container(attempt: PipelineAttempt, *given: Any) -> None:
+        shutil.rmtree(lab.folder / "work")
+        attempt._epoch._attempt.__dict__.pop("directory", None)
+        run_stage(attempt, *given)
+
+    monkeypatch.setattr(PipelineAttempt, "run_stage", in_another_container)
+    result = lab.run(pipeline)
+    assert "Give work_dir a folder that all processes of a run share" in failure_text(result)
+    assert not (lab.folder / "work" / "shop").exists()
+
+
+def test_an_executor_that_is_none_is_refused() -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"executor='multiprocess' is no executor: give Dagster's, such as dg\.mul"
+    ):
+        PipelineOptions(executor="multiprocess")  # type: ignore[arg-type]
