@@ -298,3 +298,5 @@ def test_what_cannot_be_a_launch_is_refused() -> None:
         Launch(client=dg.PipesSubprocessClient(), arguments={"extras": {}})
     with pytest.raises(InvalidRequest, match="is no Launch"):
         PipelineOptions(launch=dg.PipesSubprocessClient())  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="run in one program, which no executor divides"):
+        PipelineOptions(launch=Launch(client=dg.PipesSubprocessClient()), executor=dg.multiprocess_executor)
