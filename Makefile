@@ -12,7 +12,7 @@ PROCESSES ?= 2
 BENCH ?= $(filter-out __init__ common streaming_common soak attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo examples dev test lowest lint types format reference wheel ci bench compare soak attack clean
+.PHONY: help setup demo examples dev test lowest lint types format reference docs wheel ci bench compare soak attack clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -61,11 +61,15 @@ reference: ## Write the reference pages that are made from the code
 	@$(RUN) python -m scripts.python_reference
 	@$(RUN) python -m tests.cli.reference_page
 
+docs: ## Build the site of docs/ into build/site, every link of it checked
+	@scripts/bootstrap python
+	@NO_MKDOCS_2_WARNING=1 $(RUN) python -m mkdocs build --strict --quiet $(ARGS)
+
 wheel: ## Build the wheel, list what it installs, import it in a clean interpreter
 	@scripts/bootstrap python
 	@$(RUN) python -m scripts.wheel dist
 
-ci: lint types test wheel ## Everything that must hold before a change is merged
+ci: lint types docs test wheel ## Everything that must hold before a change is merged
 
 bench: ## Run the benchmarks, or one: make bench BENCH=capture
 	@scripts/bootstrap python java postgres
