@@ -16,7 +16,7 @@ from tests.progress import Sampled, output_of, wait_until, work_of
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_TO_WRITE = re.compile(r"[Ww]rite `([\w.]+)`:\s*\Z")
-SERVER = "dagster dev"
+SERVER = "dg dev"
 SERVING = re.compile(r"Serving dagster-webserver on (http://\S+)")
 KILLED = 128 + signal.SIGKILL
 
