@@ -63,7 +63,7 @@ def _ms(seconds: float | None) -> float | None:
 
 def _watermarks(page: CheckpointPage) -> Iterator[Sample]:
     for position in page.positions:
-        if position.watermark_ms is not None:
+        if position.watermark_ms:  # Spark says 0 where no stage of the query has one
             yield Sample(position.watermark_ms, {"stage": position.uid})
 
 
