@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,7 @@ class RemoteOp:
         self._send = send
         self._location = location
         self._number = 0
+        self._sender = uuid.uuid4().hex[:8]
         self._lock = threading.Lock()
 
     @property
@@ -101,7 +103,7 @@ class RemoteOp:
         with self._lock:
             self._number += 1
             try:
-                self._send({KEY: self._number, "what": what, **content})
+                self._send({KEY: self._number, "sender": self._sender, "what": what, **content})
             except Exception as error:
                 log.warning("a message to Dagster could not be sent: %s", error)
 
@@ -117,6 +119,28 @@ def _event(text: str) -> AssetEvent:
 
 
 @dataclass
+class _Numbers:
+    """Numbers of messages that were heard."""
+
+    up_to: int = 0
+    """All up to this one."""
+    beyond: set[int] = field(default_factory=set)
+
+    def is_new(self, number: int) -> bool:
+        if number <= self.up_to or number in self.beyond:
+            return False
+        self.beyond.add(number)
+        while self.up_to + 1 in self.beyond:
+            self.up_to += 1
+            self.beyond.remove(self.up_to)
+        return True
+
+    @property
+    def missing(self) -> int:
+        return max(self.beyond) - self.up_to - len(self.beyond) if self.beyond else 0
+
+
+@dataclass
 class Heard:
     """What the op has heard; writes it to the op's run. Never raises: a bad message must not end the reading."""
 
@@ -129,20 +153,15 @@ class Heard:
     failed: Failure | None = None
     told: set[str] = field(default_factory=set)
     """Partitions of checkpoints that were added."""
-    _numbers: set[int] = field(default_factory=set)
-    _up_to: int = 0
-    """All numbers up to this one were heard."""
+    _senders: dict[str, _Numbers] = field(default_factory=dict)
+    """A program that tries again numbers its messages again."""
 
     def hear(self, payload: Any) -> bool:
         """Hear a custom message; False: it is not one of ours."""
         if not (isinstance(payload, Mapping) and isinstance(payload.get(KEY), int)):
             return False
-        number = payload[KEY]
-        if number > self._up_to and number not in self._numbers:  # some readers read a message twice
-            self._numbers.add(number)
-            while self._up_to + 1 in self._numbers:
-                self._up_to += 1
-                self._numbers.remove(self._up_to)
+        numbers = self._senders.setdefault(str(payload.get("sender", "")), _Numbers())
+        if numbers.is_new(payload[KEY]):  # some readers read a message twice
             try:
                 self._act(dict(payload))
             except Exception as error:
@@ -157,7 +176,7 @@ class Heard:
     @property
     def lost(self) -> int:
         """Messages that are known to be missing."""
-        return 0 if not self._numbers else max(self._numbers) - self._up_to - len(self._numbers)
+        return sum(numbers.missing for numbers in self._senders.values())
 
     def _act(self, message: dict[str, Any]) -> None:
         match message["what"]:

@@ -127,6 +127,13 @@ def test_a_message_that_comes_twice_acts_once_and_those_between_are_known_to_be_
     assert heard.lost == 0
 
 
+def test_a_program_that_tries_again_is_heard_again(op: Noted) -> None:
+    heard = Heard(op=op)
+    for text in ("first try", "second try"):
+        RemoteOp(heard.hear).info(text)
+    assert op.told == [("info", "first try"), ("info", "second try")]
+
+
 @pytest.mark.parametrize(
     "bad",
     [
