@@ -37,7 +37,7 @@ test: ## Run the tests, in two processes with a Spark session each (PROCESSES=0:
 	@scripts/bootstrap python java postgres kafka spark_kafka chromium class_archive
 	@$(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
-LOWEST := tests/core tests/contract/test_coordinator_store.py tests/spark/epoch/test_programs.py tests/spark/snapshot/test_restore.py
+LOWEST := tests/core tests/contract/test_coordinator_store.py tests/spark/epoch/test_programs.py tests/spark/snapshot/test_restore.py tests/metrics tests/dagster/launched/test_messages.py
 lowest: ## Run tests of each layer with the oldest versions that are declared (ARGS: other tests)
 	@scripts/lowest -q $(if $(ARGS),$(ARGS),$(LOWEST))
 

@@ -199,6 +199,7 @@ class Heard:
                 self.ended = Ended(
                     **{name: message[name] for name in ("epoch", "lineage", "skipped", "said")}
                 )
+                self.failed = None  # a try before this one
             case "failed":
                 self.failed = Failure(message=message["message"], is_final=bool(message["is_final"]))
             case other:

@@ -132,6 +132,11 @@ def test_a_program_that_tries_again_is_heard_again(op: Noted) -> None:
     for text in ("first try", "second try"):
         RemoteOp(heard.hear).info(text)
     assert op.told == [("info", "first try"), ("info", "second try")]
+    RemoteOp(heard.hear).failed(OSError("away"))
+    assert heard.failed is not None
+    RemoteOp(heard.hear).ended(Ended(epoch=2, lineage="l"))
+    assert heard.failed is None
+    assert heard.ended == Ended(epoch=2, lineage="l")
 
 
 @pytest.mark.parametrize(
