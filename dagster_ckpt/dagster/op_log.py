@@ -82,6 +82,11 @@ class _NoLock:
 
     def release(self) -> None: ...
 
+    def __enter__(self) -> bool:  # logging's own way from Python 3.13 on
+        return True
+
+    def __exit__(self, *_: object) -> None: ...
+
     def _at_fork_reinit(self) -> None: ...
 
 

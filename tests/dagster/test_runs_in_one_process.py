@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.events import DagsterEvents
+from dagster_ckpt.dagster.op_log import without_locks
 from tests.progress import output_of
 from tests.root import ROOT
 
@@ -59,6 +60,17 @@ def test_writing_an_event_and_starting_another_run_do_not_wait_for_each_other() 
         text=True,
     )
     assert output_of(child, "the run ends") == "True\n"
+
+
+def test_a_handler_without_its_lock_writes_as_every_python_does() -> None:
+    log, told = logging.Logger("of a step"), Told()
+    log.addHandler(told)
+    without_locks(log)
+    with told.lock:  # type: ignore[union-attr]  # from Python 3.13 on
+        pass
+    told.acquire()  # before it
+    told.release()
+    log.info("an event")
 
 
 if __name__ == "__main__":  # a process of its own: locks that are never let go keep it from ending, too
