@@ -14,4 +14,5 @@
 | ``local_keys`` | keys below a local folder |
 | ``local_sync`` | when their content reaches the disk |
 | ``remote_keys`` | keys on object stores and remote folders |
+| ``conditional_put`` | keys created exclusively in S3, with one request |
 """

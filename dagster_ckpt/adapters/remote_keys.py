@@ -17,6 +17,8 @@ from typing import Any
 
 import fsspec
 
+from dagster_ckpt.adapters import conditional_put
+from dagster_ckpt.adapters.conditional_put import ConditionalPut
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, partial_name
 from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import digest_bytes, digest_file
@@ -27,8 +29,17 @@ _FLAT = frozenset(
 )
 """Protocols without folders, whose put shows all bytes or none."""
 
+_READ_WHOLE = 8 * 1024 * 1024
+"""Bytes of a file that is read into memory before it is sent."""
+_ONE_PUT = 64 * 1024 * 1024
+"""Bytes that go to S3 in one request; whether a store honors the condition of an upload in parts is not proved."""
 _FOLDER_TRIES = 5
 _PARALLEL_DELETIONS = 16
+
+
+TRIES, ROUNDS = 4, 2
+"""Of one call to S3: botocore's, with growing pauses, in each of s3fs's, which also reads a broken answer again."""
+_TRIES_OF_AWS = ("AWS_MAX_ATTEMPTS", "AWS_RETRY_MODE")
 
 
 class RemoteKeys:
@@ -43,6 +54,7 @@ class RemoteKeys:
         self._lock = Lock()
         self._pid = 0
         self._fs: Any = None
+        self._exclusive: ConditionalPut | None = None
 
     @property
     def fs(self) -> Any:
@@ -50,30 +62,40 @@ class RemoteKeys:
         with self._lock:
             if self._fs is None or self._pid != os.getpid():
                 self._fs, self._root = self._connect()
+                is_s3 = self._protocol in conditional_put.PROTOCOLS
+                self._exclusive = ConditionalPut(self._fs, self._root) if is_s3 else None
                 self._pid = os.getpid()
             return self._fs
 
     def _connect(self) -> tuple[Any, str]:
+        bounded = with_bounded_tries(self._protocol, self._options)
         try:
             fs, root = fsspec.core.url_to_fs(
-                self._uri, skip_instance_cache=True, use_listings_cache=False, **self._options
+                self._uri, skip_instance_cache=True, use_listings_cache=False, **bounded
             )
         except ImportError as error:
             extra = ' (pip install "dagster-ckpt[s3]")' if self._protocol in ("s3", "s3a") else ""
             raise InvalidRequest(f"{self._protocol}:// needs another package{extra}: {error}") from error
         except ValueError as error:
             raise InvalidRequest(f"{self._uri!r} is not a URI that fsspec knows: {error}") from error
+        if bounded is not self._options:
+            fs.retries = ROUNDS
         return fs, str(root).rstrip("/")
 
     def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
         """Store the content; a missing source raises FileNotFoundError with the source's name."""
+        if isinstance(source, Path) and source.stat().st_size <= _READ_WHOLE:
+            source = source.read_bytes()  # once: what is stored is what the digest is of
         digest = digest_file(source) if isinstance(source, Path) else digest_bytes(source)
-        fs = self.fs
-        if fs.exists(self._path(key)):
+        exclusive = self._exclusive_for(digest.size)
+        if exclusive is None and self.fs.exists(self._path(key)):
             return AlreadyExists(key)
         try:
-            self._put(key, source)
-            size = self._size(key)
+            if exclusive is None:
+                self._put(key, source)
+            elif not exclusive.put(self._path(key), source):
+                return AlreadyExists(key)
+            size = digest.size if exclusive and isinstance(source, bytes) else self._size(key)
         except PermissionError:
             raise
         except Exception as error:
@@ -127,6 +149,13 @@ class RemoteKeys:
                 self._prune(folder)
 
     # --- parts ----------------------------------------------------------------------------------------------
+
+    def _exclusive_for(self, size: int) -> ConditionalPut | None:
+        """Return what creates an object of that size exclusively; None: nothing can, the name is looked up first."""
+        _ = self.fs  # connected
+        if self._exclusive is None or size > _ONE_PUT or not self._exclusive.is_honored():
+            return None
+        return self._exclusive
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -201,6 +230,17 @@ class RemoteKeys:
             except OSError:
                 return
             folder = str(PurePosixPath(folder).parent)
+
+
+def with_bounded_tries(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with few tries for S3, unless they or the environment say how many.
+
+    s3fs tries five times what botocore tries five times: up to fifty requests, to a store that asks for fewer.
+    """
+    said = "config_kwargs" in options or any(name in os.environ for name in _TRIES_OF_AWS)
+    if protocol not in conditional_put.PROTOCOLS or said:
+        return options
+    return {**options, "config_kwargs": {"retries": {"mode": "standard", "total_max_attempts": TRIES}}}
 
 
 def _said(error: BaseException) -> str:

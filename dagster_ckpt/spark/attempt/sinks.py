@@ -30,7 +30,14 @@ from dagster_ckpt.spark.sink.committables import (
     prepared_batches,
     read_committables,
 )
-from dagster_ckpt.spark.sink.phases import SinkPart, bring_back, cut_of_sink, preparing, publish_prepared
+from dagster_ckpt.spark.sink.phases import (
+    SinkPart,
+    bring_back,
+    cut_of_sink,
+    forget_folder,
+    preparing,
+    publish_prepared,
+)
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.sink.published import note_published, why_put_back
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
@@ -306,9 +313,9 @@ class PipelineSinks:
         """
         is_fork = decision.purpose is RestorePurpose.FORK
         for uid, _, sink in self._two_phase():
-            if (
-                not is_fork
-            ):  # a fork's sinks have folders of their own, and no part in what the origin's stand at
+            if is_fork:  # its sinks have folders of their own, and no part in what the origin's stand at
+                forget_folder(attempt.stage(uid).root)
+            else:
                 bring_back(sink, attempt.stage(uid).root, published_since)
         cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self._two_phase()}
         if later is LaterRows.SET_ASIDE and not is_fork:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dagster_ckpt.spark.files import replace_whole
@@ -23,12 +24,8 @@ def staged_by(root: Path, batches: Sequence[PreparedBatch]) -> dict[str, Path]:
 def copied_notes(root: Path, names: Sequence[str]) -> dict[str, Path]:
     """Return copies of the notes that are there, by the note's name."""
     found = {}
-    for name in names:
-        try:
-            content = (root / name).read_bytes()
-        except FileNotFoundError:
-            continue
-        copy = root / COPIES / hashlib.blake2b(content, digest_size=16).hexdigest() / name
+    for name, content in _notes(root, names):
+        copy = _copy_of(root, name, content)
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             replace_whole(copy, content, durably=False)
@@ -36,6 +33,19 @@ def copied_notes(root: Path, names: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def remove_copies(root: Path) -> None:
-    """Remove all copies: no checkpoint is being stored."""
-    shutil.rmtree(root / COPIES, ignore_errors=True)
+def remove_copies(root: Path, names: Sequence[str]) -> None:
+    """Remove copies of what the notes do not say any more; a checkpoint that begins now takes the others."""
+    kept = {_copy_of(root, name, content).parent for name, content in _notes(root, names)}
+    for folder in (root / COPIES).glob("*"):
+        if folder not in kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _notes(root: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    for name in names:
+        with suppress(FileNotFoundError):
+            yield name, (root / name).read_bytes()
+
+
+def _copy_of(root: Path, name: str, content: bytes) -> Path:
+    return root / COPIES / hashlib.blake2b(content, digest_size=16).hexdigest() / name

@@ -87,7 +87,12 @@ def bring_back(sink: Sink, stage_dir: Path, later: Sequence[CheckpointId]) -> No
     restored = StageDirectory(stage_dir).sink_folder
     if restored.is_dir():
         sink.bring_back(restored, later)
-        shutil.rmtree(restored, ignore_errors=True)
+    forget_folder(stage_dir)
+
+
+def forget_folder(stage_dir: Path) -> None:
+    """Remove what a restored checkpoint holds of a sink's folder."""
+    shutil.rmtree(StageDirectory(stage_dir).sink_folder, ignore_errors=True)
 
 
 def publish_prepared(

@@ -219,7 +219,7 @@ class StagedSink(Sink):
             return 0
         cuts = {batch for snapshot in needed for batch in snapshot.prepared}
         named = {Path(file.staged).parent.name for batch in waiting for file in batch.files}
-        remove_copies(self._root)
+        remove_copies(self._root, self.notes)
         forget_before(self._root, min(_heads(needed, position), default=0))
         removed = 0
         for folder in self._staged.glob("*/batch-*"):

@@ -14,7 +14,7 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, ExecutionAttempt, LogPo
 from dagster_ckpt.core.messages import StageAcknowledgement
 from dagster_ckpt.core.model import FileEntry, ObjectRef, SnapshotMetrics, StageSnapshot, TableSnapshot
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
-from dagster_ckpt.errors import CheckpointError, Corrupt, Declined, Fenced, Unavailable
+from dagster_ckpt.errors import CheckpointError, Corrupt, Declined, Fenced, OutcomeUnknown, Unavailable
 from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
 from dagster_ckpt.runtime.location import CheckpointLocation
 from dagster_ckpt.spark.directories import StageDirectory
@@ -261,7 +261,8 @@ class StageSnapshotter:
             self.attempt,
             reason,
             message,
-            transient=isinstance(error, Unavailable),
+            # An upload of which nobody knows whether it arrived is made again, under other names.
+            transient=isinstance(error, (Unavailable, OutcomeUnknown)),
             retries_left=retries_left,
         )
         return SnapshotOutcome(decision=decision, text=message)
