@@ -101,6 +101,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.pipes import run_launched as run_launched
     from dagster_ckpt.programs import run_epoch as run_epoch
     from dagster_ckpt.programs import run_stream as run_stream
+    from dagster_ckpt.spark_project.adoption import adopt_spark_project as adopt_spark_project
     from dagster_ckpt.spark_project.project import pipeline_from_spark_project as pipeline_from_spark_project
 
 _HOMES: dict[str, str] = {
@@ -108,6 +109,7 @@ _HOMES: dict[str, str] = {
     "checkpointed_pipeline": "authoring.pipeline",
     "CheckpointedPipeline": "authoring.pipeline",
     "pipeline_from_spark_project": "spark_project.project",
+    "adopt_spark_project": "spark_project.adoption",
     "spark_source": "authoring.stages",
     "KafkaTopics": "authoring.origins",
     "spark_stage": "authoring.stages",

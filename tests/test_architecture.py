@@ -58,7 +58,8 @@ ROOMS = {
     ),
     "testing": room("core errors ports digests runtime authoring spark testing", "pyarrow pytest"),
     "spark_project": room(
-        "core errors version digests authoring spark spark_project", "pyspark pydantic yaml"
+        "core errors version digests authoring spark operations spark_project",
+        "pyspark pyarrow pydantic yaml",
     ),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
     "page": room("core errors operations page"),

@@ -139,6 +139,8 @@ class StageDefinition:
     """Of a source: true while its newest batch is old data that is caught up with; None: as Spark reports."""
     asset: str = ""
     """Dagster asset that a source reads, or that a sink's table is; empty: none, or ``<pipeline>/<uid>``."""
+    made_of: tuple[StageUid, ...] = ()
+    """Of a sink: those whose tables its rows come from, for Dagster's lineage."""
     previous_uids: tuple[StageUid, ...] = ()
     description: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)

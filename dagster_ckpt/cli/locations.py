@@ -69,6 +69,13 @@ class Locations:
         """Return the storage at a URI, with the options given. Raises InvalidRequest, NotFound as ``open``."""
         return self.open().open_storage(uri) if is_in_store(uri) else self._storage_at(uri, None)
 
+    def tables(self, pipeline: str) -> Path:
+        """Return the folder of a pipeline's tables where nobody says another. Raises InvalidRequest without a base."""
+        base = self._base()
+        if base is None:
+            raise InvalidRequest("say where the tables are to be: --table-dir DIR, or --base DIR")
+        return base / "tables" / pipeline
+
     def _storage_at(self, uri: str, store: SqlCoordinatorStore | None) -> Any:
         if store is not None and is_in_store(uri):
             return store.checkpoint_storage(uri)

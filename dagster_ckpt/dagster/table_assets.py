@@ -173,7 +173,8 @@ def _told(change: TableChanged) -> tuple[str, dict[str, dg.MetadataValue[Any]]]:
 
 def _sources_of(pipeline: CheckpointedPipeline, uid: StageUid) -> list[dg.AssetKey]:
     named = [pipeline.stages[source].asset for source in pipeline.ancestors(uid)]
-    return [dg.AssetKey.from_user_string(key) for key in dict.fromkeys(named) if key]
+    sources = [dg.AssetKey.from_user_string(key) for key in dict.fromkeys(named) if key]
+    return [*sources, *(table_asset_key(pipeline, other) for other in pipeline.stages[uid].made_of)]
 
 
 def _kind(stage: StageDefinition) -> str:

@@ -194,6 +194,7 @@ def register_savepoint(
     size: int,
     *,
     metadata_checksum: str,
+    kind: CheckpointKind = CheckpointKind.SAVEPOINT,
 ) -> None:
     """Add a savepoint whose files are complete to the record and the history. Raises InvalidRequest if it is there."""
 
@@ -204,7 +205,7 @@ def register_savepoint(
                 raise InvalidRequest(
                     f"pipeline {record.pipeline!r} already has {known.known.key} at {known.location.uri}"
                 )
-        entry = _entry(record, metadata, location, size, metadata_checksum)
+        entry = _entry(record, metadata, location, size, metadata_checksum=metadata_checksum, kind=kind)
         return RecordChange(
             answer=None,
             record=record.model_copy(
@@ -213,7 +214,7 @@ def register_savepoint(
                     "next_id": max(record.next_id, entry.checkpoint_id + 1),
                 }
             ),
-            history=(_history(record, metadata, location),),
+            history=(_history(record, metadata, location, kind),),
         )
 
     change_record(deployment.store, PipelineId(metadata.pipeline), change)
@@ -227,13 +228,17 @@ def register_or_remove(
     *,
     metadata_checksum: str,
     written: Sequence[str],
+    kind: CheckpointKind = CheckpointKind.SAVEPOINT,
 ) -> None:
     """Register a savepoint; remove the files ``written`` for it where it certainly was not registered.
 
+    ``kind``: one that ends a run is what ``latest`` means from then on; what comes from elsewhere is a plain one.
     After OutcomeUnknown, and when the process is interrupted, they stay: the record may name them.
     """
     try:
-        register_savepoint(deployment, metadata, location, size, metadata_checksum=metadata_checksum)
+        register_savepoint(
+            deployment, metadata, location, size, metadata_checksum=metadata_checksum, kind=kind
+        )
     except (InvalidRequest, Corrupt, Unavailable):
         with suppress(CheckpointError):
             deployment.open_storage(location.base_uri).delete(written)
@@ -245,9 +250,11 @@ def _entry(
     metadata: CheckpointMetadata,
     location: SnapshotLocation,
     size: int,
+    *,
     metadata_checksum: str,
+    kind: CheckpointKind,
 ) -> CompletedRecord:
-    properties = properties_for(CheckpointKind.SAVEPOINT, CheckpointConfig())
+    properties = properties_for(kind, CheckpointConfig())
     entry = CompletedRecord.of(
         metadata, location, properties, epoch=record.epoch, metadata_checksum=metadata_checksum
     )
@@ -255,11 +262,11 @@ def _entry(
 
 
 def _history(
-    record: CoordinatorRecord, metadata: CheckpointMetadata, location: SnapshotLocation
+    record: CoordinatorRecord, metadata: CheckpointMetadata, location: SnapshotLocation, kind: CheckpointKind
 ) -> HistoryRow:
     numbers = CheckpointStatistics(
         checkpoint_id=metadata.checkpoint_id,
-        kind=CheckpointKind.SAVEPOINT,
+        kind=kind,
         status=CheckpointStatus.COMPLETED,
         trigger=TriggerRecord.of(metadata),
         triggered_at=metadata.triggered_at,

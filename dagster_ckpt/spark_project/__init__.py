@@ -19,4 +19,9 @@
 | ``targets`` | where tables and sinks end |
 | ``build`` | the pipeline of a graph |
 | ``project`` | the public function |
+| ``spark_logs`` | logs of files that Spark keeps |
+| ``source_order`` | numbers of a flow's sources, in Spark's plan and in ours |
+| ``flow_checkpoints`` | checkpoints that Spark has left, compared and rebuilt |
+| ``table_rows`` | tables that Spark has filled, their rows staged for ours |
+| ``adoption`` | what Spark has left as the first savepoint |
 """

@@ -19,7 +19,7 @@ from dagster_ckpt.spark_project.auto_cdc import newest_rows
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph
 from dagster_ckpt.spark_project.rows import RunningProject
-from dagster_ckpt.spark_project.schemas import aligned, schema_of_text
+from dagster_ckpt.spark_project.schemas import schema_of_text, united
 from dagster_ckpt.spark_project.settings import settings_of
 from dagster_ckpt.spark_project.spec import ProjectSpec
 from dagster_ckpt.spark_project.targets import target_of
@@ -81,9 +81,11 @@ class _Builder:
     # --- stages -----------------------------------------------------------------------------------------------
 
     def stages(self) -> list[StageDefinition]:
-        return [*map(self._flow, self.graph.flows), *map(self._sink, self.stored)]
+        return [*map(self._flow, self.graph.flows), *map(self._sink, self.stored)] or _no_rows(self.spec)
 
     def upstream(self) -> dict[StageUid, tuple[StageUid, ...]]:
+        if not self.graph.flows:
+            return {stage.uid: tuple(map(StageUid, stage.inputs)) for stage in _no_rows(self.spec)}
         of_flows = {StageUid(flow.uid): self._inputs(flow.streams) for flow in self.graph.flows}
         of_sinks = {StageUid(one.uid): self._inputs((one.name,)) for one in self.stored}
         return {**of_flows, **of_sinks}
@@ -126,9 +128,15 @@ class _Builder:
             to=self.sinks.get(table.uid)
             or target_of(table, self.spec, earlier[-1] if earlier else table.uid),
             conf={**settings_of(self.spec), **({} if cdc is None else flows[0].conf)},
+            made_of=self._made_of(table),
             previous_uids=tuple(stage_uid(one) for one in earlier),
             description=table.comment or f"{table.kind.capitalize()} {table.name}, {table.where}.",
         )
+
+    def _made_of(self, table: DatasetNode) -> tuple[StageUid, ...]:
+        """Return the tables that its flows read; one of them reading the table itself is no edge."""
+        read = [name for flow in self.graph.flows_of(table.name) for name in flow.streams]
+        return tuple(StageUid(self.dataset(name).uid) for name in dict.fromkeys(read) if name != table.name)
 
     def derived(self, definition: str) -> list[DerivedTable]:
         return [
@@ -144,6 +152,35 @@ class _Builder:
             for one in self.graph.datasets
             if one.kind is Kind.MATERIALIZED_VIEW
         ]
+
+
+NO_ROWS = "no_rows"
+
+
+def _no_rows(spec: ProjectSpec) -> list[StageDefinition]:
+    """Return a stream that never has a row, of a project without streaming tables: checkpoints are of streams."""
+    uid = stage_uid(f"{NO_ROWS}__flow")
+    return [
+        StageDefinition(
+            uid=uid,
+            role=StageRole.SOURCE,
+            fn=partial(_nothing, spec),
+            takes_spark=True,
+            description="Never has a row: the project has no streaming table, and each run is a checkpoint's.",
+        ),
+        StageDefinition(
+            uid=stage_uid(NO_ROWS),
+            role=StageRole.SINK,
+            fn=lambda **inputs: inputs[uid],
+            inputs=(uid,),
+            table=TableTarget(name=NO_ROWS, mode=TableMode.APPEND),
+            description="Has no rows: the project has no streaming table, and each run is a checkpoint's.",
+        ),
+    ]
+
+
+def _nothing(spec: ProjectSpec, *, spark: SparkSession) -> DataFrame:
+    return spark.readStream.schema("nothing INT").json(str(spec.root / ".dagster_ckpt" / "*.no_rows"))
 
 
 # --- what stages do ---------------------------------------------------------------------------------------------
@@ -177,8 +214,4 @@ def _union(graph: ProjectGraph, name: str, inputs: Mapping[str, DataFrame]) -> D
     """Return the rows that all flows bring to a table, in its columns."""
     table = next(one for one in graph.datasets if one.name == name)
     schema = schema_of_text(table.row_schema)
-    frames = [aligned(inputs[flow.uid], schema, whose=f"flow {flow.name!r}") for flow in graph.flows_of(name)]
-    united = frames[0]
-    for frame in frames[1:]:
-        united = united.union(frame)
-    return united
+    return united({flow.name: inputs[flow.uid] for flow in graph.flows_of(name)}, schema)

@@ -32,7 +32,7 @@ class RunningProject:
 
     def flow(self, flow: FlowNode, tables: Mapping[str, DataFrame]) -> DataFrame:
         """Return what a flow brings to its table. Raises InvalidRequest where the project is not as its graph."""
-        known = self._known()
+        known = self.known()
         key = (flow.written_target, flow.name)
         found = self._evaluated(known, key, f"flow {flow.name!r}", tables, streaming=True)
         if flow.cdc is not None:
@@ -59,7 +59,7 @@ class RunningProject:
                 there = [column for column in frame.columns if column in schema.fieldNames()]
                 frame = aligned(frame.select(*map(quoted, there)), schema, whose=f"table {name}")
             tables[name] = frame
-        known = self._known()
+        known = self.known()
         [flow] = known.flows_of(view.name)
         found_view = self._evaluated(
             known, flow.key, f"materialized view {view.name!r}", tables, streaming=False
@@ -68,7 +68,8 @@ class RunningProject:
             found_view.frame, schema_of_text(view.row_schema), whose=f"materialized view {view.name!r}"
         )
 
-    def _known(self) -> Elements:
+    def known(self) -> Elements:
+        """Return what the project defines. Raises InvalidRequest where that is not what its graph says."""
         refuse_stale(self.spec, self.graph)
         refuse_connect(self.spark)
         space = Namespace(catalog=self.graph.catalog, database=self.graph.database)

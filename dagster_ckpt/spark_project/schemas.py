@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["aligned", "quoted", "schema_of_text", "stand_in", "table_schema"]
+__all__ = ["aligned", "quoted", "schema_of_text", "stand_in", "table_schema", "united"]
 
 
 def table_schema(output: OutputElement, flows: Sequence[tuple[str, StructType]]) -> StructType:
@@ -86,11 +86,16 @@ def schema_of_text(text: str) -> StructType:
     return StructType.fromJson(parse_json(text))
 
 
-def stand_in(spark: SparkSession, schema: StructType, *, streaming: bool) -> DataFrame:
-    """Return no rows with these columns, for a function that is called to see what it makes of them."""
+def stand_in(
+    spark: SparkSession, schema: StructType, *, streaming: bool, options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """Return no rows with these columns, for a function that is called to see what it makes of them.
+
+    ``options``: of the stream that is read, to find it in a plan.
+    """
     from pyspark.sql import functions as f
 
-    rows = spark.readStream.format("rate").load() if streaming else spark.range(0)
+    rows = spark.readStream.format("rate").options(**(options or {})).load() if streaming else spark.range(0)
     return rows.select(*(f.lit(None).cast(column.dataType).alias(column.name) for column in schema.fields))
 
 
@@ -112,6 +117,15 @@ def aligned(frame: DataFrame, schema: StructType, *, whose: str) -> DataFrame:
             for name, kind in wanted.items()
         )
     )
+
+
+def united(inputs: Mapping[str, DataFrame], schema: StructType) -> DataFrame:
+    """Return the rows that all flows bring to a table, in its columns; ``inputs`` by the flow that says it."""
+    frames = [aligned(frame, schema, whose=f"flow {name!r}") for name, frame in inputs.items()]
+    rows = frames[0]
+    for frame in frames[1:]:
+        rows = rows.union(frame)
+    return rows
 
 
 def quoted(name: str) -> str:

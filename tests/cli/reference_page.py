@@ -27,7 +27,7 @@ program's own help (`python -m tests.cli.reference_page`), and a test holds the 
 | `--url URL` | `DAGSTER_CKPT_URL` | a running Dagster webserver, for `checkpoint`, `savepoint`, `restore` and `fork` |
 
 With none of them, `DAGSTER_HOME` says it: the resource's default place in Dagster's own storage directory.
-A store that is not there is never made, except by `import` and `adopt`.
+A store that is not there is never made, except by `import`, `adopt` and `adopt-project`.
 
 ## Naming a snapshot
 

@@ -73,6 +73,10 @@ def test_its_tables_are_assets_of_dagster_and_load(project: Callable[[str], Proj
     share, totals = (dg.AssetKey(["fan_in", name]) for name in ("share", "totals"))
     assert graph.get(share).parent_keys == {totals}
     assert graph.get(totals).parent_keys == {dg.AssetKey(["fan_in", "everything"])}
+    regions = {dg.AssetKey(["fan_in", name]) for name in ("orders_eu", "orders_us")}
+    for name in ("everything", "large_only"):
+        assert graph.get(dg.AssetKey(["fan_in", name])).parent_keys == regions
+    assert all(graph.get(key).parent_keys == set() for key in regions)
     with pytest.raises(NotFound, match="has not been computed yet"):
         load_table(pipeline, "share", coordinator=shop.coordinator)
     with dg.instance_for_test(overrides=WITHOUT_CAPTURE) as instance:

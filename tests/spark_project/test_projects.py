@@ -164,3 +164,30 @@ def test_a_change_without_a_key_or_a_sequence_fails_the_epoch(
     with pytest.raises(Exception, match=r"a row of change_feed has no key \(id\) or no sequence"):
         crm.epoch()
     assert crm.all_rows() == changes_tables([change(1, "ann", 1)])
+
+
+def test_a_project_of_materialized_views_alone_is_computed_in_every_run(
+    written: Callable[..., Project],
+) -> None:
+    project = written(
+        """
+@dp.materialized_view
+def numbers():
+    return spark.range(len(list((Path.cwd() / "feed" / "orders").iterdir())))
+""",
+        even__sql="CREATE MATERIALIZED VIEW even AS SELECT id FROM numbers WHERE id % 2 = 0;",
+    )
+    project.feed("orders", {})
+    project.epoch()
+    assert project.rows("even") == as_rows({"id": 0})
+    project.feed("orders", {})
+    project.feed("orders", {})
+    project.epoch()
+    assert project.rows("numbers") == as_rows(*({"id": n} for n in range(3)))
+    assert project.rows("even") == as_rows({"id": 0}, {"id": 2})
+    main = project.root / "transformations" / "main.py"
+    text = '@dp.table\ndef later():\n    return spark.readStream.schema("a INT").json(str(Path.cwd() / "feed" / "orders"))\n'
+    main.write_text(main.read_text() + text)
+    project.epoch()
+    assert len(project.rows("later")) == 3
+    assert len(project.rows("even")) == 2

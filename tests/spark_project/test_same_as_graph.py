@@ -152,7 +152,7 @@ def test_an_auto_cdc_flow_with_other_keys_than_its_table_has_is_refused(
 ) -> None:
     cdc = SimpleNamespace(apply_as_deletes=None, keys=[SimpleNamespace(_jc=None, name="v")], source="orders")
     known = defined(flows={"kept": {"cdc": cdc}})
-    monkeypatch.setattr(RunningProject, "_known", lambda self: known)
+    monkeypatch.setattr(RunningProject, "known", lambda self: known)
     monkeypatch.setattr(RunningProject, "_evaluated", lambda *_, **__: Evaluated(SourceRows(), Reads()))  # type: ignore[arg-type]
     running = RunningProject(SimpleNamespace(path="here"), the_graph(), None)  # type: ignore[arg-type]
     [flow] = the_graph().flows_of(FULL + "kept")

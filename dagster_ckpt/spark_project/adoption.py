@@ -1,0 +1,200 @@
+"""``adopt_spark_project``: what ``spark-pipelines run`` has left becomes the first savepoint. Public name.
+
+Nothing of Spark's is changed: its checkpoints and tables are read. The savepoint in the coordinator's store is the
+only commit; before it, rows wait in the new tables' folders where nobody sees them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.authoring.targets import ParquetTable, SinkTarget
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.label import SnapshotLabel
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.operations.adopt import Adoption, StageToAdopt, adopt_stages, kind_of_beginning
+from dagster_ckpt.operations.deployment import ProgressCallback, silent
+from dagster_ckpt.operations.load_table import Coordinator, open_sink
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.session import session_settings
+from dagster_ckpt.spark.sink.committables import write_committable
+from dagster_ckpt.spark.table.log import create_table
+from dagster_ckpt.spark.table.records import Append
+from dagster_ckpt.spark_project.build import build_pipeline
+from dagster_ckpt.spark_project.elements import Kind
+from dagster_ckpt.spark_project.flow_checkpoints import (
+    FlowCheckpoint,
+    checkpoint_root,
+    find_checkpoint,
+    flows_with_batches,
+    rebuilt_query,
+)
+from dagster_ckpt.spark_project.graph import DatasetNode, ProjectGraph, save_graph
+from dagster_ckpt.spark_project.project import traced
+from dagster_ckpt.spark_project.rows import RunningProject
+from dagster_ckpt.spark_project.settings import settings_of
+from dagster_ckpt.spark_project.source_order import source_orders
+from dagster_ckpt.spark_project.spec import ProjectSpec, load_spec
+from dagster_ckpt.spark_project.table_rows import (
+    ADOPTED_BATCH,
+    TableLeft,
+    find_table,
+    refuse_unadoptable,
+    staged_for,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["adopt_spark_project"]
+
+
+def adopt_spark_project(
+    spec: str | Path,
+    *,
+    coordinator: Coordinator,
+    spark: SparkSession,
+    name: str = "",
+    sinks: Mapping[str, SinkTarget] | None = None,
+    table_dir: str = "",
+    checkpoints: str = "",
+    warehouse: str = "",
+    label: SnapshotLabel = SnapshotLabel(),
+    progress: ProgressCallback = silent,
+) -> Adoption:
+    """Make the checkpoints and tables that ``spark-pipelines run`` has left the first savepoint of the pipeline.
+
+    Flows go on with their state after what Spark has read; tables begin with exactly the rows that Spark's have. The
+    project is to be at rest: its last run under Spark came to its end. What cannot be taken over exactly is refused.
+
+    Args:
+        spec: as of ``pipeline_from_spark_project``, as are ``name``, ``sinks`` and ``table_dir``.
+        coordinator: where the pipeline's checkpoints and tables are to be.
+        spark: a classic session; one that has Spark's catalog finds tables that are not in the default place.
+        checkpoints: the project's storage, where it is a copy of it; default: as the spec file says.
+        warehouse: Spark's warehouse folder; default: ``spark-warehouse`` in the project's folder.
+        label: name, note and labels of the savepoint.
+        progress: told how far the copying is.
+
+    Raises:
+        InvalidRequest: something cannot be adopted, which it names; nothing was changed.
+        NotFound: there is no project, or it has no checkpoints.
+        Declined: a checkpoint is damaged.
+        Corrupt: a file of a table is missing or damaged.
+    """
+    project = load_spec(spec)
+    root = checkpoint_root(checkpoints or project.storage)
+    graph = traced(project, spark)
+    pipeline = build_pipeline(project, graph, name=name, sinks=sinks or {}, table_dir=table_dir)
+    with session_settings(spark, settings_of(project)), tempfile.TemporaryDirectory() as scratch:
+        work = _Work(
+            spec=project,
+            graph=graph,
+            pipeline=pipeline,
+            spark=spark,
+            coordinator=coordinator,
+            root=root,
+            warehouse=warehouse,
+            scratch=Path(scratch),
+        )
+        try:
+            stages = work.stages()
+            save_graph(project, graph)
+            deployment = coordinator.deployment(pipeline)
+            return adopt_stages(
+                deployment,
+                pipeline=pipeline.name,
+                stages=stages,
+                kind=kind_of_beginning(deployment, pipeline.name),
+                now=time.time(),
+                label=label,
+                progress=progress,
+            )
+        except BaseException:
+            for folder in work.staged:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+@dataclass(kw_only=True)
+class _Work:
+    """One adoption while it is prepared; ``staged``: what to remove if it fails."""
+
+    spec: ProjectSpec
+    graph: ProjectGraph
+    pipeline: CheckpointedPipeline
+    spark: SparkSession
+    coordinator: Coordinator
+    root: Path
+    warehouse: str
+    scratch: Path
+    staged: list[Path] = field(default_factory=list)
+
+    def stages(self) -> list[StageToAdopt]:
+        """Return all stages as their working directories would be. Raises InvalidRequest, NotFound, Declined."""
+        stored = [one for one in self.graph.datasets if one.kind is not Kind.MATERIALIZED_VIEW]
+        for table in stored:
+            refuse_unadoptable(table, self._target(table), flows_with_batches(self.root, table.name))
+        flows = [find_checkpoint(self.root, flow) for flow in self.graph.flows]
+        tables = {one.name: found for one in stored if (found := self._found(one, flows)) is not None}
+        queries = self._queries(flows, tables)
+        return [*queries, *(self._sink(one, tables.get(one.name)) for one in stored)]
+
+    def _target(self, table: DatasetNode) -> Any:
+        return self.pipeline.stages[StageUid(table.uid)].to
+
+    def _found(self, table: DatasetNode, flows: list[FlowCheckpoint]) -> TableLeft | None:
+        mine = [flow for flow in flows if flow.flow.target == table.name and flow.batch is not None]
+        if not mine or table.kind is Kind.SINK:
+            return None
+        return find_table(self.spec, self.spark, table, mine, self.warehouse)
+
+    def _queries(self, flows: list[FlowCheckpoint], tables: Mapping[str, TableLeft]) -> list[StageToAdopt]:
+        orders = source_orders(RunningProject(self.spec, self.graph, self.spark), self.graph)
+        files = {
+            one.name: tables[one.name].files if one.name in tables else frozenset()
+            for one in self.graph.datasets
+        }
+        found = []
+        for flow in flows:
+            uid = StageUid(flow.flow.uid)
+            directory = StageDirectory(self.scratch / uid)
+            directory.root.mkdir()
+            rebuilt_query(flow, orders[flow.flow.target, flow.flow.name], files, directory.query)
+            found.append(
+                StageToAdopt(
+                    uid=uid,
+                    root=directory.root,
+                    origin=str(flow.directory),
+                    input_positions=dict.fromkeys(self.pipeline.upstream[uid], 0),
+                )
+            )
+        return found
+
+    def _sink(self, table: DatasetNode, left: TableLeft | None) -> StageToAdopt:
+        uid = StageUid(table.uid)
+        directory = StageDirectory(self.scratch / uid)
+        directory.root.mkdir()
+        snapshot = None
+        if isinstance(self._target(table), ParquetTable):
+            place = open_sink(self.pipeline, uid, self.coordinator).place
+            ours = create_table(place, pipeline=self.pipeline.name, mode=Append())
+            prepared: tuple[int, ...] = ()
+            if left is not None and left.files:
+                write_committable(directory.root, staged_for(left, ours, self.spark, self.staged.append))
+                prepared = (ADOPTED_BATCH,)
+            snapshot = TableSnapshot(uri=place, prepared=prepared)
+        return StageToAdopt(
+            uid=uid,
+            root=directory.root,
+            origin="" if left is None else str(left.folder),
+            input_positions=dict.fromkeys(self.pipeline.upstream[uid], 0),
+            table=snapshot,
+        )

@@ -1,0 +1,45 @@
+"""An adoption of a project in a process of its own, ended at a call: ``python -m tests.spark_project.adopt_child``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from dagster_ckpt import CheckpointCoordinatorResource, adopt_spark_project
+from dagster_ckpt.operations import adopt
+from dagster_ckpt.spark.session import build_session
+from dagster_ckpt.spark_project import table_rows
+from tests.spark_session import BRIEF_JVM
+
+CALLS: dict[str, tuple[Any, str]] = {
+    "rows of a table": (table_rows, "flush_staged"),
+    "files of a stage": (adopt, "upload_stage"),
+    "registration": (adopt, "register_or_remove"),
+}
+
+
+def main(root: Path, call: str, number: int) -> None:
+    owner, name = CALLS[call]
+    original, calls = getattr(owner, name), [0]
+
+    def ends(*arguments: Any, **more: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == number:
+            os._exit(9)
+        return original(*arguments, **more)
+
+    setattr(owner, name, ends)
+    conf = {"spark.ui.enabled": "false", "spark.log.level": "OFF", "spark.driver.memory": "1g"}
+    adopt_spark_project(
+        root,
+        coordinator=CheckpointCoordinatorResource(base_dir=str(root / "lab"), table_dir=str(root / "tables")),
+        spark=build_session("adopt", master="local[2,3]", conf=conf),
+        checkpoints=str(root / "storage"),
+    )
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_JVM)
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,98 @@
+"""``spark-pipelines run``, played in a classic session: the same queries, files and folders, without Spark Connect.
+
+``test_against_spark.py`` runs the real one and holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.spark.session import session_settings
+from dagster_ckpt.spark_project.elements import Kind
+from dagster_ckpt.spark_project.evaluate import evaluate
+from dagster_ckpt.spark_project.graph import FlowNode, ProjectGraph
+from dagster_ckpt.spark_project.project import traced
+from dagster_ckpt.spark_project.rows import RunningProject
+from dagster_ckpt.spark_project.schemas import schema_of_text
+from dagster_ckpt.spark_project.settings import settings_of
+from dagster_ckpt.spark_project.spec import load_spec
+from tests.spark_project.conftest import Project
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SPARKS = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
+}
+"""What a session of Spark's own has, and one of ours has not."""
+
+
+def storage(project: Project) -> Path:
+    return project.root / "storage"
+
+
+def warehouse(project: Project) -> Path:
+    return project.root / "spark-warehouse"
+
+
+def runs_under_spark(project: Project, *, only: Callable[[FlowNode], bool] = lambda flow: True) -> None:
+    """Run every flow of the project once, after those it reads, as Spark does."""
+    spec = load_spec(project.root)
+    spark = project.spark
+    graph = traced(spec, spark)
+    before = {name: spark.conf.get(name) for name in SPARKS}
+    try:
+        for name, value in SPARKS.items():
+            spark.conf.set(name, value)
+        with session_settings(spark, settings_of(spec)):
+            known = RunningProject(spec, graph, spark).known()
+
+            def read(name: str, streaming: bool, done: Mapping[Any, Any]) -> DataFrame:
+                schema = schema_of_text(next(one.row_schema for one in graph.datasets if one.name == name))
+                return spark.readStream.schema(schema).parquet(str(folder_of(project, name)))
+
+            for flow in in_order(graph):
+                if not only(flow):
+                    continue
+                key = (flow.written_target, flow.name)
+                frame = evaluate(spec, spark, known, wanted=[key], read=read)[key].frame
+                _run(project, graph, flow, frame)
+    finally:
+        for name, old in before.items():
+            spark.conf.set(name, old)
+
+
+def folder_of(project: Project, name: str) -> Path:
+    folder = warehouse(project) / name.rpartition(".")[2]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def checkpoint_of(project: Project, flow: FlowNode, version: int = 0) -> Path:
+    return storage(project).joinpath("_checkpoints", *flow.target.split("."), flow.name, str(version))
+
+
+def in_order(graph: ProjectGraph) -> list[FlowNode]:
+    waiting, ordered = list(graph.flows), list[FlowNode]()
+    while waiting:
+        targets = {flow.target for flow in waiting}
+        ready = [flow for flow in waiting if not targets & set(flow.streams)]
+        ordered += ready
+        waiting = [flow for flow in waiting if flow not in ready]
+    return ordered
+
+
+def _run(project: Project, graph: ProjectGraph, flow: FlowNode, frame: DataFrame) -> None:
+    kind = next(one.kind for one in graph.datasets if one.name == flow.target)
+    writer = frame.writeStream.option("checkpointLocation", str(checkpoint_of(project, flow)))
+    writer = writer.trigger(availableNow=True)
+    if kind is Kind.SINK:
+        query = writer.format("noop").start()
+    else:
+        query = writer.format("parquet").start(str(folder_of(project, flow.target)))
+    query.awaitTermination()
