@@ -20,7 +20,7 @@ keys of state, and for nothing else.
 | ``preview`` | what a restore would do, and why it is refused |
 | ``preview_hooks`` | what it would do with the states of hooks |
 | ``preview_tables`` | what it would do to the tables |
-| ``preview_sources`` | how far behind sources would be, and whether they could read on |
+| ``preview_sources`` | how far behind sources would be, whether they could read on, new readers |
 | ``open_sink`` | sinks opened to be read: a pipeline's own, and those that serve its readers |
 | ``load_table`` | a sink's published table, loaded |
 | ``blue_green`` | a fork compared with what readers find, and readers swapped to it |

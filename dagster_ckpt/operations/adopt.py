@@ -258,6 +258,7 @@ class _Taking:
             triggered_at=now,
             completed_at=now,
             stages=tuple(_snapshot(one) for one in taken),
+            edges=tuple((str(up), str(one.stage.uid)) for one in taken for up in one.stage.input_positions),
         )
 
     def complete(self, metadata: CheckpointMetadata) -> str:

@@ -1,7 +1,4 @@
-"""Preview of a restore: stages, replay, tables, sizes; and why it would be refused.
-
-Decided by the same functions as the restore itself. Nothing is changed, no Spark is started.
-"""
+"""Preview of a restore, decided by the same functions as the restore itself; nothing is changed, no Spark started."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from dagster_ckpt.operations.contents import missing_files, operators_of, reader
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.offsets import OffsetStep, step_between
 from dagster_ckpt.operations.preview_hooks import HookPreview, preview_hooks
-from dagster_ckpt.operations.preview_sources import preview_sources
+from dagster_ckpt.operations.preview_sources import late_readers, preview_sources
 from dagster_ckpt.operations.preview_tables import TableFate, TablePreview, preview_table, table_plan
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.runtime.restore_facts import facts_of
@@ -171,6 +168,7 @@ def preview_restore(
     stages = _matched(wanted, found.stored.metadata)
     matches = stages.matches if stages is not None else ()
     refusals += [reason for match in matches if (reason := other_inputs(match))]
+    refusals += late_readers(wanted, stages, code)
     tables = [
         preview
         for match in matches

@@ -1,12 +1,16 @@
-"""Sources in a preview: how far behind their topics they would be, and whether they could read on."""
+"""Inputs in a preview: how far behind their topics sources would be, whether they could read on, and new readers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.restore.matching import MatchedStages
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.attempt.restore import partial_inputs
 from dagster_ckpt.spark.source.lag import LagReader, SourceLag
 from dagster_ckpt.spark.source.pins import refuse_lost
 from dagster_ckpt.spark.source.positions import source_positions
@@ -14,7 +18,7 @@ from dagster_ckpt.spark.source.positions import source_positions
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["SourcePreview", "preview_sources"]
+__all__ = ["SourcePreview", "late_readers", "preview_sources"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +53,17 @@ def preview_sources(metadata: CheckpointMetadata, pipeline: CheckpointedPipeline
         refusals.append(str(error))
     lags = LagReader(pipeline=pipeline).read(metadata)
     return SourcePreview(lags=lags, refusals=tuple(refusals), warnings=tuple(heard.warnings))
+
+
+def late_readers(
+    graph: PipelineGraph, matched: MatchedStages | None, code: CheckpointedPipeline | None
+) -> Iterator[str]:
+    """Yield why new stages would miss rows that were read before."""
+    if matched is None or code is None:
+        return
+    yield from partial_inputs(
+        code.stages,
+        {uid: [edge.upstream for edge in graph.inputs[uid]] for uid in matched.new},
+        begun={match.uid for match in matched.matches if match.snapshot.batch_id is not None},
+        new=matched.new,
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,23 +105,7 @@ def adopt_spark_project(
             warehouse=warehouse,
             scratch=Path(scratch),
         )
-        try:
-            stages = work.stages()
-            save_graph(project, graph)
-            deployment = coordinator.deployment(pipeline)
-            return adopt_stages(
-                deployment,
-                pipeline=pipeline.name,
-                stages=stages,
-                kind=kind_of_beginning(deployment, pipeline.name),
-                now=time.time(),
-                label=label,
-                progress=progress,
-            )
-        except BaseException:
-            for folder in work.staged:
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
+        return work.adopt(label, progress)
 
 
 @dataclass(kw_only=True)
@@ -136,6 +121,32 @@ class _Work:
     warehouse: str
     scratch: Path
     staged: list[Path] = field(default_factory=list)
+
+    def adopt(self, label: SnapshotLabel, progress: ProgressCallback) -> Adoption:
+        """Stage the rows, write the savepoint."""
+        deployment = self.coordinator.deployment(self.pipeline)
+        with self.removed_if_it_fails():
+            stages = self.stages()
+            save_graph(self.spec, self.graph)
+            return adopt_stages(
+                deployment,
+                pipeline=self.pipeline.name,
+                stages=stages,
+                kind=kind_of_beginning(deployment, self.pipeline.name),
+                now=time.time(),
+                label=label,
+                progress=progress,
+            )
+
+    @contextmanager
+    def removed_if_it_fails(self) -> Iterator[None]:
+        """Remove the rows that were staged, which no savepoint names."""
+        try:
+            yield
+        except BaseException:
+            for folder in self.staged:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def stages(self) -> list[StageToAdopt]:
         """Return all stages as their working directories would be. Raises InvalidRequest, NotFound, Declined."""

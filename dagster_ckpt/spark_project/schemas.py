@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["aligned", "quoted", "schema_of_text", "stand_in", "table_schema", "united"]
+__all__ = ["aligned", "columns_of_text", "quoted", "schema_of_text", "stand_in", "table_schema", "united"]
 
 
 def table_schema(output: OutputElement, flows: Sequence[tuple[str, StructType]]) -> StructType:
@@ -84,6 +84,11 @@ def schema_of_text(text: str) -> StructType:
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(parse_json(text))
+
+
+def columns_of_text(text: str) -> dict[str, Any]:
+    """Return the columns of a schema as a file of a table notes it: types with everything in them nullable."""
+    return {column.name: _nullable(column.dataType) for column in schema_of_text(text).fields}
 
 
 def stand_in(

@@ -21,18 +21,21 @@ from dagster_ckpt.spark.table.log import Table
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.flow_checkpoints import AGAIN, FlowCheckpoint
 from dagster_ckpt.spark_project.graph import DatasetNode
-from dagster_ckpt.spark_project.schemas import schema_of_text
+from dagster_ckpt.spark_project.schemas import columns_of_text, schema_of_text
 from dagster_ckpt.spark_project.spark_logs import read_file_log
 from dagster_ckpt.spark_project.spec import ProjectSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["ADOPTED_BATCH", "TableLeft", "find_table", "refuse_unadoptable", "staged_for"]
 
 ADOPTED_BATCH = -1
 """Of the rows a table begins with: before any batch of the sink's own query."""
 _ADOPTED = "adopted"
+_NOTED = b"org.apache.spark.sql.parquet.row.metadata"
+"""Spark's own note of the types in a file."""
 _WAREHOUSE = "spark.sql.warehouse.dir"
 
 
@@ -130,7 +133,7 @@ def staged_for(
     Raises InvalidRequest for columns the project no longer has, Corrupt where rows are missing.
     """
     schema = schema_of_text(left.table.row_schema)
-    wanted = _rows_in(left, {column.name for column in schema.fields})
+    wanted = _rows_in(left, schema)
     session = spark.newSession()  # staging sets how Parquet is written
     frame = session.read.schema(schema).parquet(str(left.folder))
     folder = table.paths.all_staged / _ADOPTED / uuid.uuid4().hex[:12]
@@ -153,20 +156,26 @@ def staged_for(
     return prepared.model_copy(update={"batch_id": ADOPTED_BATCH})
 
 
-def _rows_in(left: TableLeft, columns: set[str]) -> int:
-    """Return how many rows the files of the table's log have."""
+def _rows_in(left: TableLeft, schema: StructType) -> int:
+    """Return how many rows the files of the table's log have. Raises InvalidRequest for columns it would lose."""
+    wanted = {column.name: column.dataType for column in schema.fields}
     rows = 0
     for file in sorted(left.files):
         try:
             footer = pq.ParquetFile(file)
         except (OSError, ValueError) as error:
             raise Corrupt(f"{file} of table {left.table.name!r} cannot be read: {error}") from error
-        gone = sorted(set(footer.schema_arrow.names) - columns)
-        if gone:
+        noted = (footer.schema_arrow.metadata or {}).get(_NOTED)
+        if noted is None:
             raise InvalidRequest(
-                f"table {left.table.name!r} has a column {gone[0]!r}, which the project no longer brings: name "
-                "it in the "
-                "table's schema, so that its values stay"
+                f"{file} of table {left.table.name!r} was not written by Spark: it has no note of its types"
             )
+        for name, kind in columns_of_text(noted.decode()).items():
+            if name not in wanted or kind != wanted[name]:
+                now = f"brings as {wanted[name].simpleString()}" if name in wanted else "no longer brings"
+                raise InvalidRequest(
+                    f"table {left.table.name!r} has a column {name!r} of {kind.simpleString()} in its files, which the "
+                    f"project {now}: name it in the table's schema as it was, so that its values stay"
+                )
         rows += footer.metadata.num_rows
     return rows

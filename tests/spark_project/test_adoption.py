@@ -276,7 +276,7 @@ def test_a_project_that_was_changed_since_is_refused_by_the_flow(shop: Shop) -> 
         (
             'dropDuplicates(["k"])',
             'dropDuplicates(["k"]).select("k")',
-            r"'.*firsts' has a column 'v', which",
+            r"'.*firsts' has a column 'v' of int in its files, which the project no longer",
         ),
     ]:
         transformed(shop, before, after)

@@ -17,7 +17,7 @@ import pytest
 from tests.spark_project.conftest import Project, Rows, rows_of
 from tests.spark_project.played_spark import storage
 from tests.spark_project.test_adoption import SHOP, Make, Shop, row
-from tests.spark_project.test_projects import as_rows, order
+from tests.spark_project.test_projects import as_rows, change, changes_tables, order
 
 NEEDED = ("grpc", "grpc_status", "google.rpc", "zstandard")
 
@@ -46,6 +46,12 @@ HIVE = ("--conf", "spark.sql.catalogImplementation=hive")
 
 def run_under_spark(project: Project, *options: str) -> dict[str, Rows]:
     """Run ``spark-pipelines run`` on the project and return its tables."""
+    done = spark_pipelines(project, *options)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return {folder.name: rows_of(folder) for folder in (project.root / "spark-warehouse").iterdir()}
+
+
+def spark_pipelines(project: Project, *options: str) -> subprocess.CompletedProcess[str]:
     spec = project.root / "spark-pipeline.yml"
     ours = spec.read_text()
     spec.write_text(re.sub("storage: .*", f"storage: {storage(project).as_uri()}", ours))
@@ -53,7 +59,7 @@ def run_under_spark(project: Project, *options: str) -> dict[str, Rows]:
     # PySpark takes a free port for Spark Connect where this is set; "1" would mean a build of Spark's own to Java.
     apart = {"SPARK_TESTING": "side by side"}
     try:
-        done = subprocess.run(
+        return subprocess.run(
             [str(home / "bin" / "spark-pipelines"), "run", *options],
             cwd=project.root,
             env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, **apart},
@@ -63,8 +69,6 @@ def run_under_spark(project: Project, *options: str) -> dict[str, Rows]:
         )
     finally:
         spec.write_text(ours)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    return {folder.name: rows_of(folder) for folder in (project.root / "spark-warehouse").iterdir()}
 
 
 @pytest.mark.parametrize("name", ["linear", "fan_in"])
@@ -110,3 +114,12 @@ def test_what_spark_itself_has_left_is_adopted(written: Make) -> None:
     shop.feed("extra", row("y", 8))
     shop.project.epoch()
     shop.check()
+
+
+def test_spark_runs_auto_cdc_into_tables_that_can_merge_only(project: Callable[[str], Project]) -> None:
+    crm = project("changes")
+    crm.feed("changes", change(1, "ann", 1))
+    crm.epoch()
+    assert crm.all_rows() == changes_tables([change(1, "ann", 1)])
+    done = spark_pipelines(crm)
+    assert "AUTOCDC_TARGET_DOES_NOT_SUPPORT_MERGE" in done.stdout + done.stderr

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dagster_ckpt import InvalidRequest
+from dagster_ckpt import InvalidRequest, RestoreOptions, preview_restore
 from tests.spark_project.conftest import Project
 from tests.spark_project.test_projects import as_rows
 
@@ -67,6 +68,15 @@ def test_what_would_miss_rows_that_are_there_is_refused_until_all_begins_from_no
         with pytest.raises(InvalidRequest, match=said):
             project.epoch(restore=restore)
     assert project.rows("orders") == as_rows(row("a", 1))
+    pipeline = project.pipeline()
+    seen = preview_restore(
+        project.coordinator.deployment(pipeline),
+        RestoreOptions(restore_from="chk-1", allow_non_restored_state=True),
+        pipeline.name,
+        graph=pipeline.graph,
+        code=pipeline,
+    )
+    assert any(re.search(said, why) for why in seen.refusals), seen.refusals
     project.epoch(restore={"restore_from": "none"})
     expected = [row("a", 1), row("b", 2), *([row("m", 7)] if after is FLOW else [])]
     assert project.rows("orders") == project.rows("copies") == as_rows(*expected)

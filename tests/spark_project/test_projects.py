@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import CheckpointCoordinatorResource, run_epoch
+from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, run_epoch
 from tests.spark_project.conftest import Project, Rows, rows_of
 
 
@@ -186,8 +186,11 @@ def numbers():
     assert project.rows("numbers") == as_rows(*({"id": n} for n in range(3)))
     assert project.rows("even") == as_rows({"id": 0}, {"id": 2})
     main = project.root / "transformations" / "main.py"
-    text = '@dp.table\ndef later():\n    return spark.readStream.schema("a INT").json(str(Path.cwd() / "feed" / "orders"))\n'
+    later = 'spark.readStream.schema("a INT").json(str(Path.cwd() / "feed" / "orders"))'
+    text = f"@dp.table\ndef later():\n    return {later}\n"
     main.write_text(main.read_text() + text)
-    project.epoch()
+    with pytest.raises(InvalidRequest, match="holds state of 'no_rows', which the pipeline no longer has"):
+        project.epoch()
+    project.epoch(restore={"restore_from": "latest", "allow_non_restored_state": True})
     assert len(project.rows("later")) == 3
     assert len(project.rows("even")) == 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+    from dagster_ckpt.authoring.stages import StageDefinition
 
 
 def state_of_directory(
@@ -124,10 +125,23 @@ def refuse_partial_inputs(pipeline: CheckpointedPipeline, decision: RestoreDecis
             return
         case _:
             assert_never(decision)
+    why = next(partial_inputs(pipeline.stages, pipeline.upstream, begun=begun, new=new), None)
+    if why is not None:
+        raise InvalidRequest(why)
+
+
+def partial_inputs(
+    stages: Mapping[StageUid, StageDefinition],
+    upstream: Mapping[StageUid, Sequence[StageUid]],
+    *,
+    begun: Collection[StageUid],
+    new: Collection[StageUid],
+) -> Iterator[str]:
+    """Yield why a new stage would miss rows of an input that has begun."""
     for uid in sorted(new):
-        late = [one for one in pipeline.upstream[uid] if one in begun and pipeline.stages[uid].reads_all]
+        late = [one for one in upstream[uid] if one in begun and stages[uid].reads_all]
         if late:
-            raise InvalidRequest(
+            yield (
                 f"{uid!r} is new and reads {late[0]!r}, which goes on after rows that were read before: {uid!r} would "
                 "never get those. Leave it out, or begin from nothing with restore_from: none, which reads it all again"
             )
