@@ -75,6 +75,21 @@ def test_the_claim_takes_the_lease_before_anything_is_restored_or_started(h: Coo
         assert isinstance(post(h.store, h.graph.pipeline, request("a"), clock=h.clock), Posted)
 
 
+def test_a_process_that_passes_the_attempt_on_leaves_it_running_and_alive_for_the_next_one(
+    h: CoordinatorHarness,
+) -> None:
+    with opened(setup_of(h, EPOCH)) as first:
+        first.started("/work/attempt-2")
+        first.pass_on(h.clock.now() + 600.0)
+    left = record(h)
+    assert (left.status, left.lease_until) == (RunStatus.RUNNING, h.clock.now() + 600.0)
+    with opened(replace(setup_of(h, EPOCH), ownership=Ownership.ATTACH)) as second:
+        assert second.epoch == first.epoch
+        assert second.working_directory == "/work/attempt-2"
+        assert record(h).lease_until == h.clock.now() + LEASE, "from now on the next one's"
+        second.close(RunStatus.SUSPENDED, clean=True)
+
+
 def test_an_epoch_run_holds_a_lease_and_takes_no_requests(h: CoordinatorHarness) -> None:
     with opened(setup_of(h, EPOCH)):
         assert record(h).lease_until == h.clock.now() + LEASE

@@ -22,12 +22,13 @@ from dagster_ckpt.core.restore.decision import FromSnapshot, Restore
 from dagster_ckpt.core.restore.facts import Origin, RestoreFacts, RestorePurpose
 from dagster_ckpt.core.restore.from_snapshot import restore_of
 from dagster_ckpt.dagster.names import SPARK_KEY
-from dagster_ckpt.errors import CheckpointError, Corrupt
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.catalog import FoundSnapshot
 from dagster_ckpt.operations.inspect import open_state, state_tables
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.restore import restore_logs
+from dagster_ckpt.spark.cluster.probe import prove_executors
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 
@@ -180,7 +181,15 @@ def try_restore(
     coordinator: CheckpointCoordinatorResource,
     found: FoundSnapshot,
 ) -> tuple[StageTrial, ...]:
-    """Try the restore of a snapshot in a scratch directory, which is removed. Raises CheckpointError: it fails."""
+    """Try the restore of a snapshot in a scratch directory, which is removed. Raises CheckpointError: it fails.
+
+    Unavailable where executors could not try it: that says nothing of the snapshot.
+    """
+    session = getattr(resources, SPARK_KEY).session
+    try:
+        prove_executors(session, {"work_dir": coordinator.resolved_work_dir})
+    except InvalidRequest as error:
+        raise Unavailable(f"the restore was not tried: {error}") from error
     # Beside the working directories: hard links then reach checkpoints on the same file system.
     coordinator.resolved_work_dir.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="dry-run-", dir=coordinator.resolved_work_dir))
@@ -189,7 +198,7 @@ def try_restore(
             found=found,
             pipeline=pipeline,
             config=coordinator.checkpoint_config(pipeline),
-            session=getattr(resources, SPARK_KEY).session,
+            session=session,
             scratch=scratch,
             arguments={uid: StageArguments(resources=resources) for uid in pipeline.stages},
         ).run()

@@ -117,6 +117,10 @@ class SparkAttributes(Attributes):
         default="", description="Folder `dagster-ckpt class-archive` filled: Spark starts in half the time."
     )
 
+    ship_package: bool = Field(
+        default=False,
+        description="Send dagster_ckpt to executors that have none, or another version.",
+    )
     warm_engine: str = Field(
         default="", description="Folder of a JVM that outlives the run, for the next run to use again."
     )
@@ -131,6 +135,7 @@ class SparkAttributes(Attributes):
             master=self.master,
             conf=secrets(self.conf, attribute="spark.conf"),
             class_archive=located(self.class_archive),
+            ship_package=self.ship_package,
             warm_engine=located(self.warm_engine),
             warm_engine_idle=self.warm_engine_idle,
         )

@@ -24,8 +24,14 @@ def is_local(spark: SparkSession) -> bool:
     return bool(_context(spark)._jsc.sc().isLocal())
 
 
+def executor_ids(spark: SparkSession) -> frozenset[str]:
+    """Return the ids of the executors that have registered by now; one call, however many there are."""
+    ids = str(_context(spark)._jsc.sc().getExecutorIds().mkString(","))
+    return frozenset(ids.split(",")) if ids else frozenset()
+
+
 def executors_of(spark: SparkSession) -> tuple[Executor, ...]:
-    """Return the executors that have registered by now."""
+    """Return the executors that have registered by now, as far as Spark's listeners have heard of them."""
     summaries = _context(spark)._jsc.sc().statusStore().executorList(True)
     found = (summaries.apply(index) for index in range(summaries.size()))
     named = (Executor(one.id(), one.hostPort().rpartition(":")[0]) for one in found)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.cluster import visit
-from dagster_ckpt.spark.cluster.executors import Executor, executors_of, is_local, run_on
+from dagster_ckpt.spark.cluster.executors import Executor, executor_ids, executors_of, is_local, run_on
 from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.version import __version__
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 PROBE_FOLDER = ".probe-"
 SAY_AFTER = 10.0
 """Seconds without an executor after which people are told what the run waits for."""
+ROUNDS = 20
+"""Executors that register while others are probed are probed in the next round, as far as listeners hear of them."""
 _DRIVERS_FILE = "driver"
 _OTHER_PYTHON = re.compile(
     r"PYTHON_VERSION_MISMATCH\] Python in worker has different version: (\S+) than that in driver: (\S+?),"
@@ -49,13 +53,19 @@ def prove_executors(
     if is_local(spark):
         return 0
     with _lock:
+        if str(spark.sparkContext.applicationId) not in _proven:
+            _refuse_other_python(spark)
         seen = _seen(spark)
         probed = 0
-        while True:
-            there = executors_of(spark)
-            fresh = [one for one in there if any((one.id, str(path)) not in seen for path in places.values())]
-            if there and not fresh:
-                return probed
+
+        def is_fresh(executor: str) -> bool:
+            return any((executor, str(path)) not in seen for path in places.values())
+
+        for _ in range(ROUNDS):
+            there = executor_ids(spark)
+            if there and not any(map(is_fresh, there)):
+                break
+            fresh = [one for one in executors_of(spark) if is_fresh(one.id)]
             with _told_of_waiting(spark, say, waits=not there), _probe_folders(places) as (folders, token):
                 _refuse_other_java(spark, places, folders)
                 answers = _answers(spark, fresh, folders, token)
@@ -63,6 +73,7 @@ def prove_executors(
                     _refuse(answer, _named(answer, fresh), folders, token)
             seen.update((one.id, str(path)) for one in fresh for path in places.values())
             probed += len(fresh)
+        return probed
 
 
 def _seen(spark: SparkSession) -> set[tuple[str, str]]:
@@ -213,6 +224,37 @@ def _refuse_versions(answer: Mapping[str, Any], who: str) -> None:
             f"{who} has no pyarrow that PySpark can use with {python} ({arrow[2:].partition(chr(10))[0]}): stages read "
             "one another through it. Install it into that Python on every machine, or set PYSPARK_PYTHON to one that "
             "has it"
+        )
+
+
+_IMPORTS = (
+    "import sys, pyarrow; sys.path[:0] = sys.argv[1:]; import dagster_ckpt; print(dagster_ckpt.__version__)"
+)
+
+
+def _refuse_other_python(spark: SparkSession) -> None:
+    """Raise InvalidRequest where the Python that Spark starts on this machine cannot plan what stages read.
+
+    It has one name on the driver and on executors, and here it need not be the Python that runs this process.
+    """
+    from pyspark import SparkFiles
+
+    context = spark.sparkContext
+    sent = [SparkFiles.get(name) for name in context._python_includes or ()]
+    try:
+        said = subprocess.run(
+            [context.pythonExec, "-c", _IMPORTS, *sent], capture_output=True, text=True, check=False
+        )
+        why = "" if said.returncode == 0 else (said.stderr.strip().splitlines() or ["it failed"])[-1]
+        if not why and (version := said.stdout.strip()) != __version__:
+            why = f"dagster_ckpt is {version} there and {__version__} in this process"
+    except OSError as error:
+        why = str(error)
+    if why:
+        raise InvalidRequest(
+            f"Spark starts {context.pythonExec!r} on this machine too, to plan what stages read, and it cannot: {why}. "
+            f"Put the folder of this process's Python ({sys.executable}) first on PATH, or set spark.pyspark.python in "
+            "the Spark resource's conf to a Python that has pyarrow and dagster-ckpt here, and is on every machine"
         )
 
 

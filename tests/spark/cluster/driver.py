@@ -30,6 +30,7 @@ from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart
 from tests.spark.epoch.small_pipeline import shop
 
 CONF = {
+    "spark.pyspark.python": "python3",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -25,7 +25,10 @@ def test_an_epoch_on_executors_without_this_package_goes_on_from_the_one_before(
     assert read_lines(lab / "tables" / "shop") == feed.expected_lines()
 
     feed.order(("ann", 3), ("bob", 4))
-    assert driver.run(feed, lab)["said"].endswith("shop/chk-2")
+    none_at_first = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.minExecutors": "0"}
+    second = driver.run(feed, lab, conf=none_at_first)
+    assert second["said"].endswith("shop/chk-2"), second
+    assert second["probed"] >= 1
     assert read_lines(lab / "tables" / "shop") == feed.expected_lines()
     assert read_totals(lab / "tables" / "shop") == feed.expected_totals()
 
@@ -70,6 +73,14 @@ def test_executors_without_pyarrow_are_refused(
     assert "has no pyarrow that PySpark can use with " in answer["said"]
 
 
+def test_a_python_that_executors_do_not_have_is_told(driver: Driver, feed: Feed, tmp_path: Path) -> None:
+    answer = driver.run(feed, tmp_path / "lab", conf={"spark.pyspark.python": "python9"})
+    assert answer["failed"] == "InvalidRequest"
+    assert answer["said"].startswith(
+        "Spark starts 'python9' on this machine too, to plan what stages read, and it "
+    )
+
+
 @pytest.mark.parametrize("place", ["work_dir", "table_dir"])
 def test_a_folder_that_is_another_disk_to_executors_is_refused(
     driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path, place: str
@@ -89,7 +100,7 @@ CHANNELS = {"pipeline": "shop", "place": "work_dir"}
     [
         CHANNELS,
         {**CHANNELS, "stream": True},
-        *({"pipeline": kind, "place": "table_dir"} for kind in ("parquet", "delta", "iceberg")),
+        *({"pipeline": kind, "place": "table_dir"} for kind in ("delta", "iceberg")),
         {"pipeline": "parquet", "place": "table_dir", "stream": True},
     ],
     ids=lambda how: "-".join(map(str, how.values())),
@@ -105,6 +116,15 @@ def test_rows_on_another_disk_fail_the_run_without_a_probe_too(
         "and the driver finds 0 of them there: to an executor that folder is another disk" in answer["said"]
     )
     assert not list(elsewhere.rglob("*.parquet"))
+
+
+def test_state_on_another_disk_is_in_no_checkpoint_without_a_probe_too(
+    driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path
+) -> None:
+    elsewhere = {"work_dir": str(cluster.private / tmp_path.name)}
+    answer = driver.run(feed, tmp_path / "lab", pipeline="summed", probe=False, coordinator=elsewhere)
+    assert not answer["said"].endswith("/chk-1"), answer
+    assert not list((tmp_path / "lab").glob("tables/**/sums/part-*.parquet"))
 
 
 def test_bare_paths_of_another_default_file_system_are_not_taken_for_ours(
