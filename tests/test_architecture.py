@@ -92,7 +92,7 @@ FLOORS = {
         "pipes programs",
     ),
     "dagster_ckpt.core": (
-        "flink_options ids in_store json_text label periods reasons rescaling safe_paths storage",
+        "flink_options ids in_store json_text label periods reasons rescaling safe_paths storage units",
         "model settings",
         "config graph hook_state messages metadata_text paths request",
         "chains location properties serving",
@@ -128,7 +128,7 @@ FLOORS = {
         "epoch streaming",
     ),
     "dagster_ckpt.dagster": (
-        "launch lines metadata names",
+        "launch launchpad lines metadata names",
         "alarm_facts asset job_names op_log options resources spark_resource table_assets",
         "events folders operator pipeline_resources",
         "attempt published_tables stream_events",

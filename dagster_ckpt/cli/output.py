@@ -6,12 +6,10 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 from rich.console import Console, RenderableType
-from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -19,20 +17,10 @@ from rich.table import Table
 from dagster_ckpt.cli.json_output import plain
 from dagster_ckpt.operations.deployment import Progress, ProgressCallback, silent
 
-__all__ = ["Output", "moment", "size"]
+__all__ = ["Output"]
 
 _PIPE_WIDTH = 10_000
 """Columns where nobody has a terminal: in a table that is piped on no cell may be broken, however long a place is."""
-
-
-def size(count: int) -> str:
-    """Return bytes as people write them."""
-    return decimal(count)
-
-
-def moment(seconds: float | None) -> str:
-    """Return a time as UTC."""
-    return "-" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 class Output:

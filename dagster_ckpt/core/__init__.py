@@ -16,6 +16,7 @@ Words, which every folder below shares:
 | ``properties`` | what may be done to a snapshot of each kind |
 | ``label`` | name, labels and note of a snapshot |
 | ``model`` | persisted records: ``_metadata`` and the rows of a manifest |
+| ``units`` | durations, sizes, ages and moments as people say them |
 | ``json_text`` | JSON text parsed, whatever its shape |
 | ``safe_paths`` | paths and names that persisted files give: below their folder, or refused |
 | ``metadata_text`` | the text of ``_metadata``, written and read with clear errors |

@@ -16,7 +16,7 @@ from dagster_ckpt.core.coordinator.events import (
     StageAcknowledged,
 )
 from dagster_ckpt.core.paths import checkpoint_key
-from dagster_ckpt.page.units import duration, milliseconds, size
+from dagster_ckpt.core.units import duration, milliseconds, size
 
 if TYPE_CHECKING:
     from dagster_ckpt.spark.streaming.progress import StreamProgress

@@ -13,7 +13,7 @@ import dagster as dg
 
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.paths import snapshot_key
-from dagster_ckpt.page.units import ago, duration, milliseconds, size
+from dagster_ckpt.core.units import ago, duration, milliseconds, moment, size
 from dagster_ckpt.spark.source.lag import SourceLag, total_lag
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def completed_metadata(
 
 def named(key: str, name: str, at: float) -> str:
     """Return a snapshot as people speak of it: ``savepoint-000007 · before Tuesday · 2026-11-17 14:03:21 UTC``."""
-    when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return " · ".join([key, *([name] if name else []), when])
+    return " · ".join([key, *([name] if name else []), moment(at)])
 
 
 def _said_about(metadata: CheckpointMetadata) -> Shown:

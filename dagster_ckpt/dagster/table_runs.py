@@ -19,6 +19,7 @@ from dagster_ckpt.dagster.jobs.launched import launch_tables
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import stage_arguments
 from dagster_ckpt.dagster.launch import Launch
+from dagster_ckpt.dagster.launchpad import seldom
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, TABLES_OP, op_name
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys, serving_now
 from dagster_ckpt.dagster.table_assets import (
@@ -35,7 +36,7 @@ from dagster_ckpt.spark.stage_report import TableChanged
 class TablesConfig(RunConfig):
     """Config of the op that materializes tables: a run's, and config of single stages."""
 
-    stages: dict[str, Any] = {}  # noqa: RUF012 - a pydantic field, copied per instance
+    stages: dict[str, Any] = seldom({})
     """Config of single stages by uid, as their ops have it in the epoch job."""
 
 

@@ -91,8 +91,8 @@ def diff_tables(
         found = _as_wholes(*rows, names)
     told = [e for kind in ("missing", "changed", "added") for e in islice(found.of(kind), examples)]
     return TablesDiff(
-        before=before.place,
-        after=after.place,
+        before=_told(before, other=after),
+        after=_told(after, other=before),
         key=tuple(key),
         rows=(one.num_rows, other.num_rows),
         same=found.same,
@@ -103,6 +103,11 @@ def diff_tables(
         columns_missing=tuple(name for name in one.column_names if name not in columns),
         examples=tuple(told),
     )
+
+
+def _told(rows: PublishedRows, *, other: PublishedRows) -> str:
+    """Return where rows are; of one table at two states also which."""
+    return f"{rows.place} at {rows.version}" if rows.place == other.place and rows.version else rows.place
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from dagster_ckpt.spark.sink.port import Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["cut_of", "load_table"]
+__all__ = ["cut_of", "load_table", "table_of"]
 
 
 def load_table(
@@ -59,7 +59,7 @@ def load_table(
                 f"coordinator=..., as_of=...), not {table!r}"
             )
         return _at_place(table).rows()
-    uid = _sink_of(table, sink)
+    uid = table_of(table, sink)
     return _as_of(table, uid, coordinator, as_of) if as_of else _now(table, uid, coordinator)
 
 
@@ -87,7 +87,8 @@ def _as_of(
     return opened.rows(_cut(found, pipeline.name, uid, opened))
 
 
-def _sink_of(pipeline: CheckpointedPipeline, sink: str) -> StageUid:
+def table_of(pipeline: CheckpointedPipeline, sink: str) -> StageUid:
+    """Return the uid of a pipeline's table; empty: the only one. Raises NotFound, naming those there are."""
     sinks = tables_of(pipeline)
     if not sink and len(sinks) == 1:
         return sinks[0]

@@ -34,7 +34,7 @@ from dagster_ckpt.operations.offsets import OffsetStep, step_between
 from dagster_ckpt.operations.preview_hooks import HookPreview, preview_hooks
 from dagster_ckpt.operations.preview_sources import late_readers, preview_sources
 from dagster_ckpt.operations.preview_tables import TableFate, TablePreview, preview_table, table_plan
-from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.restore_facts import facts_of
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
@@ -122,6 +122,7 @@ class RestorePreview:
     hooks: tuple[HookPreview, ...] = ()
     positions: tuple[SourceLag, ...] = ()
     """Where sources would read on in their topics."""
+    completed_at: float = 0.0
 
     @property
     def is_possible(self) -> bool:
@@ -190,14 +191,13 @@ def preview_restore(
         schemas=tuple(_schemas(found.stored, matches, now)),
         hooks=matched_hooks,
         positions=sources.lags,
+        completed_at=found.stored.metadata.completed_at,
     )
 
 
 def _record_or_empty(deployment: Deployment, pipeline: PipelineId) -> CoordinatorRecord:
-    try:
-        return load_record(deployment.store, pipeline)
-    except NotFound:
-        return CoordinatorRecord(pipeline=pipeline)  # a fork that has not run yet
+    known = RecordStore(deployment.store).record(pipeline)  # none of a fork that has not run yet
+    return CoordinatorRecord(pipeline=pipeline) if known is None else known
 
 
 def _graph_of(pipeline: PipelineId, metadata: CheckpointMetadata) -> PipelineGraph:

@@ -9,6 +9,8 @@ from pathlib import Path
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.restore.point import parse_restore_point
+from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.blue_green import who_serves
 from dagster_ckpt.operations.catalog import find_snapshot
@@ -80,6 +82,7 @@ def plan_replay(
     deployment = (named or coordinator).deployment(origin)
     at = moment_of(since)
     if at is None:
+        _refuse_nonsense(since)
         found = find_snapshot(deployment, since, origin.name)
         taken = found.stored.metadata.triggered_at
         return ReplayStart(origin=found.pipeline, key=found.key, uri=found.location.uri, taken_at=taken)
@@ -107,6 +110,16 @@ def set_side_tables_aside(
     return tuple(moved)
 
 
+def _refuse_nonsense(since: str) -> None:
+    try:
+        parse_restore_point(since)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"since={since!r} is no moment and no snapshot: give a day (2026-11-17), a moment "
+            "('2026-11-17 14:00+01:00'; UTC where it does not say), or a snapshot such as savepoint-7"
+        ) from error
+
+
 def _nearest(deployment: Deployment, pipeline: PipelineId, at: float) -> CompletedRecord:
     """Return the newest snapshot that was triggered by then, of the history that the pipeline's state comes from."""
     entries = [e for e in entries_of(load_record(deployment.store, pipeline)) if not e.is_left_behind]
@@ -117,16 +130,12 @@ def _nearest(deployment: Deployment, pipeline: PipelineId, at: float) -> Complet
     there = (
         "it has none at all"
         if oldest is None
-        else f"the oldest is {oldest.known.key} of {_shown(oldest.triggered_at)}"
+        else f"the oldest is {oldest.known.key} of {moment(oldest.triggered_at)}"
     )
     raise NotFound(
-        f"pipeline {pipeline!r} has no checkpoint or savepoint from before {_shown(at)}: {there}. Scheduled savepoints "
+        f"pipeline {pipeline!r} has no checkpoint or savepoint from before {moment(at)}: {there}. Scheduled savepoints "
         "keep days (SavepointSchedule)"
     )
-
-
-def _shown(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _refuse_used(

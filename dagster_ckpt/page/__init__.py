@@ -3,7 +3,6 @@
 | file | what |
 |---|---|
 | ``facts`` | what is shown, read at one moment |
-| ``units`` | durations, sizes and ages as people say them |
 | ``style`` | look of the page, light and dark |
 | ``chart`` | durations of the last checkpoints as bars |
 | ``sections`` | its parts, as HTML |

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
-from dagster_ckpt.page.units import duration, moment
+from dagster_ckpt.core.units import duration, moment
 
 __all__ = ["durations_chart"]
 

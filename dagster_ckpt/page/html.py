@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from html import escape
 
+from dagster_ckpt.core.units import moment
 from dagster_ckpt.page.chart import durations_chart
 from dagster_ckpt.page.facts import CheckpointPage, Links
 from dagster_ckpt.page.sections import audit, cards, history, in_progress, restorable, stages, summary
 from dagster_ckpt.page.style import STYLE
-from dagster_ckpt.page.units import moment
 
 __all__ = ["index_html", "page_html"]
 

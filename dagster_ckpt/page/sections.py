@@ -12,9 +12,9 @@ from dagster_ckpt.core.checkpoint.statistics import (
     StageStatistics,
 )
 from dagster_ckpt.core.model import SnapshotMetrics
+from dagster_ckpt.core.units import ago, count, duration, milliseconds, moment, size
 from dagster_ckpt.operations.catalog import SnapshotSummary
 from dagster_ckpt.page.facts import CheckpointPage, Links, PendingCheckpoint, StagePosition
-from dagster_ckpt.page.units import ago, count, duration, milliseconds, moment, size
 
 __all__ = ["audit", "cards", "history", "in_progress", "restorable", "stages", "summary"]
 

@@ -52,7 +52,11 @@ def names() -> set[str]:
         ),
     )
     repository = defs.get_repository_def()
+    fork = pipeline.fork("orders_green", table_dir="/data/green")
+    beside = build_pipeline_definitions(fork).get_repository_def().get_all_jobs()
+    own = {job.name.removeprefix("orders") for job in repository.get_all_jobs()}
     return {
+        *(job.name for job in beside if job.name.removeprefix("orders_green") not in own),
         *(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")),
         *(sensor.name for sensor in repository.sensor_defs),
         *(schedule.name for schedule in repository.schedule_defs),
@@ -66,7 +70,7 @@ def test_the_page_names_all_there_is(names: set[str]) -> None:
 
 
 def test_the_page_names_nothing_there_is_not(names: set[str]) -> None:
-    settings = {"checkpoint_dir", "checkpoint_coordinator"}
+    settings = {"checkpoint_dir", "checkpoint_coordinator", "orders_green"}
     named = set(re.findall(r"`(orders_[a-z_]+|checkpoint_[a-z]+)`", PAGE)) - settings
     assert named <= names
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from dagster_ckpt import PipelineOptions
 from dagster_ckpt.dagster.checks import restorable, verified
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.operations.dispose import dispose_savepoint, plan_disposal
 from dagster_ckpt.operations.verify import Verified, not_opened, verify_snapshot
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.dagster.conftest import Site
 
 OPTIONS = PipelineOptions(verify_every="0 4 * * *", dry_run_every="0 5 * * 0")
@@ -144,3 +147,62 @@ def test_without_the_options_there_is_no_schedule_and_a_bad_cron_is_refused(site
     assert not plain.definitions.get_repository_def().schedule_defs
     with pytest.raises(InvalidRequest, match="verify_every='daily at 4' is no cron schedule"):
         PipelineOptions(verify_every="daily at 4")
+
+
+def broken_savepoint(site: Site, monkeypatch: pytest.MonkeyPatch) -> CoordinatorHarness:
+    """A savepoint that is read back as broken, and a checkpoint that is well."""
+    attempt = site.attempt(site.start_run())
+    attempt.completed_savepoint(name="nightly", target=f"{site.resource.storage().base_uri}/sp")
+    attempt.completed_checkpoint()
+
+    def verify(source: StoredSnapshot) -> Verified:
+        if source.metadata.kind.is_savepoint:
+            return not_opened("it", "there", NotFound("gone"))
+        return verify_snapshot(source)
+
+    monkeypatch.setattr(verified, "verify_snapshot", verify)
+    return attempt
+
+
+def test_a_savepoint_that_was_found_broken_stays_red_beside_a_checkpoint_that_is_well(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_savepoint(site, monkeypatch)
+    first, second = (checked(site, request) for request in requested(site, "shop_verify_schedule"))
+    assert not first.passed
+    assert second.metadata["checkpoint"].value == "chk-000002"
+    assert not second.passed
+    assert second.description is not None
+    assert second.description.startswith("chk-000002: ")
+    assert "; savepoint-000001 is still broken: savepoint-000001: 0 files, 1 of them" in second.description
+    assert not asked_for(site, "chk-2").passed, "also the third time"
+
+    monkeypatch.undo()
+    assert asked_for(site, "savepoint-1").passed, "it is found well"
+    assert asked_for(site, "latest").passed
+
+
+def test_a_savepoint_that_was_found_broken_is_forgotten_once_it_is_disposed_of(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_savepoint(site, monkeypatch)
+    assert not asked_for(site, "newest savepoint").passed
+    assert not asked_for(site, "latest").passed
+    deployment = site.resource.deployment()
+    dispose_savepoint(deployment, plan_disposal(deployment, "savepoint-1", site.pipeline.name))
+    assert asked_for(site, "latest").passed
+
+
+def test_a_savepoint_whose_metadata_is_damaged_stays_red_under_its_key(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = site.attempt(site.start_run())
+    attempt.completed_savepoint(name="nightly", target=f"{site.resource.storage().base_uri}/sp")
+    attempt.completed_checkpoint()
+    [entry] = site.record.savepoints
+    file = Path(entry.location.uri.removeprefix("file://")) / "_metadata"
+    file.write_bytes(b"not what was written")
+    first = asked_for(site, "newest savepoint")
+    assert not first.passed
+    assert first.metadata["checkpoint"].value == "savepoint-000001"
+    assert not asked_for(site, "latest").passed

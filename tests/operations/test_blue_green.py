@@ -412,3 +412,31 @@ def test_a_table_of_a_database_is_found_by_its_name_there(world: World) -> None:
     done = swap_readers(green, site.known, approved=found.approval)
     assert done.places["totals"].endswith("shop.db#totals_green")
     assert site.read() == [(1, 2)]
+
+
+def test_whoever_reads_while_readers_are_swapped_finds_one_table_or_the_other_and_never_a_mixture(
+    site: Site,
+) -> None:
+    approval = compare_readers(site.green, site.known).approval
+    tables = {tuple(site.own(site.blue)), tuple(site.own(site.green))}
+    over, found, failed = threading.Event(), set(), []
+
+    def read() -> None:
+        try:
+            while not over.is_set():
+                found.add(tuple(site.read()))
+        except Exception as error:
+            failed.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for _ in range(10):
+        swap_readers(site.green, site.known, approved=approval)
+        swap_back(site.green, site.known)
+    over.set()
+    for reader in readers:
+        reader.join()
+    assert not failed
+    assert found <= tables
+    assert tuple(site.read()) == tuple(site.own(site.blue))

@@ -9,13 +9,13 @@ from urllib.request import urlopen
 
 import pytest
 
+from dagster_ckpt.core import units
 from dagster_ckpt.core.checkpoint.record import CountsRecord, PendingRecord, PendingStageRecord, TriggerRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus, properties_for
 from dagster_ckpt.errors import NotFound, Unavailable
-from dagster_ckpt.page import units
 from dagster_ckpt.page.facts import CheckpointPage, Links, page_facts
 from dagster_ckpt.page.html import index_html, page_html
 from dagster_ckpt.page.server import PageServer

@@ -10,9 +10,9 @@ import click
 from dagster_ckpt.cli.context import Work, command, key_values, label_option
 from dagster_ckpt.cli.dagster_partitions import savepoint_added
 from dagster_ckpt.cli.locations import StoreExpectation
-from dagster_ckpt.cli.output import size
 from dagster_ckpt.core.ids import BatchId, StageUid, pipeline_id, stage_uid
 from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
+from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.adopt import adopt_checkpoint
 
 

@@ -7,9 +7,8 @@ import time
 import click
 
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
-from dagster_ckpt.cli.output import moment
+from dagster_ckpt.core.units import ago, moment
 from dagster_ckpt.operations.audit import AuditRow, audit_of
-from dagster_ckpt.page.units import ago
 
 NOTHING = "from nothing"
 """In place of a snapshot, where a run was to begin without state."""

@@ -16,11 +16,11 @@ from dagster_ckpt.cli.completion import pipelines_known
 from dagster_ckpt.cli.context import ExitCode, Work, command, key_values
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
+from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.blue_green import compare_readers, name_of
 from dagster_ckpt.operations.open_sink import Coordinator
 from dagster_ckpt.operations.records import load_record
-from dagster_ckpt.page.units import moment
 
 
 @command("blue-green")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dagster_ckpt.cli.context import Work, command
-from dagster_ckpt.cli.output import size
+from dagster_ckpt.core.units import size
 
 
 @command("class-archive")

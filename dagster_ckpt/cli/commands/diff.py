@@ -9,9 +9,10 @@ import click
 
 from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
-from dagster_ckpt.cli.output import Output, size
+from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.diff import Difference, SnapshotDiff, StageDiff, diff_snapshots
 from dagster_ckpt.operations.diff_state import TableDiff, diff_state

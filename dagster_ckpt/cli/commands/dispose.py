@@ -7,8 +7,8 @@ import click
 from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Work, command, pipeline_option, user
 from dagster_ckpt.cli.dagster_partitions import savepoint_removed
-from dagster_ckpt.cli.output import size
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.audit import Operator
 from dagster_ckpt.operations.dispose import dispose_savepoint, plan_disposal
 

@@ -10,8 +10,8 @@ import click
 from dagster_ckpt.cli.code_location import CodeOptions, code_options
 from dagster_ckpt.cli.context import ExitCode, Work, command
 from dagster_ckpt.cli.horizons import horizons_in
-from dagster_ckpt.cli.output import size
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.doctor import diagnose
 from dagster_ckpt.operations.repair import repair_store
 

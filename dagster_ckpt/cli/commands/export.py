@@ -6,9 +6,9 @@ import click
 
 from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Work, command, label_option, pipeline_option
-from dagster_ckpt.cli.output import size
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.label import LabelChanges
+from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.export import CopyChanges, export_snapshot
 

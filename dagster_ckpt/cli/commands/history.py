@@ -13,8 +13,8 @@ from rich.text import Text
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, MinMaxAvg
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.units import ago, count, duration, size
 from dagster_ckpt.page.facts import CheckpointPage, page_facts
-from dagster_ckpt.page.units import ago, count, duration, size
 
 
 @command("history")

@@ -11,9 +11,10 @@ import click
 from dagster_ckpt.cli.code_location import CodeOptions, code_options
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.cli.horizons import horizons_in
-from dagster_ckpt.cli.output import moment, size
+from dagster_ckpt.core import units
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.units import ago, moment, size
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import (
     PipelineSummary,
@@ -23,8 +24,6 @@ from dagster_ckpt.operations.catalog import (
     list_storage,
     pipeline_summary,
 )
-from dagster_ckpt.page import units
-from dagster_ckpt.page.units import ago
 
 T = TypeVar("T")
 

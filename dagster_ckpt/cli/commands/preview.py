@@ -8,10 +8,11 @@ import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
-from dagster_ckpt.cli.output import Output, size
+from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.positions import show_positions
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview, preview_restore
 from dagster_ckpt.operations.preview_tables import TablePreview

@@ -9,8 +9,8 @@ from dagster_ckpt.cli.completion import pipelines_known
 from dagster_ckpt.cli.context import ExitCode, Work, command, key_values
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.units import moment
 from dagster_ckpt.operations.replay import plan_replay
-from dagster_ckpt.page.units import moment
 
 
 @command("replay")

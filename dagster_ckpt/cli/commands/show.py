@@ -12,13 +12,14 @@ from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_i
 from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Work, command, pipeline_option
 from dagster_ckpt.cli.horizons import horizons_in
-from dagster_ckpt.cli.output import Output, moment, size
+from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.positions import show_positions
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.restore.positions import topic_positions
+from dagster_ckpt.core.units import moment, size
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.inspect import StateTable, state_tables
 from dagster_ckpt.spark.source.lag import LagReader, SourceLag

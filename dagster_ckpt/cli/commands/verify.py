@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import click
 
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
-from dagster_ckpt.cli.output import Output, size
+from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.units import size
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, list_snapshots
 from dagster_ckpt.operations.verify import Verified, not_opened, verify_snapshot

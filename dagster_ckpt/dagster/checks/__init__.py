@@ -4,6 +4,7 @@
 |---|---|
 | ``succeeded`` | the last checkpoint completed; else how many failed in a row, why, at which stage |
 | ``age`` | the newest one is young enough |
+| ``standing`` | snapshots that were found broken stay red beside others that are well |
 | ``verified`` | every file of it is there with the bytes that were written |
 | ``restorable`` | Spark starts every stage from it, in a scratch directory and into a null sink |
 | ``horizon`` | what snapshots go back to is there, and stays for days |

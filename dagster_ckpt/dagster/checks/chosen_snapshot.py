@@ -5,12 +5,15 @@ from __future__ import annotations
 import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.restore.choice import latest_snapshot, snapshot_at
+from dagster_ckpt.core.restore.point import Latest, Nothing, parse_restore_point
 from dagster_ckpt.dagster.asset import checkpoints_asset_key
 from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
-from dagster_ckpt.errors import NotFound
-from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
+from dagster_ckpt.errors import CheckpointError, NotFound
+from dagster_ckpt.operations.catalog import FoundSnapshot, absolute, find_snapshot
 from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.restore_facts import facts_of
 
 NEWEST_SAVEPOINT = "newest savepoint"
 
@@ -39,6 +42,32 @@ def target_of(
         if names_one(wanted):
             raise
         return dg.AssetCheckResult(passed=True, description=str(error))
+
+
+def unreadable(
+    resource: CheckpointCoordinatorResource, pipeline: PipelineId, wanted: str, error: CheckpointError
+) -> dg.AssetCheckResult:
+    """Return the result for a snapshot that cannot be opened, under its key where the record has it."""
+    key = _key_of(resource, pipeline, wanted)
+    metadata = {"checkpoint": key} if key else {}
+    return dg.AssetCheckResult(passed=False, description=str(error), metadata=metadata)
+
+
+def _key_of(resource: CheckpointCoordinatorResource, pipeline: PipelineId, wanted: str) -> str:
+    """Return the key of the snapshot a check was to look at; empty: the record does not have it."""
+    record = RecordStore(resource.store()).record(pipeline)
+    if record is None:
+        return ""
+    text = _newest_savepoint(resource, pipeline) if _word(wanted) == NEWEST_SAVEPOINT else wanted
+    try:
+        point = parse_restore_point(absolute(text, resource.open_storage))
+        facts = facts_of(record)
+        if isinstance(point, Nothing):
+            return ""
+        chosen = latest_snapshot(facts) if isinstance(point, Latest) else snapshot_at(point, facts)
+    except CheckpointError:
+        return ""
+    return "" if chosen is None or chosen.known is None else chosen.known.key
 
 
 def _word(wanted: str) -> str:

@@ -14,12 +14,15 @@ from dagster_ckpt.dagster.checks.chosen_snapshot import (
     report_restorable,
     subsumed_meanwhile,
     target_of,
+    unreadable,
     was_subsumed,
 )
 from dagster_ckpt.dagster.checks.dry_run import StageTrial, resources_for_trial, try_restore
+from dagster_ckpt.dagster.checks.standing import with_standing
 from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys, resources_of
+from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError, Unavailable
 
 
@@ -39,30 +42,39 @@ def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefi
         context: dg.AssetCheckExecutionContext, config: CheckConfig
     ) -> dg.AssetCheckResult:
         resource = coordinator_of(context, pipeline.name)
-        began = time.monotonic()
-        try:
-            found = target_of(resource, pipeline.name, config.checkpoint)
-        except Unavailable:
-            raise
-        except CheckpointError as error:
-            return dg.AssetCheckResult(passed=False, description=str(error))
-        if isinstance(found, dg.AssetCheckResult):
-            return found
-        try:
-            trials = try_restore(resources_of(context, pipeline.name), pipeline, resource, found)
-        except Unavailable:
-            raise
-        except CheckpointError as error:
-            if was_subsumed(resource, pipeline.name, found):
-                return subsumed_meanwhile(found.key)
-            report_restorable(context, found, Restorable.BROKEN, str(error))
-            return dg.AssetCheckResult(
-                passed=False, description=str(error), metadata={"checkpoint": found.key}
-            )
-        report_restorable(context, found, Restorable.VERIFIED, f"{len(trials)} stages started from it")
-        return restorable_result(found.key, trials, seconds=time.monotonic() - began)
+        result = _tried(context, resource, pipeline, config.checkpoint)
+        return with_standing(context, resource, pipeline.name, RESTORABLE_CHECK, result)
 
     return checkpoint_restorable
+
+
+def _tried(
+    context: dg.AssetCheckExecutionContext,
+    resource: CheckpointCoordinatorResource,
+    pipeline: CheckpointedPipeline,
+    wanted: str,
+) -> dg.AssetCheckResult:
+    """Return how the restore of a snapshot went."""
+    began = time.monotonic()
+    try:
+        found = target_of(resource, pipeline.name, wanted)
+    except Unavailable:
+        raise
+    except CheckpointError as error:
+        return unreadable(resource, pipeline.name, wanted, error)
+    if isinstance(found, dg.AssetCheckResult):
+        return found
+    try:
+        trials = try_restore(resources_of(context, pipeline.name), pipeline, resource, found)
+    except Unavailable:
+        raise
+    except CheckpointError as error:
+        if was_subsumed(resource, pipeline.name, found):
+            return subsumed_meanwhile(found.key)
+        report_restorable(context, found, Restorable.BROKEN, str(error))
+        return dg.AssetCheckResult(passed=False, description=str(error), metadata={"checkpoint": found.key})
+    report_restorable(context, found, Restorable.VERIFIED, f"{len(trials)} stages started from it")
+    return restorable_result(found.key, trials, seconds=time.monotonic() - began)
 
 
 def restorable_result(key: str, trials: tuple[StageTrial, ...], *, seconds: float) -> dg.AssetCheckResult:

@@ -13,8 +13,10 @@ from dagster_ckpt.dagster.checks.chosen_snapshot import (
     report_restorable,
     subsumed_meanwhile,
     target_of,
+    unreadable,
     was_subsumed,
 )
+from dagster_ckpt.dagster.checks.standing import with_standing
 from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
@@ -42,7 +44,8 @@ def build_verified_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
         first = _verify(context, resource, pipeline, config.checkpoint)
         # What is latest on a running stream may be subsumed while it is read: then the next one is, once.
         found = first or _verify(context, resource, pipeline, config.checkpoint)
-        return found or subsumed_meanwhile(config.checkpoint)
+        result = found or subsumed_meanwhile(config.checkpoint)
+        return with_standing(context, resource, pipeline, VERIFIED_CHECK, result)
 
     return checkpoint_verified
 
@@ -57,7 +60,7 @@ def _verify(
     try:
         found = target_of(resource, pipeline, wanted)
     except Corrupt as error:
-        return dg.AssetCheckResult(passed=False, description=str(error))
+        return unreadable(resource, pipeline, wanted, error)
     if isinstance(found, dg.AssetCheckResult):
         return found
     verified = verify_snapshot(found.stored)

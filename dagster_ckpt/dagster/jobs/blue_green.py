@@ -12,11 +12,13 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
+from dagster_ckpt.core.units import moment
 from dagster_ckpt.dagster.asset import checkpoints_asset_key, launchpad_link
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.gate import refuse_backfill
 from dagster_ckpt.dagster.jobs.streaming import stage_arguments
+from dagster_ckpt.dagster.launchpad import seldom
 from dagster_ckpt.dagster.names import (
     COMPARE_OP,
     CONCURRENCY_TAG,
@@ -45,7 +47,6 @@ from dagster_ckpt.operations.blue_green import (
     swap_readers,
 )
 from dagster_ckpt.operations.replay import ReplayStart, plan_replay, set_side_tables_aside
-from dagster_ckpt.page.units import moment
 from dagster_ckpt.runtime.audit import Operator
 
 _COUNTS = ("same", "added", "missing", "changed")
@@ -54,9 +55,9 @@ _COUNTS = ("same", "added", "missing", "changed")
 class CompareConfig(dg.Config):
     """Config of the job that compares."""
 
-    only: dict[str, str] = {}  # noqa: RUF012 - a pydantic field, copied per instance
+    only: dict[str, str] = seldom({})
     """Columns and what they hold as text, such as ``day: 2026-11-17``: other rows are left out."""
-    examples: int = 5
+    examples: int = seldom(5)
     """Rows of each kind that are told."""
 
 
@@ -67,9 +68,9 @@ class SwapConfig(dg.Config):
     """``to_fork``, or ``back`` to what served before it."""
     approved: str = ""
     """Approval that a comparison gave; without one, tables are compared now and swapped when they are the same."""
-    allow_stale: bool = False
+    allow_stale: bool = seldom(False)
     """Swap although tables have changed since the comparison."""
-    allow_behind: bool = False
+    allow_behind: bool = seldom(False)
     """Swap although the fork has read less of its topics."""
 
 
@@ -79,11 +80,11 @@ class ReplayConfig(dg.Config):
     since: str
     """A moment (``2026-11-17``, ``2026-11-17 14:00+01:00``; UTC where it does not say), for the nearest snapshot before
     it; or a snapshot: ``savepoint-7``, a path or URI."""
-    only: dict[str, str] = {}  # noqa: RUF012 - a pydantic field, copied per instance
+    only: dict[str, str] = seldom({})
     """Compare only rows whose columns hold this text, such as ``day: 2026-11-17``."""
     again: bool = False
     """Set the side tables of an earlier replay aside first."""
-    stages: dict[str, Any] = {}  # noqa: RUF012 - a pydantic field, copied per instance
+    stages: dict[str, Any] = seldom({})
     """Config of single stages by uid."""
 
 

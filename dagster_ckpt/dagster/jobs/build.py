@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
-from dagster._core.execution.build_resources import wrap_resources_for_execution
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.dagster.launchpad import quiet_resources
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, JOB_TAG, PIPELINE_TAG, RETRY_STRATEGY_TAG, op_name
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFound
 
@@ -63,7 +63,7 @@ def job_with(graph: dg.GraphDefinition, resources: Mapping[str, Any], **settings
     that lacks some. Given ours when it is made, a job would insist on having all of them at once.
     """
     return graph.to_job(**settings)._copy(
-        resource_defs=wrap_resources_for_execution(dict(resources)), _was_explicitly_provided_resources=False
+        resource_defs=quiet_resources(resources), _was_explicitly_provided_resources=False
     )
 
 

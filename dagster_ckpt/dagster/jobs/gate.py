@@ -12,6 +12,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.supervision.approval import approval_of, refuse_outdated
 from dagster_ckpt.core.supervision.owner import Alive
+from dagster_ckpt.core.units import ago, size
 from dagster_ckpt.dagster.asset import checkpoints_asset_key, restore_link
 from dagster_ckpt.dagster.jobs.preview_report import preview_metadata, previewed, sentence_of, tried
 from dagster_ckpt.dagster.lease import owner_of
@@ -29,7 +30,6 @@ from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview
-from dagster_ckpt.page.units import ago, size
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.audit import Operator
 from dagster_ckpt.runtime.record_store import RecordStore

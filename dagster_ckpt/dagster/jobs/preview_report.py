@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.units import ago, duration, moment, size
 from dagster_ckpt.dagster.checks.dry_run import try_restore
 from dagster_ckpt.dagster.metadata import position_metadata
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
@@ -69,10 +71,16 @@ def sentence_of(preview: RestorePreview) -> str:
     """Return a preview in one sentence."""
     if not preview.is_possible:
         return f"restoring {preview.snapshot} would be refused: {preview.refusals[0]}"
+    age = f", completed {ago(max(0.0, time.time() - preview.completed_at))}," if preview.completed_at else ""
     return (
-        f"restoring {preview.snapshot} would bring back {preview.bytes:,} bytes of state in {len(preview.stages)} "
-        f"stages, replay {len(preview.replay)} sources and touch {len(preview.tables)} tables"
+        f"restoring {preview.snapshot}{age} would bring back {size(preview.bytes)} of state in "
+        f"{_counted(len(preview.stages), 'stage')}, read {_counted(len(preview.replay), 'source')} again and touch "
+        f"{_counted(len(preview.tables), 'table')}"
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
@@ -82,7 +90,7 @@ def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
             "stage": s.uid,
             "gets": s.fate.value,
             "batch": _shown(s.batch_id),
-            "bytes": s.bytes,
+            "size": size(s.bytes),
             "files": s.files,
         }
         for s in preview.stages
@@ -91,6 +99,8 @@ def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
         {
             "stage": r.stage,
             "source": r.step.source,
+            "from": r.step.end or "-",
+            "back_to": r.step.start or "-",
             "units": _shown(r.step.units),
             "batches": _shown(r.batches),
         }
@@ -109,9 +119,10 @@ def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
     ]
     metadata: dict[str, Any] = {
         "possible": dg.MetadataValue.bool(preview.is_possible),
-        "state_bytes": dg.MetadataValue.int(preview.bytes),
+        "state": dg.MetadataValue.text(size(preview.bytes)),
         "compared_with": dg.MetadataValue.text(preview.compared_with),
     }
+    metadata |= _age(preview)
     schemas = [
         {"stage": m.stage, "what": m.what, "saved": m.saved, "now": m.current} for m in preview.schemas
     ]
@@ -133,5 +144,16 @@ def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
     return metadata
 
 
+def _age(preview: RestorePreview) -> dict[str, Any]:
+    """Return when the snapshot was completed, and how far back that is."""
+    if not preview.completed_at:
+        return {}
+    since = max(0.0, time.time() - preview.completed_at)
+    return {
+        "completed": dg.MetadataValue.text(f"{moment(preview.completed_at)}, {ago(since)}"),
+        "goes_back": dg.MetadataValue.text(duration(since)),
+    }
+
+
 def _shown(value: int | None) -> str:
-    return "-" if value is None else str(value)
+    return "-" if value is None else f"{value:,}"

@@ -10,6 +10,7 @@ import dagster as dg
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.settings import our_name
+from dagster_ckpt.dagster.launchpad import seldom
 from dagster_ckpt.dagster.names import RESTORE_OP
 from dagster_ckpt.errors import InvalidRequest
 
@@ -19,15 +20,15 @@ class RestoreConfig(dg.Config):
 
     restore_from: str = "latest"
     """``latest``, ``none``, a key such as ``chk-31`` or ``savepoint-7``, or the path or URI of one."""
-    claim_mode: str = "no_claim"
+    claim_mode: str = seldom("no_claim")
     """``no_claim``, ``claim`` or ``legacy``: who owns the snapshot afterwards."""
-    allow_non_restored_state: bool = False
+    allow_non_restored_state: bool = seldom(False)
     """Go on although the snapshot holds state of a stage the pipeline no longer has."""
-    roll_back_tables: bool = True
+    roll_back_tables: bool = seldom(True)
     """Set aside rows that tables received after the restore point."""
-    fork: bool = False
+    fork: bool = seldom(False)
     """The snapshot is another pipeline's: begin with new query ids and tables of our own."""
-    adopt_history: bool = False
+    adopt_history: bool = seldom(False)
     """Go on although the coordinator store is behind what storage, working directory or sinks have seen, or these are
     another history's."""
     without_channel_state_of: int | None = None
@@ -49,11 +50,11 @@ class RestoreConfig(dg.Config):
 class RunConfig(RestoreConfig):
     """Config of a run: what it starts from, and settings for this run only."""
 
-    approved: str = ""
+    approved: str = seldom("")
     """Approval that a gated restore's preview gave: refused when something has happened since."""
-    concurrent_runs: str = ""
+    concurrent_runs: str = seldom("")
     """``queue``, ``skip`` or ``take_over``, where another run of the pipeline is alive; empty: as the pipeline says."""
-    checkpointing: dict[str, Any] = {}  # noqa: RUF012 - a pydantic field, copied per instance
+    checkpointing: dict[str, Any] = seldom({})
     """Settings that override the pipeline's and the resource's, under our names or Flink's."""
 
     def options(self) -> RestoreOptions:

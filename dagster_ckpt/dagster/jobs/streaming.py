@@ -17,6 +17,7 @@ from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
+from dagster_ckpt.dagster.launchpad import seldom
 from dagster_ckpt.dagster.lines import on_stderr
 from dagster_ckpt.dagster.names import (
     COMPUTE_KIND_TAG,
@@ -56,21 +57,21 @@ class StreamConfig(RunConfig):
 
     restart_strategy: str = "exponential_delay"
     """``exponential_delay``, ``fixed_delay``, ``failure_rate`` or ``none``: what follows when a stage dies."""
-    restart_delay: float = 1.0
+    restart_delay: float = seldom(1.0)
     """Seconds before a restart (exponential_delay: before the first one)."""
-    restart_max_delay: float = 60.0
+    restart_max_delay: float = seldom(60.0)
     """exponential_delay: longest delay, in seconds."""
-    restart_attempts: int = 10
+    restart_attempts: int = seldom(10)
     """fixed_delay: restarts in all; exponential_delay: without an hour of quiet; failure_rate: failures survived."""
-    restart_interval: float = 600.0
+    restart_interval: float = seldom(600.0)
     """failure_rate: seconds within which failures are counted."""
     trigger_interval: float = 0.0
     """Least seconds between two batches of a stage; 0: as fast as there is data."""
-    report: str = ""
+    report: str = seldom("")
     """Checkpoints that become events: ``changed``, ``every: 10`` or ``all``; empty: as the pipeline says."""
-    progress_interval: float = REPORT_PAUSE
+    progress_interval: float = seldom(REPORT_PAUSE)
     """Seconds between observations that show how the stages are going (0: none), and between other reports."""
-    stages: dict[str, Any] = {}  # noqa: RUF012 - a pydantic field, copied per instance
+    stages: dict[str, Any] = seldom({})
     """Config of single stages by uid, as their ops have it in the epoch job."""
 
     def strategy(self) -> RestartStrategy:

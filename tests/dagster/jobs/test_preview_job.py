@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -45,16 +46,26 @@ def rows(value: Any) -> list[dict[str, Any]]:
 
 def test_a_preview_tells_what_comes_back_what_is_read_again_and_what_moves() -> None:
     assert sentence_of(POSSIBLE) == (
-        "restoring checkpoint 31 of shop would bring back 100 bytes of state in 2 stages, replay 1 sources and "
-        "touch 1 tables"
+        "restoring checkpoint 31 of shop would bring back 100 B of state in 2 stages, read 1 source again and "
+        "touch 1 table"
     )
+    aged = replace(POSSIBLE, completed_at=time.time() - 125)
+    assert sentence_of(aged).startswith(
+        "restoring checkpoint 31 of shop, completed 2 min ago, would bring back 100 B "
+    )
+    said = preview_metadata(aged)
+    assert str(said["completed"].value).endswith(" UTC, 2 min ago")
+    assert said["goes_back"].value == "2 min 5 s"
+    assert said["state"].value == "100 B"
     shown = preview_metadata(POSSIBLE)
     assert shown["possible"].value is True
     assert rows(shown["stages"]) == [
-        {"stage": "orders", "gets": "restored", "batch": "7", "bytes": 100, "files": 3},
-        {"stage": "totals", "gets": "new", "batch": "-", "bytes": 0, "files": 0},
+        {"stage": "orders", "gets": "restored", "batch": "7", "size": "100 B", "files": 3},
+        {"stage": "totals", "gets": "new", "batch": "-", "size": "0 B", "files": 0},
     ]
-    assert rows(shown["replay"]) == [{"stage": "orders", "source": "0", "units": "6", "batches": "2"}]
+    assert rows(shown["replay"]) == [
+        {"stage": "orders", "source": "0", "from": "9", "back_to": "3", "units": "6", "batches": "2"}
+    ]
     assert rows(shown["tables"])[0]["rows_set_aside"] == 5
     assert rows(shown["state_schema_changes"]) == [
         {"stage": "orders", "what": "provider", "saved": "hdfsbacked", "now": "rocksdb"}
