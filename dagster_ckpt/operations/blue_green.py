@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
@@ -23,7 +23,7 @@ from dagster_ckpt.core.supervision.swap import (
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.operations.diff_tables import TablesDiff, diff_tables
+from dagster_ckpt.operations.diff_tables import diff_tables
 from dagster_ckpt.operations.open_sink import (
     Coordinator,
     ReaderTable,
@@ -33,6 +33,7 @@ from dagster_ckpt.operations.open_sink import (
     table_dir_of,
     tables_of,
 )
+from dagster_ckpt.operations.readers_comparison import ReadersComparison, TableComparison
 from dagster_ckpt.operations.records import change_record, load_record, serving_of
 from dagster_ckpt.ports import AuditRow
 from dagster_ckpt.runtime.audit import NOBODY, Operator
@@ -41,9 +42,7 @@ from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.source.positions import source_positions
 
 __all__ = [
-    "ReadersComparison",
     "Swapped",
-    "TableComparison",
     "compare_readers",
     "name_of",
     "swap_back",
@@ -52,71 +51,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableComparison:
-    """One table of both pipelines."""
-
-    sink: str
-    diff: TablesDiff | None
-    problem: str = ""
-    """Why it was not compared; empty: it was, or both have no rows yet."""
-
-    @property
-    def is_same(self) -> bool:
-        """True where readers find the same rows in both."""
-        return not self.problem and (self.diff is None or self.diff.is_same)
-
-    @property
-    def line(self) -> str:
-        """It in one line."""
-        if self.diff is None:
-            return f"{self.sink}: {self.problem or 'neither has rows yet'}"
-        found = self.diff
-        if found.is_same:
-            return f"{self.sink}: the same {found.rows[0]:,} rows"
-        columns = [f"column {name} added" for name in found.columns_added]
-        columns += [f"column {name} missing" for name in found.columns_missing]
-        changed = [f"{found.changed:,} changed"] if found.key else []
-        counts = [
-            f"{found.same:,} rows the same",
-            f"{found.added:,} added",
-            f"{found.missing:,} missing",
-            *changed,
-        ]
-        return f"{self.sink}: {', '.join([*counts, *columns])}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadersComparison:
-    """What readers of a name would find after a swap, compared with what they find now."""
-
-    name: PipelineId
-    """Pipeline that readers name."""
-    serving: PipelineId
-    """Pipeline whose tables they find."""
-    candidate: PipelineId
-    tables: tuple[TableComparison, ...]
-    behind: tuple[str, ...]
-    """Where the candidate has read less than the pipeline that serves; of topics only."""
-    approval: str
-    """What approves a swap that is as this comparison shows it."""
-    only: Mapping[str, str] = field(default_factory=dict)
-    """Rows that were compared; empty: all."""
-
-    @property
-    def is_same(self) -> bool:
-        """True where all tables were compared whole and hold the same rows."""
-        return not self.only and all(table.is_same for table in self.tables)
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """It for people."""
-        told = f" (rows with {', '.join(f'{k}={v}' for k, v in self.only.items())})" if self.only else ""
-        return (
-            f"{self.candidate} compared with {self.serving}, which serves {self.name}{told}",
-            *(table.line for table in self.tables),
-            *(f"{self.candidate} is behind: {why}" for why in self.behind),
-        )
+SWAPPED = "swapped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,16 +108,18 @@ def swap_readers(
     allow_behind: bool = False,
     operator: Operator = NOBODY,
     run_id: str = "",
+    tries: Collection[str] = (),
 ) -> Swapped:
-    """Make readers of the name find the fork's tables from now on, all at once; repeating it is refused.
+    """Make readers of the name find the fork's tables from now on, all at once.
 
     ``approved``: the approval of a comparison. Without one the tables are compared now, and swapped when they are the
-    same. Raises InvalidRequest, naming the way out, where tables differ or have changed since, where the fork is
-    behind, and where another swap came first.
+    same. ``tries``: runs of which this one is another try: a swap that one of them has made is made. Raises
+    InvalidRequest, naming the way out, where tables differ or have changed since, where the fork is behind, and where
+    another swap came first.
     """
     pair = _Pair.of(fork, coordinator, named or coordinator)
     if pair.serving == fork.name:
-        raise InvalidRequest(f"{fork.name!r} serves {pair.name!r} already")
+        return pair.made_by(tries)
     if approved:
         check = refuse_other_pair if allow_stale else refuse_stale
         check(approved, pair.approval, serving=pair.serving, candidate=fork.name)
@@ -272,31 +209,50 @@ class _Pair:
             name=self.name,
             serving=self.serving,
             candidate=self.fork.name,
-            tables=tuple(self._compared(uid, only, examples) for uid in tables_of(self.root)),
+            tables=(*(self._compared(uid, only, examples) for uid in tables_of(self.root)), *self._lost()),
             behind=tuple(self.behind()),
             approval=approval,
             only=only,
         )
 
     def _states(self) -> dict[str, tuple[str, str]]:
-        return {str(uid): (self._served(uid).state(), self._offered(uid)) for uid in tables_of(self.root)}
+        return {str(uid): (self._found(uid), self._offered(uid)) for uid in tables_of(self.root)}
+
+    def _found(self, uid: StageUid) -> str:
+        served = self._served(uid)
+        return "" if served is None else served.state()
 
     def _offered(self, uid: StageUid) -> str:
         known = uid in tables_of(self.fork)
         return own_table(self.fork, uid, self.coordinator).state() if known else ""
 
-    def _served(self, uid: StageUid) -> ReaderTable:
+    def _served(self, uid: StageUid) -> ReaderTable | None:
+        """Return the table that readers find; None: the pipeline that serves has no such table."""
         if self.record is None:
             return own_table(self.root, uid, self.named)
-        return served_table(self.root, uid, self.named, self.record)
+        return served_table(self.root, uid, self.named, self.record) if uid in self.record.tables else None
+
+    def _lost(self) -> Iterator[TableComparison]:
+        """Yield the tables that readers find now and the fork's code does not have any more, nor this of their own."""
+        known = {*map(str, tables_of(self.root)), *map(str, tables_of(self.fork))}
+        found = (
+            _published(self.named.deployment(self.root), self.name)
+            if self.record is None
+            else self.record.tables
+        )
+        for uid in sorted(set(found) - known):
+            yield TableComparison(sink=uid, diff=None, problem=f"{self.fork.name} has no such table")
 
     def _compared(self, uid: StageUid, only: Mapping[str, str], examples: int) -> TableComparison:
         if uid not in tables_of(self.fork):
             return TableComparison(sink=uid, diff=None, problem=f"{self.fork.name} has no such table")
         stage = self.root.stages.get(uid)
         key = () if stage is None or stage.table is None else stage.table.key
+        served = self._served(uid)
+        if served is None:
+            return TableComparison(sink=uid, diff=None, problem=f"{self.serving} has no such table")
         try:
-            before = self._rows(self._served(uid))
+            before = self._rows(served)
             after = self._rows(own_table(self.fork, uid, self.coordinator))
         except InvalidRequest as error:
             return TableComparison(sink=uid, diff=None, problem=f"cannot be compared: {error}")
@@ -334,6 +290,18 @@ class _Pair:
         ours = _positions(self.named.deployment(self.root), self.serving)
         yield from behind(ours or {}, theirs)
 
+    def made_by(self, tries: Collection[str]) -> Swapped:
+        """Return the swap that an earlier try has made. Raises InvalidRequest where somebody else has."""
+        newest = self.named.deployment(self.root).store.audited(self.name, limit=1)
+        if self.record is None or not (newest and newest[0].what == SWAPPED and newest[0].run_id in tries):
+            raise InvalidRequest(f"{self.fork.name!r} serves {self.name!r} already")
+        return Swapped(
+            name=self.name,
+            serving=self.fork.name,
+            before=PipelineId(self.record.before),
+            places={uid: table.place for uid, table in self.record.tables.items()},
+        )
+
     def swap(self, operator: Operator, run_id: str) -> Swapped:
         now = time.time()
         tables = {str(uid): served_as(self.fork, uid, self.coordinator) for uid in tables_of(self.fork)}
@@ -355,7 +323,7 @@ class _Pair:
             return RecordChange(
                 answer=done,
                 record=with_serving(record, serving, expected=self.serving),
-                audit=[_row(done, "swapped", operator, run_id, now)],
+                audit=[_row(done, SWAPPED, operator, run_id, now)],
             )
 
         return change_record(self.named.deployment(self.root).store, self.name, change)
@@ -368,6 +336,15 @@ def _positions(deployment: Deployment, pipeline: PipelineId) -> Positions | None
     except NotFound:
         return None
     return merged([at.positions for at in source_positions(found.stored.metadata, None)])
+
+
+def _published(deployment: Deployment, pipeline: PipelineId) -> set[str]:
+    """Return the sinks that a pipeline's latest snapshot knows a table of."""
+    try:
+        found = find_snapshot(deployment, "latest", pipeline)
+    except NotFound:
+        return set()
+    return {stage.uid for stage in found.stored.metadata.stages if stage.table is not None}
 
 
 def _places(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> dict[str, str]:

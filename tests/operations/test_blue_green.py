@@ -440,3 +440,51 @@ def test_whoever_reads_while_readers_are_swapped_finds_one_table_or_the_other_an
     assert not failed
     assert found <= tables
     assert tuple(site.read()) == tuple(site.own(site.blue))
+
+
+def test_a_swap_that_is_tried_again_is_made_and_one_of_somebody_else_is_not(site: Site) -> None:
+    approval = compare_readers(site.green, site.known).approval
+    first = swap_readers(site.green, site.known, approved=approval, run_id="first")
+    again = swap_readers(
+        site.green, site.known, approved=approval, run_id="second", tries=("second", "first")
+    )
+    assert again == first
+    assert len(audit_of(site.world.deployment, SALES)) == 1, "nothing was written again"
+    with pytest.raises(InvalidRequest, match="'sales_green' serves 'sales' already"):
+        swap_readers(site.green, site.known, approved=approval, run_id="third", tries=("third",))
+
+
+def other(sinks: Sequence[str]) -> CheckpointedPipeline:
+    """A version of the pipeline with these sinks."""
+
+    @spark_source
+    def orders(spark: Any) -> Any:
+        return spark
+
+    made = [spark_sink(uid=uid, key=["k"])(lambda orders: orders) for uid in sinks]
+
+    @checkpointed_pipeline(name="sales")
+    def pipeline() -> None:
+        found = orders()
+        for sink in made:
+            sink(found)
+
+    return pipeline  # type: ignore[return-value]
+
+
+def test_a_version_that_has_lost_a_table_or_has_a_new_one_is_told_of_it(site: Site) -> None:
+    without = other(["counts"]).fork(BLUE2, table_dir=str(site.world.folder / "next"))
+    site.checkpoint(without, 1)
+    found = compare_readers(without, site.known)
+    assert found.lines[1:] == ("counts: neither has rows yet", "totals: sales_next has no such table")
+    assert not found.is_same
+    with pytest.raises(InvalidRequest, match="totals: sales_next has no such table: nothing was swapped"):
+        swap_readers(without, site.known)
+
+    swap_readers(site.green, site.known, approved=compare_readers(site.green, site.known).approval)
+    more = other(["totals", "counts"]).fork(BLUE2, table_dir=str(site.world.folder / "more"))
+    site.publish(more, 2, [(1, 10), (2, 21), (3, 30)])
+    found = compare_readers(more, site.known)
+    assert found.lines[1:] == ("totals: the same 3 rows", "counts: sales_green has no such table")
+    assert swap_readers(more, site.known, approved=found.approval).serving == BLUE2
+    assert site.read() == [(1, 10), (2, 21), (3, 30)]

@@ -40,12 +40,12 @@ from dagster_ckpt.dagster.table_assets import swapped_events
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.blue_green import (
-    ReadersComparison,
     compare_readers,
     name_of,
     swap_back,
     swap_readers,
 )
+from dagster_ckpt.operations.readers_comparison import ReadersComparison
 from dagster_ckpt.operations.replay import ReplayStart, plan_replay, set_side_tables_aside
 from dagster_ckpt.runtime.audit import Operator
 
@@ -137,6 +137,7 @@ def _swap_job(
                     allow_behind=config.allow_behind,
                     operator=operator,
                     run_id=context.run_id,
+                    tries=_tries(context),
                 )
             case "back":
                 done = swap_back(fork, coordinator, named=named, operator=operator, run_id=context.run_id)
@@ -280,6 +281,11 @@ def _cells(row: Mapping[str, str] | None) -> str:
 
 def _named(context: dg.OpExecutionContext, fork: CheckpointedPipeline) -> Any:
     return coordinator_of(context, name_of(fork).name)
+
+
+def _tries(context: dg.OpExecutionContext) -> list[str]:
+    """Return the runs of which this one may be another try."""
+    return [run for run in (context.run_id, context.run.parent_run_id, context.run.root_run_id) if run]
 
 
 def _is_retry(context: dg.OpExecutionContext) -> bool:
