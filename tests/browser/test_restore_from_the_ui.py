@@ -132,3 +132,17 @@ def test_a_gated_restore_shows_what_it_would_do_and_restores_when_that_is_approv
     assert run.job_name == "shop_gated_restore"
     assert run.run_config["ops"]["restore"]["config"]["approved"]
     check_restored(shop)
+
+
+def test_the_launchpad_of_a_job_shows_the_settings_of_the_job_and_of_no_resource(
+    shop: Shop, page: Page
+) -> None:
+    for job, wanted in (
+        ("shop", "restore_from: latest"),
+        ("shop_streaming", "restart_strategy: exponential_delay"),
+    ):
+        page.goto(f"{shop.dagster.url}/locations/small_deployment.py/jobs/{job}/playground")
+        editor = page.locator(".CodeMirror-code").first
+        expect(editor).to_contain_text(wanted)
+        assert "resources" not in editor.inner_text()
+        assert len(editor.inner_text().splitlines()) < 30, "line numbers are lines, too"

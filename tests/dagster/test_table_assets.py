@@ -16,7 +16,7 @@ from dagster_ckpt import (
     spark_stage,
 )
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.dagster.table_assets import changed_event
+from dagster_ckpt.dagster.table_assets import changed_event, changed_events
 from dagster_ckpt.sinks import DeltaTable
 from dagster_ckpt.spark.stage_report import TableChanged
 
@@ -98,3 +98,30 @@ def test_published_rows_and_rows_taken_back_are_told_apart() -> None:
         taken_back="2 files set aside",
     )
     assert changed_event(shop(), back).description == "brought to the rows of checkpoint 3: 2 files set aside"
+
+
+def test_rows_are_told_on_the_asset_that_readers_know_by_whoever_serves_it() -> None:
+    blue = shop()
+    green = blue.fork("trial", table_dir="/t", sinks={"totals": DeltaTable("trial")})
+    change = TableChanged(
+        uid=StageUid("totals"), place="/t/trial", checkpoint_id=3, data_version="a.1.3", rows=7
+    )
+
+    def told(pipeline: CheckpointedPipeline, serving: str) -> list[tuple[str, str, str]]:
+        return [
+            (type(event).__name__, event.asset_key.to_user_string(), str(event.description))
+            for event in changed_events(pipeline, change, serving=serving)
+        ]
+
+    rows = "7 rows of checkpoint 3"
+    assert told(blue, "shop") == [("AssetMaterialization", "lake/totals", rows)]
+    assert told(green, "shop") == [("AssetMaterialization", "trial/totals", rows)]
+    assert told(green, "trial") == [
+        ("AssetMaterialization", "trial/totals", rows),
+        ("AssetMaterialization", "lake/totals", f"{rows} of pipeline trial, which serves"),
+    ]
+    assert told(blue, "trial") == [
+        ("AssetObservation", "lake/totals", f"{rows}; readers find the table of pipeline trial")
+    ]
+    mine, theirs = changed_events(green, change, serving="trial")
+    assert mine.tags != theirs.tags, "a swap is another data version, also of the same checkpoint number"

@@ -19,11 +19,11 @@ NOTHING = "from nothing"
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
 @click.option("--previews", is_flag=True, help="With what was shown before each.")
 def audit(work: Work, *, pipeline: str, limit: int, previews: bool) -> ExitCode:
-    """Show who restored, forked and disposed of what, newest first."""
+    """Show who restored, forked, swapped readers to and disposed of what, newest first."""
     found = audit_of(work.deployment, work.pipeline(pipeline), limit=limit)
     work.output.result(found)
     if not found:
-        work.output.say("nobody has restored, forked or disposed of anything, or begun from nothing")
+        work.output.say("nobody has restored, forked, swapped or disposed of anything, or begun from nothing")
         return ExitCode.FINE
     if not previews:
         now = time.time()

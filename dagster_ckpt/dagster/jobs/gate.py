@@ -26,7 +26,7 @@ from dagster_ckpt.dagster.names import (
     SKIPPED_TAG,
 )
 from dagster_ckpt.dagster.operator import who_of
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of
+from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, serving_now
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview
@@ -73,6 +73,8 @@ class RestoreGate:
             return False
         if self.options.restore_from.strip().lower() not in ("latest", "none"):
             self._tell()
+        if self.options.restore_from.strip().lower() != "latest":
+            self._warn_of_readers()
         return True
 
     def guarding(self, admit: Admit) -> Admit:
@@ -143,6 +145,16 @@ class RestoreGate:
             self.context.log.warning(
                 f"run {owner.run_id} of the pipeline is alive: what it does will be since the preview; stop it first, "
                 "and preview again"
+            )
+
+    def _warn_of_readers(self) -> None:
+        """Say that readers of another name find what this fork is about to change."""
+        origins = self.pipeline.origins
+        serving = serving_now(coordinator_of(self.context, self.pipeline.name), self.pipeline)
+        if origins and serving == self.pipeline.name:
+            self.context.log.warning(
+                f"readers of {origins[-1].name} find the tables of {serving}: they see what this run does to them; "
+                "swap them back first where they should not"
             )
 
     def _link(self, approval: str) -> str:

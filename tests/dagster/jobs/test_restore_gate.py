@@ -9,8 +9,11 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource, build_pipeline_definitions
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.dagster.jobs.gate import lines_of
+from dagster_ckpt.core.serving import ServingRecord
+from dagster_ckpt.dagster.jobs.gate import RestoreGate, lines_of
 from dagster_ckpt.operations.offsets import OffsetStep
 from dagster_ckpt.operations.preview import Replay, RestorePreview
 from dagster_ckpt.operations.preview_tables import TableFate, TablePreview
@@ -99,3 +102,26 @@ def test_the_log_of_a_restore_says_what_moves() -> None:
         "table /t of totals: 1,500 rows are set aside",
         "table /l of lines: unchanged",
     ]
+
+
+@pytest.mark.parametrize("serving", [None, "orders_green"])
+def test_whoever_changes_tables_that_readers_of_another_name_find_is_told(
+    tmp_path: Path, serving: str | None
+) -> None:
+    fork = named("orders").fork("orders_green", table_dir=str(tmp_path / "green"))
+    resource = CheckpointCoordinatorResource(base_dir=str(tmp_path))
+    by = serving and ServingRecord(pipeline=serving, table_dir="/t", since=1.0, before="orders")
+    record = CoordinatorRecord(pipeline="orders", serving=by or None)
+    resource.store().compare_and_set(PipelineId("orders"), 0, record.model_dump_json())
+
+    @dg.op(required_resource_keys={"checkpoint_coordinator"})
+    def restore(context) -> None:  # type: ignore[no-untyped-def]
+        assert RestoreGate(context, fork, RestoreOptions(restore_from="none")).is_open()
+
+    with dg.instance_for_test() as instance:
+        graph = dg.GraphDefinition(name="orders_green", node_defs=[restore])
+        job = graph.to_job(resource_defs={"checkpoint_coordinator": resource})
+        done = job.execute_in_process(instance=instance)
+        said = [line.message for line in instance.all_logs(done.run_id) if line.user_message]
+    warned = [line for line in said if "readers of orders find the tables of orders_green" in line]
+    assert len(warned) == (0 if serving is None else 1)

@@ -15,6 +15,7 @@ import pytest
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, build_pipeline_definitions
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.cli.locations import Locations
+from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.errors import CheckpointError
 from tests.spark.epoch.conftest import Lab
 from tests.spark.epoch.small_pipeline import Feed, shop
@@ -70,8 +71,12 @@ def test_a_run_leaves_no_secret_that_came_from_the_environment_in_dagsters_stora
         coordinator=CheckpointCoordinatorResource(storage_options={"secret": SECRET}),
         spark=SparkSessionResource(),
     )
-    lab.instance.create_run_for_job(job_def=careless.resolve_job_def(pipeline.name))
-    assert found_in(lab.instance), "plain text is recorded, and this test finds it"
+    job = careless.resolve_job_def(pipeline.name)
+    lab.instance.create_run_for_job(job_def=job)
+    assert found_in(lab.instance) == [], "a pipeline's own job says nothing of its resources' settings"
+    written = {"resources": {COORDINATOR_KEY: {"config": {"storage_options": {"secret": SECRET}}}}}
+    lab.instance.create_run_for_job(job_def=job, run_config=written)
+    assert found_in(lab.instance), "what is written in a Launchpad is recorded, and this test finds it"
 
 
 # --- what we print ----------------------------------------------------------------------------------------------
