@@ -12,10 +12,10 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.cli.context import Work, command, label_option
 from dagster_ckpt.cli.dagster_partitions import savepoint_added
 from dagster_ckpt.cli.locations import StoreExpectation
-from dagster_ckpt.cli.output import size
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
 from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.units import size
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.adopt import Adoption
 from dagster_ckpt.operations.deployment import Deployment
