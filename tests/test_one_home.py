@@ -27,12 +27,13 @@ HOMES = {
         "testing/memory.py",
     },
     "os.link": {FILES, "adapters/local_keys.py", "spark/snapshot/pins.py"},
-    "os.fsync": {FILES, "adapters/local_keys.py", "adapters/local_sync.py"},
+    "os.fsync": {FILES, "adapters/local_keys.py", "adapters/local_sync.py", "spark/cluster/visit.py"},
     "shutil.copyfile": {FILES},
 }
 """Adapters write objects, not files of the working directory, and import nothing of Spark's room. A pin that cannot
 be a link must not become a copy, which is why that one links by itself. Scenarios read ``_metadata`` as they please. A
-hook's state is parsed back from the text that was just made of it.
+hook's state is parsed back from the text that was just made of it. What visits executors is sent where no module of the
+library may be.
 """
 
 OWN_NAMES = ("query", "pins", "in_flight", "released", "sink", "sink/prepared", "_runs")
