@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ class Ledger:
         """Return the bytes of all databases of the instance, once what they hold in advance is written back."""
         total = 0
         for path in self.folder.rglob("*.db"):
-            with sqlite3.connect(path) as database:
+            with closing(sqlite3.connect(path)) as database:
                 database.execute("pragma wal_checkpoint(truncate)")
                 pages, size, free = (
                     database.execute(f"pragma {name}").fetchone()[0]

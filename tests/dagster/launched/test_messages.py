@@ -203,6 +203,8 @@ def test_a_client_hears_ours_as_they_come_and_keeps_the_programs_own_messages(op
     def launches(context) -> None:  # type: ignore[no-untyped-def]
         client = hearing(given, heard.hear)
         assert isinstance(client, dg.PipesSubprocessClient)
+        # clients ask their reader what it is
+        assert isinstance(client.message_reader, dg.PipesTempFileMessageReader)
         done = client.run(context=context, extras={"a": 1}, command=[sys.executable, "-c", PROGRAM])
         kept.extend(done.get_custom_messages())
 
