@@ -169,6 +169,18 @@ def test_rows_that_sources_have_forgotten_stay(shop: Shop) -> None:
     shop.check()
 
 
+def test_a_project_in_a_folder_with_blanks_and_percents_is_adopted(written: Make) -> None:
+    project = written(SHOP)
+    shop = Shop(Project(project.root.rename(project.root.with_name("my shop 100%20")), project.spark))
+    fed_and_run(shop)
+    done = shop.adopt()
+    shop.project.epoch()
+    assert begun_with(shop, done.savepoint.key)
+    shop.feed("orders", row("b", 4))
+    shop.project.epoch()
+    shop.check()
+
+
 def test_spark_may_run_on_and_be_adopted_again(shop: Shop) -> None:
     fed_and_run(shop)
     assert shop.adopt().kind.is_synchronous
@@ -223,6 +235,10 @@ def test_a_flow_that_has_read_nothing_begins_with_what_comes(shop: Shop) -> None
     shop.feed("orders", row("a", 1))
     runs_under_spark(shop.project)  # more and extra are empty
     shop.adopt()
+    with pytest.raises(
+        InvalidRequest, match="does not show all rows of the restore point yet, and in mode at_least"
+    ):
+        shop.project.epoch(shop.project.pipeline(checkpointing={"mode": "at_least_once"}))
     shop.feed("more", row("a", 2))
     shop.feed("extra", row("b", 2))
     shop.project.epoch()

@@ -23,6 +23,11 @@ ORDERS = """
 def orders():
     return spark.readStream.schema("k STRING, v INT").json(str(Path.cwd() / "feed" / "orders"))
 """
+COUNTED = """
+@dp.materialized_view
+def counted():
+    return spark.read.table("orders").select(F.count("*").alias("n"))
+"""
 
 
 def row(k: str, v: int) -> dict[str, Any]:
@@ -173,14 +178,7 @@ def seconds():
 
 
 def test_an_empty_project_has_empty_views_and_goes_on(written: Make) -> None:
-    project = written(
-        ORDERS
-        + """
-@dp.materialized_view
-def counted():
-    return spark.read.table("orders").select(F.count("*").alias("n"))
-"""
-    )
+    project = written(ORDERS + COUNTED)
     project.epoch()
     assert project.rows("counted") == as_rows({"n": 0})
     project.feed("orders", row("a", 1))
@@ -189,14 +187,7 @@ def counted():
 
 
 def test_views_show_the_rows_of_tables_that_are_written_at_least_once(written: Make) -> None:
-    project = written(
-        ORDERS
-        + """
-@dp.materialized_view
-def counted():
-    return spark.read.table("orders").select(F.count("*").alias("n"))
-"""
-    )
+    project = written(ORDERS + COUNTED)
     pipeline = project.pipeline(checkpointing={"mode": "at_least_once"})
     project.epoch(pipeline)
     assert project.rows("counted") == as_rows({"n": 0})
@@ -381,10 +372,8 @@ letters = spark.conf.get("my.letters")
 def orders():
     rows = spark.readStream.schema("k STRING, v INT").json(str(Path.cwd() / "feed" / "orders"))
     return rows.where(F.col("k").isin(list(letters))).withColumn("n", F.expr("CAST('x' || k AS INT)"))
-@dp.materialized_view
-def counted():
-    return spark.read.table("orders").select(F.count("*").alias("n"))
 """
+        + COUNTED
     )
     spec = project.root / "spark-pipeline.yml"
     text = spec.read_text()

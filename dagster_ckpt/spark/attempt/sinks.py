@@ -311,6 +311,7 @@ class PipelineSinks:
 
         Raises InvalidRequest where a sink cannot go back: none was changed then.
         """
+        self._refuse_unshown(decision)
         is_fork = decision.purpose is RestorePurpose.FORK
         for uid, _, sink in self._two_phase():
             if is_fork:  # its sinks have folders of their own, and no part in what the origin's stand at
@@ -331,6 +332,17 @@ class PipelineSinks:
                 begun = sink.fork(cut)
                 reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
             note_published(attempt.stage(uid).root, sink.position())
+
+    def _refuse_unshown(self, decision: Restore) -> None:
+        """Raise InvalidRequest where a sink that is written at least once would never show rows of the snapshot."""
+        through = {uid: name for uid, name, sink in self._sinks() if self._writes_through(sink)}
+        for match in decision.stages.matches:
+            table = match.snapshot.table
+            if match.uid in through and table is not None and table.prepared:
+                raise InvalidRequest(
+                    f"table {through[match.uid]} does not show all rows of the restore point yet, and in mode "
+                    "at_least_once nobody would publish them. Restore it once in mode exactly_once"
+                )
 
     def _cut_of(self, uid: StageUid, attempt: AttemptDirectory, decision: Restore) -> SinkCut | None:
         match = next((m for m in decision.stages.matches if m.uid == uid), None)
