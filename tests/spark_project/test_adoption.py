@@ -20,8 +20,10 @@ from dagster_ckpt import (
     NotFound,
     adopt_spark_project,
     find_snapshot,
+    load_table,
     preview_restore,
     run_epoch,
+    verify_snapshot,
 )
 from dagster_ckpt.cli.app import main
 from dagster_ckpt.core.config import RestoreOptions
@@ -227,8 +229,18 @@ def test_a_preview_and_a_fork_of_the_adopted_savepoint(shop: Shop) -> None:
         graph=pipeline.graph,
     )
     assert found.is_possible, found
+    stored = find_snapshot(project.coordinator.deployment(pipeline), key, pipeline.name).stored
+    assert verify_snapshot(stored).is_intact
+
+    def at_the_savepoint() -> list[Any]:
+        rows = load_table(pipeline, "firsts", coordinator=project.coordinator, as_of=key)
+        return as_rows(*rows.to_arrow().to_pylist())
+
+    assert at_the_savepoint() == as_rows(row("a", 1), row("b", 2))
+    shop.feed("orders", row("c", 1))
     project.epoch(pipeline)
     shop.check()
+    assert at_the_savepoint() == as_rows(row("a", 1), row("b", 2))
 
 
 def test_a_flow_that_has_read_nothing_begins_with_what_comes(shop: Shop) -> None:
