@@ -91,7 +91,7 @@ def adopt_spark_project(
         Corrupt: a file of a table is missing or damaged.
     """
     project = load_spec(spec)
-    root = checkpoint_root(checkpoints or project.storage)
+    root = checkpoint_root(checkpoints or project.storage, below=Path.cwd() if checkpoints else project.root)
     graph = traced(project, spark)
     pipeline = build_pipeline(project, graph, name=name, sinks=sinks or {}, table_dir=table_dir)
     with session_settings(spark, settings_of(project)), tempfile.TemporaryDirectory() as scratch:

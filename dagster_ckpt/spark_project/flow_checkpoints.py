@@ -74,14 +74,14 @@ class FlowCheckpoint:
         return lines
 
 
-def checkpoint_root(storage: str) -> Path:
-    """Return the folder of a project's checkpoints. Raises InvalidRequest, NotFound."""
+def checkpoint_root(storage: str, *, below: Path) -> Path:
+    """Return the folder of a project's checkpoints, a relative one below ``below``. Raises InvalidRequest, NotFound."""
     folder = local_path(storage)
     if folder is None:
         raise InvalidRequest(
             f"the project's storage {storage} is no local folder: copy it to one, whole, and name that (checkpoints)"
         )
-    root = Path(folder)
+    root = below / folder
     if not (root / "_checkpoints").is_dir():
         raise NotFound(
             f"{root} holds no _checkpoints, as spark-pipelines run leaves them: name the folder that does "

@@ -118,7 +118,7 @@ def _in_warehouse(spec: ProjectSpec, name: str, warehouse: str) -> Path:
             f"Spark's warehouse {warehouse or spec.configuration[_WAREHOUSE]} is no local folder"
         )
     _, database, table = name.split(".")
-    folder = spec.root / place
+    folder = (Path.cwd() if warehouse else spec.root) / place
     return folder / table if database == "default" else folder / f"{database}.db" / table
 
 

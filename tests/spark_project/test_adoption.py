@@ -265,6 +265,25 @@ def test_a_project_that_has_read_nothing_at_all_is_adopted_as_it_is(shop: Shop) 
     assert shop.project.rows("orders") == as_rows(row("a", 1))
 
 
+def test_tables_are_found_by_the_catalog_of_the_session(shop: Shop) -> None:
+    fed_and_run(shop)
+    with pytest.raises(
+        InvalidRequest, match=r"in /nowhere/.* has the rows of batches up to None, and .* Name Spark's w"
+    ):
+        shop.adopt(warehouse="/nowhere")
+    spark = shop.project.spark
+    names = [folder.name for folder in warehouse(shop.project).iterdir()]
+    try:
+        for name in names:
+            spark.sql(f"CREATE TABLE {name} USING parquet LOCATION '{warehouse(shop.project) / name}'")
+        shop.adopt(warehouse="/nowhere")
+    finally:
+        for name in names:
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+    shop.project.epoch()
+    shop.check()
+
+
 # --- refused --------------------------------------------------------------------------------------------------
 
 
@@ -442,14 +461,17 @@ def test_an_adoption_that_is_killed_has_changed_nothing_that_anybody_sees(
     shop.check()
 
 
-def test_the_command_line_adopts_a_project_with_its_checkpoints(shop: Shop) -> None:
+def test_the_command_line_adopts_a_project_with_its_checkpoints(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fed_and_run(shop)
     root = shop.project.root
+    monkeypatch.chdir(root)
     done = CliRunner().invoke(
         main,
         [
             *("adopt-project", str(root), "--with-checkpoints", "--base", str(root / "lab")),
-            *("--table-dir", str(shop.project.tables), "--spark-storage", str(storage(shop.project))),
+            *("--table-dir", str(shop.project.tables), "--spark-storage", "storage"),
             *("--name", "from Spark"),
         ],
     )
