@@ -228,14 +228,21 @@ class CheckpointCoordinator(CoordinatorView):
         self._workings.shut_down()
 
     def pass_on(self, until: float) -> None:
-        """Leave the attempt to the run's next process, which attaches to it: the lease holds ``until`` it does."""
-        if not self._engine.state.is_shut_down:
-            self._stop_keeping()
-            self.renew_lease(until)
-            self._workings.shut_down()
+        """Leave the attempt to the run's next process, which attaches to it: the lease holds ``until`` it does.
 
-    def renew_lease(self, until: float) -> None:
-        """State that the run is alive until this time (seconds since the Unix epoch)."""
+        Nobody follows where another process of the run has ended the attempt meanwhile.
+        """
+        if self._engine.state.is_shut_down:
+            return
+        self._stop_keeping()
+        self.renew_lease(until)
+        record = self._engine.state.record
+        if record.status_epoch == record.epoch and record.status is not RunStatus.RUNNING:
+            self.renew_lease(None)
+        self._workings.shut_down()
+
+    def renew_lease(self, until: float | None) -> None:
+        """State that the run is alive until this time (seconds since the Unix epoch); None: that it is not."""
         self._engine.commit(i.LeaseRenewed(until))  # nothing else is done by the way: that could take long
 
     def release_lease(self) -> None:

@@ -134,6 +134,17 @@ def parquet_files(root: Path, folder: Path) -> tuple[DataFile, ...]:
     return tuple(file for file in found if file.rows)
 
 
+def refresh_listing(folder: Path) -> None:
+    """Let a network file system list a folder as it is now, and not as this machine has seen it last.
+
+    An NFS client keeps a listing for up to a minute, unless a change of its own tells it that others have changed it.
+    """
+    mark = folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    with contextlib.suppress(OSError):
+        mark.touch()
+        mark.unlink()
+
+
 def local_path(uri: str) -> Path:
     """Return the folder that ``uri`` names on a POSIX file system; raises InvalidRequest for an object store.
 

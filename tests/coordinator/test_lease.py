@@ -90,6 +90,17 @@ def test_a_process_that_passes_the_attempt_on_leaves_it_running_and_alive_for_th
         second.close(RunStatus.SUSPENDED, clean=True)
 
 
+def test_nobody_waits_for_the_next_process_of_a_run_that_has_failed_in_another_one(
+    h: CoordinatorHarness,
+) -> None:
+    with opened(setup_of(h, EPOCH)) as first:
+        first.started("/work/attempt-2")
+        with opened(replace(setup_of(h, EPOCH), ownership=Ownership.ATTACH)) as beside:
+            beside.close(RunStatus.FAILED, clean=False)
+        first.pass_on(h.clock.now() + 600.0)
+    assert (record(h).status, record(h).lease_until) == (RunStatus.FAILED, None)
+
+
 def test_an_epoch_run_holds_a_lease_and_takes_no_requests(h: CoordinatorHarness) -> None:
     with opened(setup_of(h, EPOCH)):
         assert record(h).lease_until == h.clock.now() + LEASE

@@ -17,7 +17,7 @@ from dagster_ckpt.spark.channel.entries import AlreadyAppended, AppendResult
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.schema import arrow_schema, channel_schema_json, parsed_schema
 from dagster_ckpt.spark.cluster.counted import CountedRows
-from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files, spark_uri
+from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files, refresh_listing, spark_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -89,5 +89,8 @@ def write_staged(
         .parquet(spark_uri(folder))
     )
     files = parquet_files(root, folder)
-    counted.compare(files, folder)
+    if not counted.agrees_with(files, folder):
+        refresh_listing(folder)
+        files = parquet_files(root, folder)
+        counted.compare(files, folder)
     return files

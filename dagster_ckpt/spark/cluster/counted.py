@@ -45,12 +45,13 @@ class CountedRows:
 
         self._report = report
 
-    def compare(self, files: Sequence[DataFile], folder: Path) -> None:
-        """Raise Unavailable unless ``files``, found in ``folder`` after the write, hold the rows its tasks counted.
+    def agrees_with(self, files: Sequence[DataFile], folder: Path) -> bool:
+        """Tell whether ``files`` hold the rows that the tasks counted; tasks of this process are not counted."""
+        return self._report is None or self._counted(folder) == sum(file.rows for file in files)
 
-        Tasks that run in this process are not counted: what they write is here.
-        """
-        if self._report is None:
+    def compare(self, files: Sequence[DataFile], folder: Path) -> None:
+        """Raise Unavailable unless ``files``, found in ``folder`` after the write, hold the rows its tasks counted."""
+        if self.agrees_with(files, folder):
             return
         wrote, found = self._counted(folder), sum(file.rows for file in files)
         if found < wrote:
@@ -59,14 +60,13 @@ class CountedRows:
                 "executor that folder is another disk. Nothing was appended. work_dir and table_dir have to be folders "
                 "that every machine mounts under the same path"
             )
-        if found > wrote:
-            raise Unavailable(
-                f"the executors wrote {wrote:,} rows to {folder}, and the driver finds {found:,} there: a task that "
-                "was repeated has left files of its first try. Nothing was appended, the batch is written again"
-            )
+        raise Unavailable(
+            f"the executors wrote {wrote:,} rows to {folder}, and the driver finds {found:,} there: a task that "
+            "was repeated has left files of its first try. Nothing was appended, the batch is written again"
+        )
 
     def _counted(self, folder: Path) -> int:
-        assert self._report is not None
+        assert self._report is not None, "only what is counted is compared"
         given_up = time.monotonic() + PATIENCE
         while (rows := self._report()) is None:
             if time.monotonic() > given_up:

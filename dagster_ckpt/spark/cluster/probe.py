@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.cluster import visit
 from dagster_ckpt.spark.cluster.executors import Executor, executor_ids, executors_of, is_local, run_on
-from dagster_ckpt.spark.files import spark_uri
+from dagster_ckpt.spark.files import refresh_listing, spark_uri
 from dagster_ckpt.version import __version__
 
 if TYPE_CHECKING:
@@ -194,6 +194,7 @@ class _Place:
                 "and a folder with the setgid bit)"
             )
         name = seen.get("wrote", "")
+        refresh_listing(self.folder)
         listed = {path.name for path in self.folder.iterdir()}
         if name not in listed or (self.folder / name).read_text(encoding="utf-8") != token + name:
             raise InvalidRequest(

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.channel.schema import arrow_schema, parsed_schema
+from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
     TableFile,
@@ -75,8 +76,9 @@ class ParquetRows(PublishedRows):
         paths = _steady(self._paths)
         if self._shown.prepared or not paths:
             return super().to_spark(spark)
-        reader = spark.read.option("mergeSchema", "true").option("basePath", self._table.uri)
-        return reader.parquet(*map(str, paths))
+        base = spark_uri(self._table.paths.root)
+        reader = spark.read.option("mergeSchema", "true").option("basePath", base)
+        return reader.parquet(*map(spark_uri, paths))
 
     def _paths(self) -> list[Path]:
         table, shown = self._table, self._shown

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from pyspark import SparkContext
@@ -24,10 +26,15 @@ from dagster_ckpt import (
     spark_sink,
     spark_source,
 )
+from dagster_ckpt.authoring.derived import DerivedTable
+from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.sinks import DeltaTable, IcebergTable
 from dagster_ckpt.spark.cluster import probe
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart
 from tests.spark.epoch.small_pipeline import shop
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 CONF = {
     "spark.pyspark.python": "python3",
@@ -45,13 +52,13 @@ CONF = {
 
 def copied(feed: Path, kind: str) -> CheckpointedPipeline:
     """Numbers of files → one table of a kind."""
-    table = {"parquet": None, "delta": DeltaTable("numbers"), "iceberg": IcebergTable()}[kind]
+    target = {"parquet": None, "delta": DeltaTable("numbers"), "iceberg": IcebergTable()}[kind]
 
     @spark_source
     def orders(spark):  # type: ignore[no-untyped-def]
         return spark.readStream.schema("number INT").json(f"file://{feed}/orders")
 
-    @spark_sink(to=table)
+    @spark_sink(to=target)
     def numbers(orders):  # type: ignore[no-untyped-def]
         return orders
 
@@ -63,7 +70,7 @@ def copied(feed: Path, kind: str) -> CheckpointedPipeline:
 
 
 def summed(feed: Path) -> CheckpointedPipeline:
-    """Amounts by customer: state and a table, without a channel in between."""
+    """Amounts by customer: state and a table, without a channel in between; of its rows their count is computed."""
 
     @spark_source
     def orders(spark):  # type: ignore[no-untyped-def]
@@ -77,7 +84,15 @@ def summed(feed: Path) -> CheckpointedPipeline:
     def pipeline() -> None:
         sums(orders())
 
-    return pipeline  # type: ignore[no-any-return]
+    def counted(spark: SparkSession, rows: Mapping[StageUid, DataFrame | None]) -> DataFrame:
+        read = rows[StageUid("sums")]
+        assert read is not None
+        return read.selectExpr("count(*) AS n")
+
+    made: CheckpointedPipeline = pipeline
+    return replace(
+        made, derived=(DerivedTable(uid=StageUid("counted"), reads=(StageUid("sums"),), fn=counted),)
+    )
 
 
 def chosen(name: str, feed: Path) -> CheckpointedPipeline:

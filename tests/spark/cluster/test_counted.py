@@ -13,10 +13,11 @@ import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, Unavailable
 from dagster_ckpt.dagster.checks import dry_run
+from dagster_ckpt.spark.channel import sink
 from dagster_ckpt.spark.channel.sink import write_staged
 from dagster_ckpt.spark.cluster import counted, executors, probe
 from dagster_ckpt.spark.cluster.package import PACKAGE, zipped
-from dagster_ckpt.spark.files import parquet_files
+from dagster_ckpt.spark.files import DataFile, parquet_files
 from dagster_ckpt.version import __version__
 
 if TYPE_CHECKING:
@@ -41,6 +42,22 @@ def test_the_rows_that_are_found_are_those_that_were_counted(
 ) -> None:
     files = write_staged(rows(spark, number), tmp_path / "batch", tmp_path, partition_by)
     assert sum(file.rows for file in files) == number
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_listing_that_this_machine_has_cached_is_looked_at_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Path] = []
+
+    def cached_at_first(root: Path, folder: Path) -> tuple[DataFile, ...]:
+        looked.append(folder)
+        return parquet_files(root, folder) if len(looked) > 1 else ()
+
+    monkeypatch.setattr(sink, "parquet_files", cached_at_first)
+    files = write_staged(rows(spark, 7), tmp_path / "batch", tmp_path)
+    assert sum(file.rows for file in files) == 7
+    assert {path.suffix for path in (tmp_path / "batch").iterdir()} <= {".parquet", ".crc"}
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -133,12 +133,14 @@ def test_bare_paths_of_another_default_file_system_are_not_taken_for_ours(
     answer = driver.run(
         feed,
         tmp_path / "lab",
-        pipeline="parquet",
+        pipeline="summed",
         conf={
             "spark.hadoop.fs.defaultFS": "hdfs://nowhere.invalid:8020",
             "spark.sql.warehouse.dir": f"file://{tmp_path}",
         },
     )
     assert answer["said"].endswith("/chk-1"), answer
-    table = pq.read_table(next((tmp_path / "lab" / "tables").rglob("numbers")))
-    assert sorted(table["number"].to_pylist()) == [0, 1]
+    tables = tmp_path / "lab" / "tables" / "summed"
+    sums = pq.read_table(tables / "sums").to_pylist()
+    assert {row["customer"]: row["amount"] for row in sums} == {"ann": 5, "bob": 7}
+    assert pq.read_table(next((tables / "counted").glob("*.parquet")))["n"].to_pylist() == [2]

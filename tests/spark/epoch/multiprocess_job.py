@@ -28,10 +28,10 @@ CONF = {
 }
 
 
-def fanned_out(feed: Path) -> CheckpointedPipeline:
+def fanned_out(feed: Path, name: str, boundedness: str) -> CheckpointedPipeline:
     """orders → lines, totals: two sinks whose processes work at the same time."""
 
-    @spark_source
+    @spark_source(boundedness=boundedness)
     def orders(spark):  # type: ignore[no-untyped-def]
         return spark.readStream.schema(ORDERS).json(str(feed / "orders"))
 
@@ -43,7 +43,7 @@ def fanned_out(feed: Path) -> CheckpointedPipeline:
     def totals(orders):  # type: ignore[no-untyped-def]
         return orders.groupBy("customer").sum("amount").toDF("customer", "amount")
 
-    @checkpointed_pipeline(name="fanned_out", checkpointing={"operator_chaining": False})
+    @checkpointed_pipeline(name=name, checkpointing={"operator_chaining": False})
     def pipeline() -> None:
         ordered = orders()
         lines(ordered)
@@ -55,10 +55,9 @@ def fanned_out(feed: Path) -> CheckpointedPipeline:
 def definitions() -> dg.Definitions:
     folder = Path(os.environ[FOLDER])
     return build_pipeline_definitions(
-        fanned_out(folder / "feed"),
-        coordinator=CheckpointCoordinatorResource(
-            base_dir=str(folder / "lab"), table_dir=str(folder / "lab" / "tables"), num_retained=5
-        ),
+        fanned_out(folder / "feed", "fanned_out", "unbounded"),
+        fanned_out(folder / "feed", "bounded", "bounded"),
+        coordinator=CheckpointCoordinatorResource(base_dir=str(folder / "lab"), num_retained=5),
         spark=SparkSessionResource(master="local[1,3]", conf=CONF),
         options=PipelineOptions(executor=dg.multiprocess_executor.configured({"max_concurrent": 2})),
     )
@@ -66,3 +65,7 @@ def definitions() -> dg.Definitions:
 
 def epoch_job() -> dg.JobDefinition:
     return definitions().resolve_job_def("fanned_out")
+
+
+def streaming_job() -> dg.JobDefinition:
+    return definitions().resolve_job_def("bounded_streaming")

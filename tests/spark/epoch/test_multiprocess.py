@@ -18,7 +18,7 @@ from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from tests.records import stored_record
 from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.multiprocess_job import FOLDER, epoch_job
+from tests.spark.epoch.multiprocess_job import FOLDER, epoch_job, streaming_job
 from tests.spark.epoch.small_pipeline import Feed, shop
 
 
@@ -39,8 +39,12 @@ def _run(instance: dg.DagsterInstance, **checkpointing: object) -> str:
     config = {"ops": {"restore": {"config": {"checkpointing": checkpointing}}}}
     job = dg.reconstructable(epoch_job)
     with dg.execute_job(job, instance=instance, run_config=config, raise_on_error=False) as result:
-        failures = [event for event in result.all_events if event.is_step_failure]
-        return " | ".join(str(event.step_failure_data.error) for event in failures)
+        return _failures(result)
+
+
+def _failures(result: dg.JobExecutionResult) -> str:
+    failures = [event for event in result.all_events if event.is_step_failure]
+    return " | ".join(str(event.step_failure_data.error) for event in failures)
 
 
 def test_epochs_whose_steps_have_processes_of_their_own_go_on_from_one_another(
@@ -55,10 +59,23 @@ def test_epochs_whose_steps_have_processes_of_their_own_go_on_from_one_another(
     assert _run(instance, num_retained=1) == ""
     kept = [one.checkpoint_id for one in _record(tmp_path).completed]
     assert kept == [2], "settings of the run reach every step"
-    lines = pq.read_table(tmp_path / "lab" / "tables" / "lines")
-    assert sorted(lines["number"].to_pylist()) == [order["number"] for order in feed.orders]
-    totals = pq.read_table(tmp_path / "lab" / "tables" / "totals").to_pylist()
+    tables = tmp_path / "lab" / "tables" / "fanned_out"
+    assert _numbers(tables) == [order["number"] for order in feed.orders]
+    totals = pq.read_table(tables / "totals").to_pylist()
     assert {row["customer"]: row["amount"] for row in totals} == {"ann": 8, "bob": 11}
+
+
+def _numbers(tables: Path) -> list[int]:
+    return sorted(pq.read_table(tables / "lines")["number"].to_pylist())
+
+
+def test_a_stream_is_one_step_in_one_process(
+    instance: dg.DagsterInstance, feed: Feed, tmp_path: Path
+) -> None:
+    job = dg.reconstructable(streaming_job)
+    with dg.execute_job(job, instance=instance, raise_on_error=False) as result:
+        assert result.success, _failures(result)
+    assert _numbers(tmp_path / "lab" / "tables" / "bounded") == [order["number"] for order in feed.orders]
 
 
 def test_a_step_that_does_not_see_the_runs_working_directory_makes_none(
