@@ -20,6 +20,7 @@ from dagster_ckpt.operations.open_sink import Coordinator, open_sink
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.sink.port import Sink
+from dagster_ckpt.spark.table.log import open_table
 from dagster_ckpt.spark.table.parquet_sink import ParquetSink
 
 __all__ = ["ReplayStart", "moment_of", "plan_replay", "set_side_tables_aside"]
@@ -99,8 +100,9 @@ def set_side_tables_aside(
 
     For whoever has claimed the fork. Raises InvalidRequest where one cannot be moved: nothing was then.
     """
-    sinks = [sink for sink in _used(fork, coordinator) if _movable(sink)]
-    moved = []
+    sinks, moved = _used(fork, coordinator), []
+    for sink in sinks:
+        _refuse_unmovable(sink, fork)
     for sink in sinks:
         place = Path(sink.place)
         target = place.parent / SET_ASIDE / label / place.name
@@ -152,7 +154,7 @@ def _refuse_used(
             "with another fork"
         )
     for sink in _used(fork, coordinator):
-        _movable(sink)
+        _refuse_unmovable(sink, fork)
 
 
 def _used(fork: CheckpointedPipeline, coordinator: Coordinator) -> list[Sink]:
@@ -163,10 +165,15 @@ def _used(fork: CheckpointedPipeline, coordinator: Coordinator) -> list[Sink]:
     return [sink for sink in sinks if sink.position() is not None]
 
 
-def _movable(sink: Sink) -> bool:
+def _refuse_unmovable(sink: Sink, fork: CheckpointedPipeline) -> None:
+    """Raise InvalidRequest for a table that is not the fork's own, or cannot be moved by its folder."""
     if not isinstance(sink, ParquetSink):
         raise InvalidRequest(
             f"{sink.place} has been written to, and only Parquet tables are set aside: drop it, or give the fork "
             "another place with fork(..., sinks={...})"
         )
-    return True
+    owner = open_table(sink.place).pipeline
+    if owner != fork.name:
+        raise InvalidRequest(
+            f"{sink.place} is a table of pipeline {owner!r}: give the fork one of its own with fork(..., sinks={{...}})"
+        )
