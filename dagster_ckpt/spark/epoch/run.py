@@ -347,6 +347,7 @@ class EpochRun:
             input_positions=barriers,
             output_position=position,
             table=sink.snapshot,
+            flush=sink.flush,
             extra_files=(*sink.files, *unread),
             recording=frozenset(span.upstream for span in spans),
             persisted_in_flight=sum(file.size for file in unread),

@@ -35,6 +35,8 @@ class SinkPart:
     snapshot: TableSnapshot | None = None
     files: tuple[PlannedFile, ...] = ()
     """Committables, which the checkpoint must hold."""
+    flush: Callable[[], None] = lambda: None
+    """Waits until what they name survives; called before the acknowledgement, once the query's files are pinned."""
 
 
 def preparing(sink: Sink, stage_dir: Path) -> Callable[[DataFrame, int], None]:
@@ -52,7 +54,7 @@ def preparing(sink: Sink, stage_dir: Path) -> Callable[[DataFrame, int], None]:
 
 
 def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPart:
-    """Return what a checkpoint must hold of a sink, flushed to disk.
+    """Return what a checkpoint must hold of a sink.
 
     No lock is needed: a publish that ends meanwhile only makes the cut name batches that are visible already, and a
     roll-back recognizes those.
@@ -60,7 +62,6 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
     position = sink.position()
     numbers = batches_between(stage_dir, position.through_batch if position is not None else None, through)
     batches = read_committables(stage_dir, numbers)
-    sink.flush(batches)
     names = (str(path.relative_to(stage_dir)) for path in committable_paths(stage_dir, numbers))
     return SinkPart(
         TableSnapshot(
@@ -74,6 +75,7 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
             *(planned(stage_dir, name, FileKind.COMMITTABLE) for name in names),
             *(_of_folder(name, path) for name, path in sink.only_here(batches).items()),
         ),
+        flush=lambda: sink.flush(batches),
     )
 
 

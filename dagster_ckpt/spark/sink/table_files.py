@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
-from dagster_ckpt.spark.files import batch_of
+from dagster_ckpt.spark.files import batch_of, run_in_parallel
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.staging import flush_staged
 
@@ -26,6 +26,8 @@ STAGED = "_dagster_ckpt/staged"
 """Below the table's folder: clean-ups (VACUUM, remove_orphan_files) and readers of plain Parquet pass over names that
 begin with an underscore."""
 _PIECE = 8 * 1024 * 1024
+_UPLOADS = 8
+"""Files on their way to an object store at a time: each waits for answers most of its time."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,17 @@ class StagedFiles:
 
     def upload(self, files: Iterable[TableFile]) -> None:
         """Upload what is not in the table's object store yet; nothing for a table on a disk."""
-        done = set()
-        for file in files if self.table_dir is None else ():
+        here = (
+            [file for file in files if (self.root / file.staged).exists()] if self.table_dir is None else []
+        )
+
+        def one(file: TableFile) -> None:
             local = self.root / file.staged
-            if local.exists():
-                upload(self, local, file.staged)
-                local.unlink()
-                done.add(folder_of(file.staged, self.area))
-        for folder in done:
+            upload(self, local, file.staged)
+            local.unlink()
+
+        run_in_parallel(one, here, parallelism=_UPLOADS)
+        for folder in {folder_of(file.staged, self.area) for file in here}:
             if not any((self.root / folder).rglob("*.parquet")):
                 shutil.rmtree(self.root / folder, ignore_errors=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,8 @@ class Cut:
     table: TableSnapshot | None = None
     extra_files: tuple[PlannedFile, ...] = ()
     """Committables of a two-phase sink, in-flight data of an unaligned checkpoint."""
+    flush: Callable[[], None] = lambda: None
+    """Brings what a sink has staged to where it lasts."""
     recording: frozenset[StageUid] = frozenset()
     """Inputs whose data up to their barrier belongs to the checkpoint."""
     persisted_in_flight: int = 0
@@ -130,6 +132,7 @@ class StageSnapshotter:
         line = "%s: finished synchronous part of checkpoint %d. Alignment duration: %.0f ms, snapshot duration: %.1f ms"
         log.debug(line, self.uid, cut.checkpoint_id, cut.alignment_ms, sync_ms)
         self._refuse_too_large(location, files)
+        cut.flush()  # behind the pins: in an object store it may take longer than Spark keeps a batch
         upload = upload_stage(
             files=files,
             stage_dir=self.directory.root,

@@ -127,6 +127,7 @@ class SnapshotJob:
             input_positions=barriers,
             alignment_ms=self.cut.alignment_ms if self._alignment_ms is None else self._alignment_ms,
             table=sink.snapshot,
+            flush=sink.flush,
             extra_files=(*sink.files, *files),
             persisted_in_flight=sum(file.size for file in files),
         )

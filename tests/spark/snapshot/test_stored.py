@@ -172,13 +172,28 @@ def test_a_checkpoint_builds_on_no_manifest_but_the_one_that_was_written(
     assert stored.metadata.stages[0].metrics.files_new == stored.metadata.stages[0].metrics.files_full
 
 
-def taken(h: CoordinatorHarness, query: FakeQuery) -> int:
+def test_rows_that_take_long_to_reach_their_store_do_not_cost_the_checkpoint_its_batch(
+    query: FakeQuery,
+) -> None:
+    h = CoordinatorHarness(stages={"totals": 2})
+    removed_by_spark = query.root / "query/commits/4"
+    number = taken(h, query, flush=removed_by_spark.unlink)
+    assert h.completed == [number]
+    stored = StoredSnapshot(storage=h.storage, folder=f"pipeline/chk-{number}", metadata=h.metadata(number))
+    assert "query/commits/4" in {entry.path for entry in stored.entries(stored.metadata.stages[0])}
+
+
+def taken(h: CoordinatorHarness, query: FakeQuery, flush: Callable[[], None] = lambda: None) -> int:
     """Take a checkpoint of the query as its stage does."""
     number = h.checkpoint()
     coordinator: Any = h.coordinator
     stage = StageSnapshotter(uid=UID, directory=StageDirectory(query.root), coordinator=coordinator)
     cut = Cut(
-        checkpoint_id=CheckpointId(number), batch_id=BatchId(4), input_positions={}, output_position=None
+        checkpoint_id=CheckpointId(number),
+        batch_id=BatchId(4),
+        input_positions={},
+        output_position=None,
+        flush=flush,
     )
     assert stage.take(cut).text == "acknowledged"
     return number
