@@ -104,10 +104,9 @@ def _in_catalog(spark: SparkSession, name: str) -> Path | None:
     catalog, database, table = name.split(".")
     if catalog != "spark_catalog" or not spark.catalog.tableExists(name):
         return None
-    found = (
-        spark.sql(f"DESCRIBE TABLE EXTENDED `{database}`.`{table}`").where("col_name = 'Location'").first()
-    )
-    folder = None if found is None else local_path(str(found["data_type"]))
+    described = spark.sql(f"DESCRIBE TABLE EXTENDED `{database}`.`{table}`").collect()
+    places = [str(row["data_type"]) for row in described if row["col_name"] == "Location"]
+    folder = local_path(places[-1]) if places else None  # a column may have that name, and comes before
     return None if folder is None else Path(folder)
 
 
