@@ -37,7 +37,7 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=err,
                 text=True,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": "python3"},
+                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(cluster.folder)},
                 start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
