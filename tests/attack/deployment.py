@@ -28,6 +28,7 @@ from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
+from dagster_ckpt.spark.epoch.drains import Drains
 from dagster_ckpt.spark.epoch.gateway import EpochGateway
 from dagster_ckpt.testing.background import ManualBackground
 from tests.attack.played import TABLES, Killed, PlayedRun, Row, Step, pipeline_of, rows_of, truth
@@ -216,7 +217,7 @@ class Deployment:
                 table_writer=attempt.tables.writer,
             )
             run._release_earlier_barriers(query, None)
-            run._work_off(query)
+            run._processed(query)
 
     def _run(self, attempt: Attempt[PlayedGateway], run_id: str, arrived: int, step: Step) -> PlayedRun:
         return PlayedRun(
@@ -224,7 +225,7 @@ class Deployment:
             coordinator=attempt.coordinator,
             attempt=attempt.directory,
             run_id=run_id,
-            session=lambda: None,  # type: ignore[arg-type,return-value]
+            drains=Drains(lambda: None, Lines()),  # type: ignore[arg-type,return-value]
             tables=attempt.tables,
             reporter=Lines(),
             arrived=arrived,

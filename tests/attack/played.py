@@ -25,6 +25,7 @@ from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.channel.cursor import Limit, next_end
 from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
+from dagster_ckpt.spark.epoch.drains import Drained
 from dagster_ckpt.spark.epoch.run import EpochRun
 from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, is_prepared, write_committable
@@ -115,9 +116,9 @@ class PlayedRun(EpochRun):
     per_batch: int = 4
     step: Step = field(default=lambda _: None)
 
-    def _work_off(self, query: StageQuery) -> list[Any]:
+    def _processed(self, query: StageQuery) -> Drained:
         PlayedQuery(query, self).work_off()
-        return []
+        return Drained()
 
 
 @dataclass(frozen=True)

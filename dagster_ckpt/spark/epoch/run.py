@@ -203,6 +203,9 @@ class EpochRun:
             return Drained()
         if not self.drains.has(query.uid):
             self._release_earlier_barriers(query, checkpoint)
+        return self._processed(query)
+
+    def _processed(self, query: StageQuery) -> Drained:
         name = self._chain(query.uid) or query.uid
         return self.drains.finish(query, name, meanwhile=lambda: self._begin_others(query.uid))
 
