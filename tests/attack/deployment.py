@@ -28,10 +28,19 @@ from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
-from dagster_ckpt.spark.epoch.drains import Drains
 from dagster_ckpt.spark.epoch.gateway import EpochGateway
 from dagster_ckpt.testing.background import ManualBackground
-from tests.attack.played import TABLES, Killed, PlayedRun, Row, Step, pipeline_of, rows_of, truth
+from tests.attack.played import (
+    TABLES,
+    Killed,
+    PlayedDrains,
+    PlayedRun,
+    Row,
+    Step,
+    pipeline_of,
+    rows_of,
+    truth,
+)
 
 
 class RunFailed(Exception):
@@ -208,7 +217,7 @@ class Deployment:
         self, attempt: Attempt[PlayedGateway], arrived: int, step: Step, stages: Sequence[str]
     ) -> None:
         """Work on after the last checkpoint, in these stages only."""
-        run = self._run(attempt, "on-their-way", arrived, step)
+        run = self._run(attempt, "on-their-way", arrived, step, beside=False)
         for uid in stages:
             query = StageQuery(
                 pipeline=attempt.pipeline,
@@ -219,18 +228,23 @@ class Deployment:
             run._release_earlier_barriers(query, None)
             run._processed(query)
 
-    def _run(self, attempt: Attempt[PlayedGateway], run_id: str, arrived: int, step: Step) -> PlayedRun:
-        return PlayedRun(
+    def _run(
+        self, attempt: Attempt[PlayedGateway], run_id: str, arrived: int, step: Step, *, beside: bool = True
+    ) -> PlayedRun:
+        drains = PlayedDrains()
+        drains.run = PlayedRun(
             pipeline=attempt.pipeline,
             coordinator=attempt.coordinator,
             attempt=attempt.directory,
             run_id=run_id,
-            drains=Drains(lambda: None, Lines()),  # type: ignore[arg-type,return-value]
+            drains=drains,
             tables=attempt.tables,
             reporter=Lines(),
+            has_turn=lambda uid: beside,
             arrived=arrived,
             step=step,
         )
+        return drains.run
 
     def _collect(self, attempt: Attempt[PlayedGateway], run: PlayedRun) -> None:
         """Tidy up as every run does behind a completed checkpoint."""

@@ -25,7 +25,7 @@ from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.channel.cursor import Limit, next_end
 from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
-from dagster_ckpt.spark.epoch.drains import Drained
+from dagster_ckpt.spark.epoch.drains import Drained, Drains
 from dagster_ckpt.spark.epoch.run import EpochRun
 from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, is_prepared, write_committable
@@ -116,8 +116,35 @@ class PlayedRun(EpochRun):
     per_batch: int = 4
     step: Step = field(default=lambda _: None)
 
-    def _processed(self, query: StageQuery) -> Drained:
-        PlayedQuery(query, self).work_off()
+
+class PlayedDrains(Drains):
+    """Queries that are begun before their turn have ended when it comes, and other stages have not."""
+
+    def __init__(self) -> None:
+        self.run: PlayedRun
+        self._ended: set[StageUid] = set()
+
+    @property
+    def room(self) -> int:
+        """One more, always."""
+        return 1
+
+    def has(self, uid: StageUid) -> bool:
+        """Return True where the query has run before its turn."""
+        return uid in self._ended
+
+    def begin(self, query: StageQuery) -> None:
+        """Run the query before its turn."""
+        PlayedQuery(query, self.run).work_off()
+        self._ended.add(query.uid)
+
+    def finish(self, query: StageQuery, name: str, *, meanwhile: Callable[[], None]) -> Drained:
+        """Run the query unless it has run, behind those that are begun beside it."""
+        if self.has(query.uid):
+            self._ended.discard(query.uid)
+        else:
+            meanwhile()
+            PlayedQuery(query, self.run).work_off()
         return Drained()
 
 
