@@ -17,6 +17,7 @@ from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt import derived
 from dagster_ckpt.spark.attempt.derived import DerivedFile, Refreshed, refresh
+from dagster_ckpt.spark.files import local_path
 from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
 from dagster_ckpt.spark.table.log import create_table
 from dagster_ckpt.spark.table.records import Append
@@ -37,9 +38,10 @@ class Frame:
     def write(self) -> Frame:
         return self
 
-    def parquet(self, folder: str) -> None:
-        Path(folder).mkdir(parents=True)
-        pq.write_table(pa.table({"n": self.rows}), Path(folder) / "part-1.parquet")
+    def parquet(self, uri: str) -> None:
+        folder = local_path(uri)
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"n": self.rows}), folder / "part-1.parquet")
 
     def to_spark(self, spark: Any) -> Frame:
         return self
@@ -191,9 +193,9 @@ def test_its_settings_hold_until_its_rows_are_written_and_no_longer(lab: Lab) ->
     settings = Settings({"a": "0"})
 
     class Noting(Frame):
-        def parquet(self, folder: str) -> None:
+        def parquet(self, uri: str) -> None:
             seen.append(dict(settings))
-            super().parquet(folder)
+            super().parquet(uri)
 
     def noting(spark: Any, rows: Mapping[StageUid, Any]) -> Any:
         seen.append(dict(spark.conf))
