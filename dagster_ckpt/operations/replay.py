@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.checkpoint.record import CompletedRecord
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.point import parse_restore_point
 from dagster_ckpt.core.units import moment
@@ -18,12 +18,13 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.facts import entries_of
 from dagster_ckpt.operations.open_sink import Coordinator, open_sink
 from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.table.log import open_table
 from dagster_ckpt.spark.table.parquet_sink import ParquetSink
 
-__all__ = ["ReplayStart", "moment_of", "plan_replay", "set_side_tables_aside"]
+__all__ = ["ReplayStart", "admits_replay", "moment_of", "plan_replay", "set_side_tables_aside"]
 
 SET_ASIDE = ".set_aside"
 """Folder beside side tables, where those of earlier replays are."""
@@ -60,6 +61,7 @@ def plan_replay(
     *,
     named: Coordinator | None = None,
     again: bool = False,
+    root: str = "",
 ) -> ReplayStart:
     """Return what a replay begins with; nothing is changed.
 
@@ -69,6 +71,7 @@ def plan_replay(
         coordinator: the fork's coordinator resource.
         named: its origin's, where it is another one.
         again: the fork may have replayed before; its side tables are then set aside.
+        root: run of which this one may be another try: it goes on with what that has written.
 
     Raises:
         InvalidRequest: it is no fork, it serves readers, it has run before, or its tables cannot be set aside.
@@ -79,7 +82,12 @@ def plan_replay(
         raise InvalidRequest(
             f"{fork.name!r} is no fork: a replay writes side tables, declared with pipeline.fork(..., table_dir=...)"
         )
-    _refuse_used(fork, coordinator, named or coordinator, again=again)
+    _refuse_serving(fork, named or coordinator)
+    _refuse_run_before(
+        fork, RecordStore(coordinator.deployment(fork).store).record(fork.name), again=again, root=root
+    )
+    for sink in _used(fork, coordinator):
+        _refuse_unmovable(sink, fork)
     deployment = (named or coordinator).deployment(origin)
     at = moment_of(since)
     if at is None:
@@ -93,14 +101,33 @@ def plan_replay(
     )
 
 
+def admits_replay(
+    fork: CheckpointedPipeline, admit: Admit, *, named: Coordinator, again: bool, root: str
+) -> Admit:
+    """Return what lets a replay claim its fork; ``admit`` is asked first, the rest as ``plan_replay`` has it.
+
+    A plan holds for the moment it is made: while the run waits for its turn, another replay may finish, and serve.
+    """
+
+    def admits(record: CoordinatorRecord) -> None:
+        admit(record)
+        _refuse_serving(fork, named)
+        _refuse_run_before(fork, record, again=again, root=root)
+
+    return admits
+
+
 def set_side_tables_aside(
-    fork: CheckpointedPipeline, coordinator: Coordinator, *, label: str
+    fork: CheckpointedPipeline, coordinator: Coordinator, *, label: str, named: Coordinator | None = None
 ) -> tuple[str, ...]:
     """Move the tables of an earlier replay out of the way, and return where they are now.
 
-    For whoever has claimed the fork. Raises InvalidRequest where one cannot be moved: nothing was then.
+    For whoever has claimed the fork. Raises InvalidRequest where one cannot be moved, and where readers have been
+    swapped to them meanwhile: nothing was then.
     """
     sinks, moved = _used(fork, coordinator), []
+    if sinks:
+        _refuse_serving(fork, named or coordinator)
     for sink in sinks:
         _refuse_unmovable(sink, fork)
     for sink in sinks:
@@ -140,21 +167,22 @@ def _nearest(deployment: Deployment, pipeline: PipelineId, at: float) -> Complet
     )
 
 
-def _refuse_used(
-    fork: CheckpointedPipeline, coordinator: Coordinator, named: Coordinator, *, again: bool
-) -> None:
+def _refuse_serving(fork: CheckpointedPipeline, named: Coordinator) -> None:
     if who_serves(named.deployment(fork.origins[-1]), fork) == fork.name:
         raise InvalidRequest(
             f"{fork.name!r} serves readers of {fork.origins[-1].name!r}: replay with another fork, or swap back first"
         )
-    record = RecordStore(coordinator.deployment(fork).store).record(fork.name)
-    if record is not None and record.latest_completed is not None and not again:
-        raise InvalidRequest(
-            f"{fork.name!r} has run before, and its tables hold what it has written: set them aside (again), or replay "
-            "with another fork"
-        )
-    for sink in _used(fork, coordinator):
-        _refuse_unmovable(sink, fork)
+
+
+def _refuse_run_before(
+    fork: CheckpointedPipeline, record: CoordinatorRecord | None, *, again: bool, root: str
+) -> None:
+    if again or record is None or record.latest_completed is None or (root and record.root == root):
+        return
+    raise InvalidRequest(
+        f"{fork.name!r} has run before, and its tables hold what it has written: set them aside (again), or replay "
+        "with another fork"
+    )
 
 
 def _used(fork: CheckpointedPipeline, coordinator: Coordinator) -> list[Sink]:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.errors import InvalidRequest, NotFound
-from dagster_ckpt.operations.blue_green import swap_readers
-from dagster_ckpt.operations.replay import moment_of, plan_replay, set_side_tables_aside
+from dagster_ckpt.operations.blue_green import compare_readers, swap_readers
+from dagster_ckpt.operations.replay import admits_replay, moment_of, plan_replay, set_side_tables_aside
+from dagster_ckpt.runtime.attempt_setup import Occupied, admit_anyone
 from dagster_ckpt.sinks import ParquetTable, SqlTable
 from tests.operations.test_blue_green import GREEN, Site, sales
 from tests.operations.world import SALES, World
@@ -95,3 +97,42 @@ def test_a_table_of_another_kind_that_nobody_has_written_to_holds_no_replay_up(s
     fork = sales(SqlTable(url)).fork("other", table_dir="/t", sinks={"totals": SqlTable(url, "other")})
     assert plan_replay(fork, "chk-1", site.known).origin == SALES
     assert set_side_tables_aside(fork, site.known, label="r1") == ()
+
+
+def test_what_another_replay_has_finished_while_one_waited_is_not_claimed(site: Site) -> None:
+    def claim(again: bool = False, root: str = "mine") -> None:
+        record = site.world.record(GREEN)
+        admits_replay(site.green, admit_anyone, named=site.known, again=again, root=root)(record)
+
+    plan_replay(site.green, "chk-1", site.known, again=True, root="mine")
+    site.publish(site.green, 1, [(7, 70)])
+    claim()
+    site.world.change(GREEN, latest_completed=1, root="theirs")
+    for act in (claim, lambda: plan_replay(site.green, "chk-1", site.known, root="mine")):
+        with pytest.raises(InvalidRequest, match=r"'sales_green' has run before.*\(again\)"):
+            act()
+    claim(again=True)
+    claim(root="theirs")
+    plan_replay(site.green, "chk-1", site.known, root="theirs")
+    swap_readers(site.green, site.known, approved=compare_readers(site.green, site.known).approval)
+    for again, root in ((True, "mine"), (False, "theirs")):
+        with pytest.raises(InvalidRequest, match="'sales_green' serves readers of 'sales'"):
+            claim(again, root)
+
+
+def test_whoever_was_faster_is_told_before_what_it_has_written(site: Site) -> None:
+    def admit(record: CoordinatorRecord) -> None:
+        raise Occupied("looking again")
+
+    site.publish(site.green, 1, [(7, 70)])
+    site.world.change(GREEN, latest_completed=1, root="theirs")
+    with pytest.raises(Occupied):
+        admits_replay(site.green, admit, named=site.known, again=False, root="mine")(site.world.record(GREEN))
+
+
+def test_tables_that_readers_find_are_not_set_aside(site: Site) -> None:
+    site.publish(site.green, 1, [(1, 10), (2, 20)])
+    swap_readers(site.green, site.known)
+    with pytest.raises(InvalidRequest, match="'sales_green' serves readers of 'sales'"):
+        set_side_tables_aside(site.green, site.known, label="r1")
+    assert site.read() == [(1, 10), (2, 20)]

@@ -26,6 +26,7 @@ from dagster_ckpt.dagster.names import (
     LOCATION_TAG,
     REPLAY_OP,
     RESTORE_OP,
+    ROOT_RUN_TAG,
     SPARK_KEY,
     SWAP_OP,
     compare_job_name,
@@ -46,7 +47,13 @@ from dagster_ckpt.operations.blue_green import (
     swap_readers,
 )
 from dagster_ckpt.operations.readers_comparison import ReadersComparison
-from dagster_ckpt.operations.replay import ReplayStart, plan_replay, set_side_tables_aside
+from dagster_ckpt.operations.replay import (
+    ReplayStart,
+    admits_replay,
+    plan_replay,
+    set_side_tables_aside,
+)
+from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.audit import Operator
 
 _COUNTS = ("same", "added", "missing", "changed")
@@ -170,21 +177,23 @@ def _replay_job(
         refuse_backfill(context)
         coordinator, named = coordinator_of(context, fork.name), _named(context, fork)
         arguments = stage_arguments(context, fork, config.stages)
-        start = plan_replay(
-            fork, config.since, coordinator, named=named, again=config.again or _is_retry(context)
-        )
+        root = context.run.tags.get(ROOT_RUN_TAG, context.run_id)
+        start = plan_replay(fork, config.since, coordinator, named=named, again=config.again, root=root)
         said = f"replaying from {start.key} of {start.origin}, taken {moment(start.taken_at)}, at {start.uri}"
         context.log.info(said)
         options = RestoreOptions(restore_from=start.uri, fork=True)
         operator = Operator(who=who_of(context.run.tags), shown=(said,))
-        attempt = Turn.chosen(context, fork).take(
-            lambda admit: PipelineAttempt.of(context, fork, options, admit=admit, operator=operator)
-        )
+
+        def begin(admit: Admit) -> PipelineAttempt:
+            admits = admits_replay(fork, admit, named=named, again=config.again, root=root)
+            return PipelineAttempt.of(context, fork, options, admit=admits, operator=operator)
+
+        attempt = Turn.chosen(context, fork).take(begin)
         if isinstance(attempt, Skipped):
             return
         restored = attempt.coordinator.restored
         if isinstance(restored, Restore) and restored.purpose is RestorePurpose.FORK:
-            for place in set_side_tables_aside(fork, coordinator, label=context.run_id[:8]):
+            for place in set_side_tables_aside(fork, coordinator, label=context.run_id[:8], named=named):
                 context.log.info(f"side table of an earlier replay set aside: {place}")
         attempt.restore()
         attempt.run_all(arguments)
@@ -286,7 +295,3 @@ def _named(context: dg.OpExecutionContext, fork: CheckpointedPipeline) -> Any:
 def _tries(context: dg.OpExecutionContext) -> list[str]:
     """Return the runs of which this one may be another try."""
     return [run for run in (context.run_id, context.run.parent_run_id, context.run.root_run_id) if run]
-
-
-def _is_retry(context: dg.OpExecutionContext) -> bool:
-    return context.run.parent_run_id is not None or context.retry_number > 0
