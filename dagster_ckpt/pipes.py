@@ -177,7 +177,7 @@ class _Program:
                 )
         finally:
             events.close()
-        self.op.ended(seen.ended(skipped=end.skipped, said=_said(end)))
+        self.op.ended(seen.ended(skipped=end.skipped, said=_said(end), interrupted=end.interrupted))
         return end
 
     def _told(self) -> DagsterEvents:
@@ -242,13 +242,11 @@ class _Seen:
         coordinator = self.attempt()
         return () if coordinator is None else recent_checkpoints(coordinator)
 
-    def ended(self, *, skipped: str, said: str) -> Ended:
+    def ended(self, **end: Any) -> Ended:
         coordinator = self.attempt()
         if coordinator is None:
-            return Ended(skipped=skipped, said=said)
-        return Ended(
-            epoch=int(coordinator.epoch), lineage=coordinator.record.lineage, skipped=skipped, said=said
-        )
+            return Ended(**end)
+        return Ended(epoch=int(coordinator.epoch), lineage=coordinator.record.lineage, **end)
 
 
 def _said(end: StreamEnd) -> str:

@@ -9,7 +9,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import dagster as dg
@@ -32,6 +32,8 @@ class Ended:
     lineage: str = ""
     """Identity of the pipeline's history in the store the program used."""
     skipped: str = ""
+    interrupted: bool = False
+    """It was asked to stop from outside, and not with a savepoint."""
     said: str = ""
     """One sentence."""
 
@@ -90,7 +92,7 @@ class RemoteOp:
 
     def ended(self, end: Ended) -> None:
         """Say how the run ended."""
-        self.tell("ended", epoch=end.epoch, lineage=end.lineage, skipped=end.skipped, said=end.said)
+        self.tell("ended", **asdict(end))
 
     def failed(self, error: BaseException) -> None:
         """Say why the run failed."""
@@ -196,9 +198,7 @@ class Heard:
             case "output":
                 self.metadata.update(_event(message["event"]).metadata)
             case "ended":
-                self.ended = Ended(
-                    **{name: message[name] for name in ("epoch", "lineage", "skipped", "said")}
-                )
+                self.ended = Ended(**{one.name: message[one.name] for one in fields(Ended)})
                 self.failed = None  # a try before this one
             case "failed":
                 self.failed = Failure(message=message["message"], is_final=bool(message["is_final"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dagster_ckpt import (
     InvalidRequest,
     Launch,
     PipelineOptions,
+    pipes,
     run_launched,
 )
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
@@ -25,6 +27,7 @@ from dagster_ckpt.dagster.launched.order import Order, Work
 from dagster_ckpt.dagster.launched.verdict import why_not
 from dagster_ckpt.dagster.op_log import AssetEvent
 from dagster_ckpt.errors import NotFound
+from dagster_ckpt.program_run import StreamEnd
 from tests.spark.epoch.small_pipeline import shop
 
 CHECKPOINTS = dg.AssetKey(["shop", "checkpoints"])
@@ -263,7 +266,15 @@ def test_a_program_that_nobody_launched_says_what_to_call(tmp_path: Path) -> Non
 
 
 def record(**more: Any) -> CoordinatorRecord:
-    given = {"pipeline": "shop", "owner": "run-1", "epoch": 3, "lineage": "l", "status": RunStatus.SUSPENDED}
+    given = {
+        "pipeline": "shop",
+        "owner": "run-1",
+        "epoch": 3,
+        "lineage": "l",
+        "status": RunStatus.SUSPENDED,
+        "status_epoch": 3,
+        "clean": True,
+    }
     return CoordinatorRecord.model_validate({**given, **more})
 
 
@@ -274,6 +285,23 @@ def record(**more: Any) -> CoordinatorRecord:
         (record(), None, ""),
         (record(status=RunStatus.FINISHED), None, ""),
         (record(status=RunStatus.RUNNING), None, "the program ended, but its run did not"),
+        (record(status_epoch=2), None, "the program ended, but its run did not"),
+        (record(status_epoch=2), Ended(epoch=3, lineage="l"), "the program ended, but its run did not"),
+        (record(epoch=1, status_epoch=0, clean=False), None, "the program ended, but its run did not"),
+        (record(status=RunStatus.CANCELED, status_epoch=2), None, "the program ended, but its run did not"),
+        (record(clean=False, lease_until=9e9), None, "the program ended, but its run did not"),
+        (record(clean=False), None, "the program ended, but its run did not"),
+        (record(clean=False), Ended(epoch=3, lineage="l"), ""),
+        (
+            record(clean=False),
+            Ended(epoch=3, lineage="l", interrupted=True),
+            "the program was stopped from outside",
+        ),
+        (
+            record(owner="run-2", epoch=4),
+            Ended(epoch=3, lineage="l", interrupted=True),
+            "the program was stopped from outside",
+        ),
         (record(status=RunStatus.CANCELED), Ended(epoch=3), "the program was stopped from outside"),
         (
             record(status=RunStatus.FAILED, job_failure="too many"),
@@ -303,6 +331,20 @@ def test_the_record_decides_whether_a_run_went_well(
     why = why_not(found, ended, run_id="run-1", pipeline="shop")
     assert why.startswith(begins)
     assert bool(why) == bool(begins)
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_program_whose_stream_was_stopped_from_outside_says_so(
+    tmp_path: Path, op: Noted, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    end = StreamEnd("run-1", savepoint="" if interrupted else "file:/s", interrupted=interrupted)
+    monkeypatch.setattr(pipes, "stream_of", lambda *_, **__: end)
+    heard = Heard(op=op)
+    remote = RemoteOp(lambda payload: heard.hear(json.loads(json.dumps(payload))))
+    pipes._Program(shop(tmp_path), order(work=Work.STREAM), remote).stream({})
+    assert heard.ended is not None
+    assert heard.ended.interrupted is interrupted
+    assert bool(why_not(record(clean=False), heard.ended, run_id="run-1", pipeline="shop")) is interrupted
 
 
 def test_what_cannot_be_a_launch_is_refused() -> None:
