@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from dagster_ckpt.authoring.targets import ForEachCheckpoint
-from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.errors import Corrupt, OutcomeUnknown
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
+from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown
 from dagster_ckpt.spark.sink.for_each_checkpoint import CheckpointToken, FunctionSink
 from dagster_ckpt.spark.sink.port import AlreadyPublished, LaterRows, Sink, SinkContext
 from dagster_ckpt.testing import SinkContract
 from dagster_ckpt.testing.sinks.base import FIRST
-from dagster_ckpt.testing.sinks.run import SinkRun, Staging, context_in
+from dagster_ckpt.testing.sinks.run import RunCut, SinkRun, Staging, context_in
 
 
 class Shelf:
@@ -147,9 +147,18 @@ def test_what_was_called_from_another_machine_is_not_called_again_from_an_older_
     assert [rows for _, rows in shelf.calls] == [[(1, 1)], [(2, 2)], [(3, 3)]]
 
 
-def test_an_older_cut_is_refused_where_the_note_of_later_calls_is_lost(
-    context: SinkContext, tmp_path: Path
-) -> None:
+def refused_at(back: SinkRun, at: RunCut, later: dict[int, int]) -> None:
+    """Restore a cut where these later snapshots (and their attempts) are known: nothing is called again."""
+    known = {CheckpointId(number): CoordinatorEpoch(epoch) for number, epoch in later.items()}
+    with pytest.raises(InvalidRequest, match=f"called up to checkpoint {max(later)}.* is lost"):
+        back.in_directory_of(at).roll_back(at, later_published=known)
+    assert (
+        "restore that checkpoint, or keep the rows (roll_back_tables: false)"
+        in back.sink.cannot_roll_back(at.cut)
+    )
+
+
+def test_an_older_cut_is_refused_where_the_note_of_later_calls_is_lost(context: SinkContext) -> None:
     run = run_of(context, Shelf().put)
     run.sink.take_over()
     run.batch([(1, 1)])
@@ -158,12 +167,69 @@ def test_an_older_cut_is_refused_where_the_note_of_later_calls_is_lost(
     run.batch([(2, 2)])
     run.publish(3)
     run.lose_disk()
-    back = run.successor()
-    for name, content in at.files.items():
-        (tmp_path / "restored").mkdir(exist_ok=True)
-        (tmp_path / "restored" / name).write_bytes(content)
-    back.sink.bring_back(tmp_path / "restored", [CheckpointId(3)])
-    assert back.sink.position() is None
-    with pytest.raises(Corrupt, match="rows up to checkpoint 1 are gone"):
-        back.sink.roll_back(at.cut, LaterRows.SET_ASIDE)
-    assert back.sink.roll_back(at.cut, LaterRows.KEEP).text == ""
+    refused_at(run.successor(), at, {3: 1})
+
+
+def test_a_first_cut_is_refused_where_the_note_of_later_calls_is_lost(context: SinkContext) -> None:
+    """It shows no rows, as a sink does that knows nothing."""
+    shelf = Shelf()
+    run = run_of(context, shelf.put)
+    run.sink.take_over()
+    run.batch([(1, 1)])
+    at = run.cut(1)
+    assert at.cut.snapshot.head is None
+    run.publish(1)
+    run.lose_disk()
+    refused_at(run.successor(), at, {2: 1})
+    assert len(shelf.calls) == 1
+
+
+def test_an_older_cut_is_refused_on_a_disk_that_knows_nothing_of_a_newer_attempts_calls(
+    context: SinkContext, tmp_path: Path
+) -> None:
+    shelf = Shelf()
+    run = run_of(context, shelf.put)
+    run.sink.take_over()
+    run.batch([(1, 1)])
+    run.publish(1)
+    at = run.cut(2)
+    shutil.copytree(context.work_dir, tmp_path / "older")
+    elsewhere = run.successor()
+    elsewhere.sink.take_over()
+    elsewhere.batch([(2, 2)])
+    elsewhere.publish(3)
+    elsewhere.lose_disk()
+    (tmp_path / "older").rename(context.work_dir)
+    refused_at(elsewhere.successor(), at, {3: 2})
+    assert [rows for _, rows in shelf.calls] == [[(1, 1)], [(2, 2)]]
+
+
+def test_rows_that_were_kept_where_calls_are_unknown_stay_in_the_way_of_older_cuts(
+    context: SinkContext,
+) -> None:
+    """One such restore makes no other one exact."""
+    run = run_of(context, Shelf().put)
+    run.sink.take_over()
+    run.batch([(1, 1)])
+    at = run.cut(1)
+    run.publish(1)
+    run.lose_disk()
+    later = {CheckpointId(2): CoordinatorEpoch(1)}
+    back = run.successor().in_directory_of(at)
+    assert back.roll_back(at, LaterRows.KEEP, later).text == ""
+    again = back.successor().in_directory_of(at)
+    with pytest.raises(InvalidRequest, match="cannot take rows back"):
+        again.roll_back(at, later_published=later)
+
+
+def test_an_older_cut_that_no_call_came_after_is_restored_where_the_note_is(context: SinkContext) -> None:
+    shelf = Shelf()
+    run = run_of(context, shelf.put)
+    run.sink.take_over()
+    run.batch([(1, 1)])
+    run.publish(1)
+    at = run.cut(2)
+    back = run.successor().in_directory_of(at)
+    back.roll_back(at, later_published={CheckpointId(3): CoordinatorEpoch(1)})
+    assert len(shelf.calls) == 1
+    assert back.sink.cannot_roll_back(at.cut) == ""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_ckpt.core.ids import BatchId, CheckpointId
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
@@ -76,7 +76,7 @@ class PageSink(Sink):
             file.staged: self._context.work_dir / file.staged for batch in batches for file in batch.files
         }
 
-    def bring_back(self, folder: Path, later: Sequence[CheckpointId]) -> None:
+    def bring_back(self, folder: Path, later: Mapping[CheckpointId, CoordinatorEpoch]) -> None:
         shutil.copytree(folder, self._context.work_dir, dirs_exist_ok=True)
 
     def _owned(self) -> State:

@@ -15,7 +15,7 @@ from dagster_ckpt.core.checkpoint.stop_with_savepoint import (
 )
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.graph import Edge
-from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Rejected
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
@@ -45,6 +45,23 @@ def test_the_savepoint_is_taken_and_all_stages_finish(drain: bool) -> None:
     finish_all(h)
     assert h.coordinator.stop_outcome == Stopped(h.coordinator.location_of(sp).uri)
     assert h.job_failures == []
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_sink_that_goes_back_before_the_savepoint_is_told_that_it_was_published(drain: bool) -> None:
+    """It belongs to the user, as one beside the run does, which is published nowhere."""
+    h = two()
+    cp = h.completed_checkpoint()
+    beside = h.completed_savepoint()
+    newer = h.completed_checkpoint()
+    h.stop_with_savepoint(drain=drain)
+    [sp] = h.pending
+    h.acknowledge_all(sp)
+    assert h.savepoints == [beside, sp]
+    epoch = CoordinatorEpoch(h.record.epoch)
+    assert h.record.published_after(cp) == {newer: epoch, sp: epoch}
+    assert h.record.published_after(newer) == {sp: epoch}
+    assert h.record.published_after(sp) == {}
 
 
 def test_stopping_aborts_what_is_pending() -> None:

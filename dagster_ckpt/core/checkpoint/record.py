@@ -285,6 +285,15 @@ class CoordinatorRecord(Record):
         both = (*self.completed, *self.savepoints)
         return next((c for c in both if c.checkpoint_id == checkpoint_id), None)
 
+    def published_after(self, checkpoint_id: int) -> dict[CheckpointId, CoordinatorEpoch]:
+        """Return the attempts of newer snapshots that tables were shown, savepoints that ended a run among them."""
+        shown = (*self.completed, *(one for one in self.savepoints if one.kind.publishes))
+        return {
+            CheckpointId(one.checkpoint_id): CoordinatorEpoch(one.epoch)
+            for one in shown
+            if one.checkpoint_id > checkpoint_id
+        }
+
     def with_pending(self, pending: PendingRecord) -> CoordinatorRecord:
         """Return the record with one pending checkpoint replaced."""
         changed = tuple(pending if p.checkpoint_id == pending.checkpoint_id else p for p in self.pending)

@@ -237,16 +237,12 @@ class AttemptRestorer:
                 decision,
                 self._later,
                 self.reporter,
-                published_since=self._completed_after(decision.metadata.checkpoint_id),
+                published_since=self.coordinator.record.published_after(decision.metadata.checkpoint_id),
             )
             self.tables.compute_derived(decision.metadata.checkpoint_id, self.reporter)
         except BaseException:
             shutil.rmtree(directory.root, ignore_errors=True)
             raise
-
-    def _completed_after(self, checkpoint: int) -> list[CheckpointId]:
-        record = self.coordinator.record
-        return [CheckpointId(k.checkpoint_id) for k in record.completed if k.checkpoint_id > checkpoint]
 
     def _rescale(self, directory: AttemptDirectory, match: StageMatch) -> None:
         """Spread a stage's state over the partitions its author asks for now; its log gets the batch that took."""

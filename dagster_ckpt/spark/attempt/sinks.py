@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.authoring.targets import ParquetTable
 from dagster_ckpt.core.config import CheckpointingMode
-from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.location import local_path, same_place
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
@@ -303,11 +303,11 @@ class PipelineSinks:
         later: LaterRows,
         reporter: Reporter,
         *,
-        published_since: Sequence[CheckpointId] = (),
+        published_since: Mapping[CheckpointId, CoordinatorEpoch],
     ) -> None:
         """Bring every sink to the rows of the restored cut; a fork's begin with them.
 
-        ``published_since``: checkpoints completed after it, which this machine need not know of.
+        ``published_since``: newer snapshots that were published, and their attempts; this machine need not know them.
 
         Raises InvalidRequest where a sink cannot go back: none was changed then.
         """

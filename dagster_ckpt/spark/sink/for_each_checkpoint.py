@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dagster_ckpt.authoring.targets import ForEachCheckpoint
-from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.model import Record
-from dagster_ckpt.errors import CheckpointError, OutcomeUnknown
+from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.committables import PreparedBatch, encoded, read_record
-from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
+from dagster_ckpt.spark.sink.port import LaterRows, RolledBack, SinkContext, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import refuse_fenced
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
@@ -103,6 +103,8 @@ class FunctionSink(StagedSink):
         super().__init__(context)
         self._function: Callable[[pa.RecordBatchReader, CheckpointToken], Any] = target.fn
         self._name = f"{target.fn.__module__}.{getattr(target.fn, '__qualname__', type(target.fn).__name__)}"
+        self._called_elsewhere: CheckpointId | None = None
+        """Newest checkpoint it may have been called for by an attempt whose note is not here; None: there is none."""
 
     @property
     def place(self) -> str:
@@ -116,11 +118,38 @@ class FunctionSink(StagedSink):
 
     notes: ClassVar[tuple[str, ...]] = (*StagedSink.notes, NOTED)
 
-    def bring_back(self, folder: Path, later: Sequence[CheckpointId]) -> None:
-        """Leave the note out where it does not tell of all calls: what it leaves out would be called again."""
-        if later:
-            (folder / NOTED).unlink(missing_ok=True)
+    def bring_back(self, folder: Path, later: Mapping[CheckpointId, CoordinatorEpoch]) -> None:
+        """Leave the note out where newer ones were written: only one of the newest attempt tells of all calls."""
+        self._called_elsewhere = None
+        if later and (folder / NOTED).is_file():
+            (folder / NOTED).unlink()
+            here = self._noted().place
+            if here is None or here.epoch < max(later.values()):
+                self._called_elsewhere = max(later)
         super().bring_back(folder, later)
+
+    def cannot_roll_back(self, cut: SinkCut | None) -> str:
+        """Refuse where nobody knows of all calls: what the function has had would be handed to it again."""
+        if self._called_elsewhere is None:
+            return super().cannot_roll_back(cut)
+        return (
+            f"{self.place} may have been called up to checkpoint {self._called_elsewhere}, and the note of its calls "
+            "is lost with another machine's disk, or still there: restore that checkpoint, or keep the rows "
+            "(roll_back_tables: false)"
+        )
+
+    def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
+        """Raise InvalidRequest where nobody knows of all calls, unless they are to be repeated."""
+        if later is LaterRows.SET_ASIDE and self._called_elsewhere is not None:
+            raise InvalidRequest(self.cannot_roll_back(cut))
+        return super().roll_back(cut, later)
+
+    def _position_kept(self, kept: SinkPosition) -> SinkPosition:
+        """Note what the function may have had elsewhere: a restore that takes no calls back goes on being refused."""
+        if self._called_elsewhere is None:
+            return kept
+        newest = max(self._called_elsewhere, kept.checkpoint_id or 0)
+        return replace(kept, checkpoint_id=newest, head=newest)
 
     def choose_note(self, name: str, restored: Path) -> None:
         """Go on with the restored note where the one here is of an older attempt: others were made elsewhere."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.ids import BatchId, CheckpointId
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import FileKind, TableSnapshot
 from dagster_ckpt.spark.channel.sink import run_only
@@ -84,7 +84,7 @@ def _of_folder(name: str, path: Path) -> PlannedFile:
     return PlannedFile(path=f"{SINK_FOLDER}/{name}", size=size, kind=FileKind.STAGED_ROWS, source=str(path))
 
 
-def bring_back(sink: Sink, stage_dir: Path, later: Sequence[CheckpointId]) -> None:
+def bring_back(sink: Sink, stage_dir: Path, later: Mapping[CheckpointId, CoordinatorEpoch]) -> None:
     """Give a sink what a restored checkpoint holds of its folder, which may have been lost with its machine."""
     restored = StageDirectory(stage_dir).sink_folder
     if restored.is_dir():

@@ -186,10 +186,13 @@ class Sink(ABC):
         """
         return {}
 
-    def bring_back(self, folder: Path, later: Sequence[CheckpointId]) -> None:  # noqa: B027 - most need nothing
+    def bring_back(  # noqa: B027 - most need nothing
+        self, folder: Path, later: Mapping[CheckpointId, CoordinatorEpoch]
+    ) -> None:
         """Take what a restored checkpoint holds of these files, by name below ``folder``; called before all else.
 
-        ``later``: checkpoints completed after it, whose rows may have been published from a machine that is lost.
+        ``later``: newer snapshots whose rows may have been published from a machine that is lost, and the attempts
+        that took them.
         """
 
     @abstractmethod

@@ -9,12 +9,12 @@ from __future__ import annotations
 import fcntl
 import shutil
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, assert_never
 
-from dagster_ckpt.core.ids import BatchId, CheckpointId
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
@@ -138,7 +138,7 @@ class StagedSink(Sink):
         """Return the staged files that are still there, and copies of the notes."""
         return staged_by(self._root, batches) | copied_notes(self._root, self.notes)
 
-    def bring_back(self, folder: Path, later: Sequence[CheckpointId]) -> None:
+    def bring_back(self, folder: Path, later: Mapping[CheckpointId, CoordinatorEpoch]) -> None:
         """Put back what is missing in the sink's folder; notes are compared with those that are there."""
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             name = path.relative_to(folder).as_posix()
@@ -190,12 +190,16 @@ class StagedSink(Sink):
                 case LaterRows.KEEP:
                     through = through_at(self._root, cut.snapshot.head) if cut is not None else None
                     kept = taken_over(before, attempt, through_batch=through)
-                    outside.commit(self._rows(()), kept)
+                    outside.commit(self._rows(()), self._position_kept(kept))
                     return RolledBack(text="")
                 case LaterRows.SET_ASIDE:
                     return self._converge(outside, before, cut, attempt)
                 case _:
                     assert_never(later)
+
+    def _position_kept(self, kept: SinkPosition) -> SinkPosition:
+        """Return the position where later rows stay. Default: as it was, with this attempt at work."""
+        return kept
 
     @property
     def never_rolls_back(self) -> str:

@@ -216,14 +216,22 @@ class SinkRun:
         self.processed = [] if at is None else list(at.rows)
         return self
 
-    def roll_back(self, at: RunCut | None, later: LaterRows = LaterRows.SET_ASIDE) -> RolledBack:
-        """Roll the sink back, having given it what the checkpoint holds of its folder."""
+    def roll_back(
+        self,
+        at: RunCut | None,
+        later: LaterRows = LaterRows.SET_ASIDE,
+        later_published: Mapping[CheckpointId, CoordinatorEpoch] | None = None,
+    ) -> RolledBack:
+        """Roll the sink back, having given it what the checkpoint holds of its folder.
+
+        ``later_published``: checkpoints that the coordinator knows as published since, and their attempts.
+        """
         if at is not None:
             with tempfile.TemporaryDirectory() as folder:
                 for name, content in at.files.items():
                     (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
                     (Path(folder) / name).write_bytes(content)
-                self.sink.bring_back(Path(folder), ())
+                self.sink.bring_back(Path(folder), later_published or {})
         return self.sink.roll_back(None if at is None else at.cut, later)
 
     def _next(self, attempt: AttemptId) -> SinkRun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections import Counter
 from dataclasses import replace
@@ -69,6 +70,11 @@ def test_rows_reach_a_database_and_a_function_with_their_checkpoint_and_go_back_
     assert "sink lines:" in failure_text(refused)
     assert "roll_back_tables: false" in failure_text(refused)
     assert totals_in(database) == feed.expected_totals(), "no sink was touched"
+
+    shutil.rmtree(lab.folder / "work")
+    refused = lab.run(both, restore_from="chk-1")
+    assert "may have been called up to checkpoint 2" in failure_text(refused)
+    assert [number for number, _ in CALLS] == [1, 2]
 
     again = lab.run(both, restore_from="chk-1", roll_back_tables=False)
     assert again.success, failure_text(again)
