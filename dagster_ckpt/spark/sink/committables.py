@@ -67,16 +67,16 @@ def prepared_folder(stage_dir: Path) -> Path:
 
 
 def prepared_batches(stage_dir: Path) -> list[int]:
-    """Return the ids of the batches a stage has prepared, ascending."""
-    return sorted(int(path.stem) for path in prepared_folder(stage_dir).glob("*.json") if path.stem.isdigit())
+    """Return the ids of the batches a stage has prepared, ascending; below 0: of rows that its table begins with."""
+    names = (path.stem for path in prepared_folder(stage_dir).glob("*.json"))
+    return sorted(int(name) for name in names if name.removeprefix("-").isdigit())
 
 
 def batches_between(stage_dir: Path, after: int | None, through: BatchId | None) -> tuple[int, ...]:
-    """Return the prepared batches behind ``after`` up to ``through`` (None: nothing is covered)."""
+    """Return the prepared batches behind ``after`` up to ``through`` (None: only what the table begins with)."""
+    newest = -1 if through is None else through
     return tuple(
-        batch
-        for batch in prepared_batches(stage_dir)
-        if through is not None and batch <= through and (after is None or batch > after)
+        batch for batch in prepared_batches(stage_dir) if batch <= newest and (after is None or batch > after)
     )
 
 

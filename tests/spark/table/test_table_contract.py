@@ -10,12 +10,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dagster_ckpt.authoring.targets import ParquetTable
-from dagster_ckpt.spark.sink.port import Sink, SinkContext
+from dagster_ckpt.core.ids import BatchId, CheckpointId
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.spark.sink.committables import batches_between, prepared_batches, write_committable
+from dagster_ckpt.spark.sink.phases import cut_of_sink, publish_prepared
+from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.table import buckets, log, publish, roll_back
 from dagster_ckpt.spark.table.parquet_sink import ParquetSink
 from dagster_ckpt.spark.table.records import BUCKET_COLUMN
 from dagster_ckpt.testing import SinkContract, Staging
-from dagster_ckpt.testing.sinks.run import Row, Step
+from dagster_ckpt.testing.sinks.base import FIRST
+from dagster_ckpt.testing.sinks.run import Row, Step, context_in, stage
 
 BUCKETS = 3
 
@@ -59,3 +65,49 @@ def _with_bucket(rows: pa.Table) -> pa.Table:
     number = pc.cast(rows["k"], pa.int64())
     bucket = pc.subtract(number, pc.multiply(pc.divide(number, BUCKETS), BUCKETS))
     return rows.append_column(BUCKET_COLUMN, pc.cast(bucket, pa.int32()))
+
+
+def test_rows_that_a_table_begins_with_are_published_once_by_a_first_run_that_keeps_tables(
+    tmp_path: Path,
+) -> None:
+    """They are batch -1, before any batch of the sink's own query: covered by every cut, also by one of no batch."""
+    context = context_in(tmp_path, FIRST)
+    contract = TestParquetSink()
+    sink = contract.open(context)
+    assert isinstance(sink, ParquetSink)
+    staging = contract.staging(sink, context)
+    stage_dir = tmp_path / "stage"
+    table = sink.table.uri
+
+    def prepared(batch: int, row: Row) -> None:
+        rows = pa.table({"k": [row[0]], "v": [row[1]]})
+        write_committable(stage_dir, stage(staging, FIRST, batch, [rows]))
+
+    def permit(checkpoint: int) -> CommitPermit:
+        number = CheckpointId(checkpoint)
+        return CommitPermit(context.pipeline, FIRST.epoch, number, object(), lineage=FIRST.lineage)
+
+    first = stage(staging, FIRST, 0, [pa.table({"k": [1], "v": [1]})]).model_copy(update={"batch_id": -1})
+    write_committable(stage_dir, first)
+    begun = SinkCut(
+        snapshot=TableSnapshot(uri=sink.place, prepared=(-1,)),
+        batches=(first,),
+        checkpoint_id=CheckpointId(1),
+    )
+    sink.roll_back(begun, LaterRows.KEEP)
+    assert contract.rows(table) == []
+    assert prepared_batches(stage_dir) == [-1]
+    at = cut_of_sink(sink, stage_dir, None).snapshot
+    assert at is not None
+    assert at.prepared == (-1,)
+    done = publish_prepared(sink, stage_dir, None, permit(2))
+    assert done is not None
+    assert done.rows == 1
+    assert contract.rows(table) == [(1, 1)]
+    assert publish_prepared(sink, stage_dir, BatchId(0), permit(3)) is None
+    prepared(0, (2, 2))
+    assert publish_prepared(sink, stage_dir, BatchId(0), permit(4)) is not None
+    assert sorted(contract.rows(table)) == [(1, 1), (2, 2)]
+    assert batches_between(stage_dir, None, None) == (-1,)
+    assert batches_between(stage_dir, None, BatchId(0)) == (-1, 0)
+    assert batches_between(stage_dir, -1, BatchId(0)) == (0,)
