@@ -275,8 +275,9 @@ class PipelineSinks:
     def adopt(self, attempt: AttemptDirectory) -> None:
         """Go on with the sinks as they are; what was being published is finished.
 
-        Raises Corrupt for one that shows less than was published to it.
+        Raises Corrupt for one that shows less than was published to it, InvalidRequest for rows nobody would publish.
         """
+        self._refuse_waiting(attempt)
         for uid, _, sink in self._two_phase():
             why = why_put_back(attempt.stage(uid).root, f"sink {uid} ({sink.place})", sink.position())
             if why:
@@ -286,6 +287,17 @@ class PipelineSinks:
         for uid, _, sink in self._two_phase():
             sink.take_over()
             note_published(attempt.stage(uid).root, sink.position())
+
+    def _refuse_waiting(self, attempt: AttemptDirectory) -> None:
+        """Raise InvalidRequest where a sink that is written at least once has rows that wait for a checkpoint."""
+        for uid, name, sink in self._sinks():
+            prepared = prepared_batches(attempt.stage(uid).root) if self._writes_through(sink) else []
+            shown = position.through_batch if prepared and (position := sink.position()) else None
+            if prepared and (shown is None or prepared[-1] > shown):
+                raise InvalidRequest(
+                    f"table {name} does not show all rows that were prepared for it, and in mode at_least_once nobody "
+                    "would publish them. Run it once in mode exactly_once"
+                )
 
     def begin(self, attempt: AttemptDirectory, later: LaterRows, reporter: Reporter) -> None:
         """Set aside whatever the sinks hold, or keep it: the attempt begins without state, its batches count from 0."""

@@ -15,6 +15,8 @@ from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt import sinks
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committable
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.table import parquet_sink
 from dagster_ckpt.spark.table.log import Table
@@ -202,6 +204,27 @@ def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -
     with pytest.raises(InvalidRequest, match=r"rows of the restore point: they are in .*table='sums'"):
         mine._refuse_another_table(StageUid("totals"), table, before)
     mine._refuse_another_table(StageUid("totals"), table, TableSnapshot(uri=table.place, head=7))
+
+
+def test_a_directory_with_rows_that_wait_for_a_checkpoint_is_not_adopted_in_mode_at_least_once(
+    feed: Feed, tmp_path: Path
+) -> None:
+    mine = sinks.PipelineSinks(
+        session=lambda: pytest.fail("nothing is computed here"),
+        pipeline=shop(feed.folder),
+        table_dir=tmp_path,
+        work_dir=tmp_path / "work",
+        mode=CheckpointingMode.AT_LEAST_ONCE,
+        attempt_id=lambda: AttemptId("", CoordinatorEpoch(1)),
+    )
+    attempt = AttemptDirectory(tmp_path / "attempt")
+    mine.adopt(attempt)
+    batch = PreparedBatch(batch_id=0, epoch=1, files=(), row_schema="", replaces=True)
+    write_committable(attempt.stage(StageUid("lines")).root, batch)
+    with pytest.raises(
+        InvalidRequest, match=r"lines does not show all rows .* Run it once in mode exactly_once"
+    ):
+        mine.adopt(attempt)
 
 
 def test_starting_without_state_on_tables_that_keep_their_rows_publishes_all_of_them_again(
