@@ -25,7 +25,7 @@ from dagster_ckpt.dagster.jobs.streaming import streaming_config
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.spark_resource import SparkSessionResource
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
-from dagster_ckpt.runtime.attempt_setup import Admit, Listener
+from dagster_ckpt.runtime.attempt_setup import Admit, Listener, Ownership
 from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.record_store import RecordStore
@@ -137,7 +137,8 @@ def epoch_of(
         def begin(admit: Admit) -> EpochAttempt:
             setup = run.setup(restore=options, admit=host.guarding(admit))
             # An epoch ends with its checkpoint: the timer is for the same pipeline's streams.
-            return EpochAttempt(PipelineSetup(config=config.model_copy(update={"interval": None}), **setup))
+            once = config.model_copy(update={"interval": None})
+            return EpochAttempt(PipelineSetup(config=once, **setup), ownership=Ownership.NEW_ATTEMPT)
 
         attempt = run.turn().take(begin)
         if isinstance(attempt, Skipped):

@@ -16,7 +16,7 @@ from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.metadata import history_metadata
 from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, serving_now, spark_of
-from dagster_ckpt.runtime.attempt_setup import Admit, admit_anyone
+from dagster_ckpt.runtime.attempt_setup import Admit, Ownership, admit_anyone
 from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
@@ -48,6 +48,7 @@ class PipelineAttempt:
         *,
         admit: Admit = admit_anyone,
         operator: Operator = NOBODY,
+        ownership: Ownership = Ownership.ATTACH,
     ) -> None:
         self.pipeline = pipeline
         self.run_id = context.run_id
@@ -89,7 +90,7 @@ class PipelineAttempt:
             admit=admit,
             concurrent_stages=resource.concurrent_stages,
         )
-        self._epoch = EpochAttempt(setup)
+        self._epoch = EpochAttempt(setup, ownership=ownership)
         self.coordinator = self._epoch.coordinator
         self.events.history = lambda: recent_checkpoints(self.coordinator)
         self.events.unpublished = lambda: self._epoch.unpublished
@@ -109,6 +110,7 @@ class PipelineAttempt:
         *,
         admit: Admit = admit_anyone,
         operator: Operator = NOBODY,
+        ownership: Ownership = Ownership.ATTACH,
     ) -> PipelineAttempt:
         """Return this run's attempt, opening it on first use in this process. Raises Occupied where ``admit`` does."""
         resource = coordinator_of(context, pipeline.name)
@@ -123,6 +125,7 @@ class PipelineAttempt:
                 settings or {},
                 admit=admit,
                 operator=operator,
+                ownership=ownership,
             )
             resource.remember(key, attempt)
         attempt._context = context
@@ -158,11 +161,12 @@ class PipelineAttempt:
     def run_all(self, arguments: Mapping[StageUid, StageArguments]) -> None:
         """Run all stages in one op, which repeats a stage itself where the failure manager decides so."""
         try:
-            self._epoch.run_all(
-                arguments.__getitem__,
-                retries=self._resource.snapshot_retries,
-                pause=self._resource.snapshot_retry_delay,
-            )
+            with self._failing():
+                self._epoch.run_all(
+                    arguments.__getitem__,
+                    retries=self._resource.snapshot_retries,
+                    pause=self._resource.snapshot_retry_delay,
+                )
         except RetryStage as error:
             raise dg.Failure(description=str(error)) from error
         except FailRun as error:

@@ -30,6 +30,7 @@ from dagster_ckpt.dagster.table_assets import (
     served_events,
 )
 from dagster_ckpt.dagster.turn import Skipped, Turn
+from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.spark.stage_report import TableChanged
 
 
@@ -107,8 +108,10 @@ def _epoch(
         turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
         options, settings = config.options(), config.settings()
         arguments = stage_arguments(context, pipeline, config.stages)
+        # One op runs all: what another process has claimed for this run is an earlier try of the op.
+        new = Ownership.NEW_ATTEMPT
         attempt = turn.take(
-            lambda admit: PipelineAttempt.of(context, pipeline, options, settings, admit=admit)
+            lambda admit: PipelineAttempt.of(context, pipeline, options, settings, admit=admit, ownership=new)
         )
         if isinstance(attempt, Skipped):
             return ()

@@ -17,6 +17,7 @@ from dagster_ckpt.core.outcomes import Completed, Failed
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, Unavailable
+from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.spark.attempt.attempt import Attempt
 from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
@@ -42,12 +43,17 @@ class NotPublished(Unavailable):
 
 
 class EpochAttempt:
-    """Attempt of an epoch run. Opening it claims the pipeline; raises as ``CheckpointCoordinator.open`` does."""
+    """Attempt of an epoch run. Opening it claims the pipeline; raises as ``CheckpointCoordinator.open`` does.
 
-    def __init__(self, setup: PipelineSetup) -> None:
+    Ops that share a run, each in a process of its own, attach to what the first one claimed. Whoever runs all stages
+    claims a new attempt: what owns the pipeline under the same name is an earlier try, which has failed or must stop.
+    """
+
+    def __init__(self, setup: PipelineSetup, *, ownership: Ownership = Ownership.ATTACH) -> None:
         self._setup = setup
         self._closed = False
-        self._attempt = Attempt.open(setup, EpochGateway, lease=Lease(reads_mailbox=False))
+        lease = Lease(reads_mailbox=False)
+        self._attempt = Attempt.open(setup, EpochGateway, ownership=ownership, lease=lease)
         self.coordinator = self._attempt.coordinator
         self.tables = self._attempt.tables
         self._drains = Drains(setup.session, setup.reporter, most=setup.concurrent_stages)

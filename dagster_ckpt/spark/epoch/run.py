@@ -243,7 +243,9 @@ class EpochRun:
         """Return the run's checkpoint, triggering it on first use; None and why when it cannot be taken."""
         recorded = self.progress.read(_CHECKPOINT)
         if recorded is None:
-            outcome = self.coordinator.trigger(replace(self.request, request_id=f"run-{self.run_id}"))
+            # Another process of the run asks for the same one, another try of it for one of its own.
+            request = f"run-{self.run_id}-{self.coordinator.epoch}"
+            outcome = self.coordinator.trigger(replace(self.request, request_id=request))
             match outcome:
                 case Triggered():
                     recorded = self._after_hooks(outcome.id)

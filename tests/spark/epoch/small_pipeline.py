@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,42 @@ class Feed:
                 count, amount = totals.get(country, (0, 0))
                 totals[country] = (count + 1, amount + order["amount"])
         return totals
+
+
+def breakable(
+    folder: Path, broken: Path, passed: Callable[[Any], Any] = lambda rows: rows
+) -> CheckpointedPipeline:
+    """orders → lines, which fails while the file ``broken`` is there: with the run's checkpoint triggered.
+
+    ``passed`` gets the rows when the query of ``lines`` is made.
+    """
+    flag = str(broken)
+
+    def passes(number):  # type: ignore[no-untyped-def]  # Spark takes hints for those of pandas
+        if Path(flag).exists():
+            raise ValueError("broken")
+        return number
+
+    @spark_source
+    def orders(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema(ORDERS).json(str(folder / "orders"))
+
+    @spark_sink
+    def lines(orders):  # type: ignore[no-untyped-def]
+        from pyspark.sql import functions as f
+
+        return passed(orders.select(f.udf(passes, "int")("number").alias("number"), "customer"))
+
+    @checkpointed_pipeline(name="breakable", checkpointing={"operator_chaining": False})
+    def pipeline() -> None:
+        lines(orders())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def numbers_of(table: Path) -> list[int]:
+    """Every number in a table, as often as it is there."""
+    return sorted(pq.read_table(table)["number"].to_pylist())
 
 
 def shop(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
 
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
+    Fenced,
     InvalidRequest,
     NotFound,
     run_epoch,
     run_stream,
 )
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.programs import StreamEnd
+from dagster_ckpt.programs import EpochEnd, StreamEnd
 from tests.progress import wait_until
 from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.spark.epoch.small_pipeline import (
+    Feed,
+    breakable,
+    numbers_of,
+    read_lines,
+    read_totals,
+    shop,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from dagster_ckpt import CheckpointedPipeline
 
@@ -128,3 +136,39 @@ def test_a_stream_in_a_plain_program_is_stopped_from_anywhere_and_an_epoch_goes_
     feed.order(("ann", 8))
     run_epoch(pipeline, coordinator=lab.coordinator, spark=spark)
     assert read_totals(lab.tables) == feed.expected_totals()
+
+
+def test_another_try_of_a_failed_run_goes_on_from_its_checkpoint_and_publishes_every_row(
+    lab: Lab, feed: Feed, spark: SparkSession, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    pipeline = breakable(feed.folder, broken)
+    run_epoch(pipeline, coordinator=lab.coordinator, spark=spark)
+    feed.order(("ann", 3))
+    broken.touch()
+    with pytest.raises(Exception, match="broken"):
+        run_epoch(pipeline, coordinator=lab.coordinator, spark=spark, run_id="night")
+    failed = lab.record(pipeline)
+    assert (failed.owner, failed.status, failed.next_id) == ("night", RunStatus.FAILED, 3), "it was triggered"
+    broken.unlink()
+    again = run_epoch(pipeline, coordinator=lab.coordinator, spark=spark, run_id="night")
+    assert again.checkpoint is not None
+    assert lab.record(pipeline).epoch == failed.epoch + 1
+    assert numbers_of(lab.tables / "lines") == [order["number"] for order in feed.orders]
+
+
+def test_a_second_try_while_the_first_one_lives_fences_it(
+    lab: Lab, feed: Feed, spark: SparkSession, tmp_path: Path
+) -> None:
+    where: dict[str, Any] = {"coordinator": lab.coordinator, "spark": spark, "run_id": "night"}
+    seconds: list[EpochEnd] = []
+
+    def another(orders: DataFrame) -> DataFrame:
+        if not seconds:
+            seconds.append(run_epoch(breakable(feed.folder, tmp_path / "never"), **where))
+        return orders
+
+    with pytest.raises(Fenced):
+        run_epoch(breakable(feed.folder, tmp_path / "never", passed=another), **where)
+    assert [end.checkpoint is not None for end in seconds] == [True]
+    assert numbers_of(lab.tables / "lines") == [order["number"] for order in feed.orders]
