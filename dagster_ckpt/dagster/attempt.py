@@ -55,7 +55,7 @@ class PipelineAttempt:
         self._context = context
         self._resource = resource
         self._restore = restore
-        self._goes_on = _has_other_steps(context)
+        self._goes_on = has_other_steps(context)
         self._failed = False
         self.events = DagsterEvents(
             pipeline,
@@ -218,7 +218,7 @@ class PipelineAttempt:
             self._epoch.close_after_failure()
 
 
-def _has_other_steps(context: dg.OpExecutionContext) -> bool:
+def has_other_steps(context: dg.OpExecutionContext) -> bool:
     """Return True where this process executes some of the run's steps only: other processes execute the others."""
     plan = context.get_step_execution_context().execution_plan
     of_run = context.run.step_keys_to_execute or plan.step_dict_by_key

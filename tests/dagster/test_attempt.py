@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import pytest
 
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.dagster.attempt import PipelineAttempt
+from dagster_ckpt.dagster.jobs import epoch as epoch_jobs
+from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
 
 
@@ -67,3 +72,30 @@ def test_one_that_ends_well_is_passed_on() -> None:
     attempt.run_all({})
     attempt.leave()
     assert epoch.left == "passed on"
+
+
+@pytest.mark.parametrize(
+    ("only", "raised", "says"),
+    [
+        (None, Fenced, "run 'one' of pipeline 'shop' was fenced: run 'two' owns it with epoch 4"),
+        (["restore", "lines"], Fenced, "This run must stop"),
+        (["lines", "totals"], InvalidRequest, "re-execute all steps"),
+    ],
+)
+def test_a_step_with_a_process_of_its_own_never_claims_the_pipeline(
+    monkeypatch: pytest.MonkeyPatch, only: list[str] | None, raised: type[CheckpointError], says: str
+) -> None:
+    def opened(*_: Any, admit: Callable[[CoordinatorRecord], None], **__: Any) -> None:
+        admit(CoordinatorRecord(pipeline="shop", owner="two", epoch=4))  # as where it does not attach
+
+    def waits(*_: Any, **__: Any) -> None:
+        raise AssertionError("it waits for the pipeline, to claim it")
+
+    monkeypatch.setattr(epoch_jobs, "has_other_steps", lambda context: True)
+    monkeypatch.setattr(epoch_jobs.Turn, "of", waits)
+    monkeypatch.setattr(PipelineAttempt, "is_open", lambda *_: False)
+    monkeypatch.setattr(PipelineAttempt, "of", opened)
+    run = SimpleNamespace(step_keys_to_execute=only, run_config={})
+    context: Any = SimpleNamespace(run_id="one", run=run)
+    with pytest.raises(raised, match=says):
+        epoch_jobs._joined(context, SimpleNamespace(name="shop"))  # type: ignore[arg-type]

@@ -10,8 +10,9 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
-from dagster_ckpt.dagster.attempt import PipelineAttempt
+from dagster_ckpt.dagster.attempt import PipelineAttempt, has_other_steps
 from dagster_ckpt.dagster.jobs.build import clear_errors, job_with
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig, without_restore_options
@@ -29,6 +30,8 @@ from dagster_ckpt.dagster.names import (
     op_name,
 )
 from dagster_ckpt.dagster.turn import Skipped, Turn
+from dagster_ckpt.errors import Fenced, InvalidRequest
+from dagster_ckpt.runtime.attempt_setup import Admit
 
 _BARRIER = "barrier"
 
@@ -116,11 +119,32 @@ def _joined(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> P
     if PipelineAttempt.is_open(context, pipeline):  # one that was fenced since must say so, and not wait
         return PipelineAttempt.of(context, pipeline)
     settings = _settings_of_run(context)
+    if has_other_steps(context):
+        admit = _refusing_others(context)
+        return PipelineAttempt.of(context, pipeline, settings=settings, admit=admit)
     attempt = Turn.of(context, pipeline, ConcurrentRuns.QUEUE).take(
         lambda admit: PipelineAttempt.of(context, pipeline, settings=settings, admit=admit)
     )
     assert not isinstance(attempt, Skipped), "who queues is not skipped"
     return attempt
+
+
+def _refusing_others(context: dg.OpExecutionContext) -> Admit:
+    """Return what refuses every claim: of steps with a process each, op ``restore`` of their run alone claims."""
+
+    def refuse(record: CoordinatorRecord) -> None:
+        steps = context.run.step_keys_to_execute
+        if steps is not None and RESTORE_OP not in steps:
+            raise InvalidRequest(
+                f"steps with a process each go on only in what op {RESTORE_OP!r} of their own run has opened: "
+                "re-execute all steps, and the run begins at the latest checkpoint"
+            )
+        raise Fenced(
+            f"run {context.run_id!r} of pipeline {record.pipeline!r} was fenced: run {record.owner!r} owns it with "
+            f"epoch {record.epoch}. This run must stop"
+        )
+
+    return refuse
 
 
 def _settings_of_run(context: dg.OpExecutionContext) -> Mapping[str, Any]:
