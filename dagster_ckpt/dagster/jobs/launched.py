@@ -145,7 +145,7 @@ def launch_tables(
             restore_op=RESTORE_OP,
             stage_config=config.stages,
         )
-    return [] if isinstance(heard, Skipped) else heard.held
+    return [] if isinstance(heard, Skipped) else heard.results
 
 
 # --- the ops ------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import dagster as dg
 from dagster._serdes import deserialize_value, serialize_value
 
 from dagster_ckpt.dagster.op_log import AssetEvent, OpLog
+from dagster_ckpt.dagster.table_assets import DATA_VERSION_TAG
 from dagster_ckpt.errors import CheckpointError
 
 log = logging.getLogger("dagster_ckpt.run")
@@ -157,6 +158,8 @@ class Heard:
     """Partitions of checkpoints that were added."""
     _senders: dict[str, _Numbers] = field(default_factory=dict)
     """A program that tries again numbers its messages again."""
+    _over: set[str] = field(default_factory=set)
+    """Senders that said how they ended."""
 
     def hear(self, payload: Any) -> bool:
         """Hear a custom message; False: it is not one of ours."""
@@ -180,7 +183,29 @@ class Heard:
         """Messages that are known to be missing."""
         return sum(numbers.missing for numbers in self._senders.values())
 
+    @property
+    def is_whole(self) -> bool:
+        """True where every message of every try was heard."""
+        return self.ended is not None and not self.lost and self._over >= self._senders.keys()
+
+    @property
+    def results(self) -> list[dg.AssetMaterialization]:
+        """Materializations for the op's results; where messages were lost, one more of each asset that has none.
+
+        Once too often, what depends on it is computed again. Left out, it would stay older than the rows.
+        """
+        if self.ended is not None and self.ended.skipped:
+            return []
+        if self.is_whole:
+            return self.held
+        untold = sorted(self.hold - {event.asset_key for event in self.held})
+        text = "The program's message of it was lost: it may have new rows."
+        changed = {DATA_VERSION_TAG: f"untold-{uuid.uuid4().hex}"}
+        return [*self.held, *(dg.AssetMaterialization(key, description=text, tags=changed) for key in untold)]
+
     def _act(self, message: dict[str, Any]) -> None:
+        if message["what"] in ("ended", "failed"):
+            self._over.add(str(message.get("sender", "")))
         match message["what"]:
             case "line":
                 (self.op.warn if message["level"] == "warning" else self.op.info)(message["text"])

@@ -101,7 +101,7 @@ class LaunchedRun:
 
     def _tell_untold(self, heard: Heard) -> None:
         """Tell of what this run completed, where messages were cut short; the safety net does the same later."""
-        if heard.ended is not None and not heard.lost:
+        if heard.is_whole:
             return
         try:
             record = self._record()

@@ -26,6 +26,7 @@ from dagster_ckpt.dagster.launched.messages import Ended, Heard, RemoteOp
 from dagster_ckpt.dagster.launched.order import Order, Work
 from dagster_ckpt.dagster.launched.verdict import why_not
 from dagster_ckpt.dagster.op_log import AssetEvent
+from dagster_ckpt.dagster.table_assets import result_of
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.program_run import StreamEnd
 from tests.spark.epoch.small_pipeline import shop
@@ -140,6 +141,53 @@ def test_a_program_that_tries_again_is_heard_again(op: Noted) -> None:
     RemoteOp(heard.hear).ended(Ended(epoch=2, lineage="l"))
     assert heard.failed is None
     assert heard.ended == Ended(epoch=2, lineage="l")
+
+
+LINES, TOTALS = dg.AssetKey(["shop", "lines"]), dg.AssetKey(["shop", "totals"])
+
+
+def results_of(op: Noted, *said: list[Any]) -> tuple[Heard, list[dg.AssetKey]]:
+    """Return what is heard of programs, a list of messages each, and the assets that are materialized."""
+    heard = Heard(op=op, hold=frozenset({LINES, TOTALS}))
+    for payloads in said:
+        heard.hear_all(payloads)
+    return heard, [event.asset_key for event in heard.results]
+
+
+def program_that_changes(*tables: dg.AssetKey, end: Ended | None = None) -> list[Any]:
+    sent: list[Any] = []
+    remote = RemoteOp(sent.append)
+    remote.info("begins")
+    for key in tables:
+        remote.event(dg.AssetMaterialization(key))
+    if end is not None:
+        remote.ended(end)
+    return sent
+
+
+def test_a_table_whose_message_may_be_lost_is_materialized(op: Noted) -> None:
+    end = Ended(epoch=3, lineage="l")
+    whole = program_that_changes(LINES, end=end)
+    assert results_of(op, whole)[1] == [LINES], "totals has no new rows"
+    for cut in (whole[:-1], [*whole[:1], *whole[2:]], whole[:1], []):
+        heard, keys = results_of(op, cut)
+        assert not heard.is_whole
+        assert sorted(keys) == [LINES, TOTALS]
+        untold = [event for event in heard.results if event.asset_key == TOTALS]
+        assert [result_of(event).asset_key for event in untold] == [TOTALS]
+    skipped = program_that_changes(end=Ended(skipped="another one is alive"))
+    assert results_of(op, skipped[1:])[1] == []
+
+
+def test_what_a_try_that_was_killed_changed_is_materialized_by_the_next_try(op: Noted) -> None:
+    again = program_that_changes(end=Ended(epoch=4, lineage="l"))
+    assert sorted(results_of(op, program_that_changes(LINES), again)[1]) == [LINES, TOTALS]
+    failed: list[Any] = []
+    remote = RemoteOp(failed.append)
+    remote.event(dg.AssetMaterialization(LINES))
+    remote.failed(OSError("away"))
+    heard, keys = results_of(op, failed, again)
+    assert (heard.is_whole, keys) == (True, [LINES]), "a try that failed has said everything"
 
 
 @pytest.mark.parametrize(
