@@ -209,8 +209,15 @@ def _left_behind(before: CoordinatorRecord, claimed: CoordinatorRecord) -> Coord
     line = claimed.line
     if line is None or line == before.line or line.base is None:
         return claimed
-    after = marked(claimed.completed, base=line.base.checkpoint_id, epoch=line.since)
-    return claimed.model_copy(update={"completed": after})
+    after = marked(
+        (*claimed.completed, *claimed.savepoints),
+        base=line.base.checkpoint_id,
+        epoch=line.since,
+        known=(*before.completed, *before.savepoints),
+        before=before.line,
+    )
+    retained = len(claimed.completed)
+    return claimed.model_copy(update={"completed": after[:retained], "savepoints": after[retained:]})
 
 
 def _restored_changes(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dagster_ckpt.core.config import ClaimMode
 from dagster_ckpt.core.messages import StateHandle
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 
@@ -155,6 +156,49 @@ def test_a_run_that_is_tried_again_or_goes_on_from_the_latest_leaves_nothing_beh
     for again in (h.restart(), h.next_attempt("run-3")):
         left = {e.checkpoint_id for e in again.record.completed if e.is_left_behind}
         assert left == {3}, f"{newest} is of the present line"
+
+
+def left_behind(h: CoordinatorHarness) -> set[int]:
+    entries = (*h.record.completed, *h.record.savepoints)
+    return {entry.checkpoint_id for entry in entries if entry.is_left_behind}
+
+
+def test_a_savepoint_is_left_behind_as_a_checkpoint_is_and_stays() -> None:
+    h = CoordinatorHarness(retention={"keep_last": 3, "daily": 3})
+    good, bad = h.completed_savepoint(), h.completed_savepoint()
+    h = h.next_attempt(restore_from=f"savepoint-{good}")
+    assert left_behind(h) == {bad}
+    for _ in range(5):
+        h.completed_checkpoint()
+    assert h.savepoints == [good, bad], "it is its owner's"
+
+
+@pytest.mark.parametrize("mode", [ClaimMode.CLAIM, ClaimMode.NO_CLAIM])
+def test_a_savepoint_that_was_left_behind_is_back_with_what_led_to_it(mode: ClaimMode) -> None:
+    h = CoordinatorHarness(retention={"keep_last": 20, "daily": 3})
+    first, before, savepoint, after = (
+        h.completed_checkpoint(),
+        h.completed_savepoint(),
+        h.completed_savepoint(),
+        h.completed_checkpoint(),
+    )
+    h = h.next_attempt(restore_from=f"chk-{first}")
+    assert left_behind(h) == {before, savepoint, after}
+    other = h.completed_savepoint()
+    h = h.next_attempt("run-3", restore_from=f"savepoint-{savepoint}", claim_mode=mode)
+    assert left_behind(h) == {after, other}
+
+
+def test_what_came_before_a_beginning_without_state_leads_to_nothing_after_it() -> None:
+    h = CoordinatorHarness(retention={"keep_last": 20, "daily": 3})
+    old = (h.completed_checkpoint(), h.completed_savepoint(), h.completed_checkpoint())
+    h = h.next_attempt(restore_from="none")
+    assert left_behind(h) == set(), "a beginning without state lets go of no older day"
+    base, after = h.completed_checkpoint(), h.completed_savepoint()
+    h = h.next_attempt("run-3", restore_from=f"chk-{base}")
+    assert left_behind(h) == {*old, after}
+    h = h.next_attempt("run-4", restore_from=f"savepoint-{old[1]}")
+    assert left_behind(h) == {old[2], base, after}, "somebody thinks better of it"
 
 
 def test_restores_in_between_cost_no_retained_checkpoint_a_file() -> None:

@@ -1,25 +1,59 @@
-"""Line of the pipeline's present state: which retained checkpoints a restore left behind."""
+"""The history that a pipeline's present state comes from, among what is kept of others that restores have left."""
 
 from __future__ import annotations
 
 from dagster_ckpt.core.checkpoint.record import CompletedRecord
+from dagster_ckpt.core.restore.facts import RestoreLine
 
 
-def marked(entries: tuple[CompletedRecord, ...], *, base: int, epoch: int) -> tuple[CompletedRecord, ...]:
-    """Return the retained checkpoints after the attempt ``epoch`` was restored from ``base`` by a person's choice.
+def marked(
+    entries: tuple[CompletedRecord, ...],
+    *,
+    base: int,
+    epoch: int,
+    known: tuple[CompletedRecord, ...] | None = None,
+    before: RestoreLine | None = None,
+) -> tuple[CompletedRecord, ...]:
+    """Return the snapshots after the attempt ``epoch`` was restored from ``base`` by a person's choice.
 
     Those that ``base`` does not come from are left behind. One that was left behind earlier is back on the line when
     ``base`` comes from it: somebody went back too far, and thinks better of it.
+
+    Args:
+        entries: retained checkpoints and savepoints.
+        base: number of what was restored.
+        epoch: attempt that was restored.
+        known: the entries as they were before it, where the one of ``base`` is another now; None: as they are.
+        before: line until now. What came before one that began without state is left behind by that one.
     """
-    chosen = next((e for e in entries if e.checkpoint_id == base), None)
+
+    def left_by(entry: CompletedRecord) -> int | None:
+        begun = before is not None and before.base is None and entry.epoch < before.since
+        return before.since if begun and before is not None and entry.left_by is None else entry.left_by
+
+    chosen = (left_by(e) for e in (entries if known is None else known) if e.checkpoint_id == base)
     # The restore that left the chosen one behind, if any: what was on the line before that is what it comes from.
-    before = epoch if chosen is None or chosen.left_by is None else chosen.left_by
+    until = next((left for left in chosen if left is not None), epoch)
 
     def leads_to_base(entry: CompletedRecord) -> bool:
-        was_on_line = entry.epoch < before and (entry.left_by is None or entry.left_by >= before)
+        left = left_by(entry)
+        was_on_line = entry.epoch < until and (left is None or left >= until)
         return entry.checkpoint_id == base or (was_on_line and entry.checkpoint_id < base)
 
-    return tuple(_with(e, None if leads_to_base(e) else e.left_by or epoch) for e in entries)
+    return tuple(_with(e, None if leads_to_base(e) else left_by(e) or epoch) for e in entries)
+
+
+def on_line(entry: CompletedRecord, line: RestoreLine | None) -> bool:
+    """Tell whether the pipeline's present state comes from it, or leads to it.
+
+    The mark alone does not tell: nothing is marked by a beginning without state, which lets go of no older day, and
+    versions before this one have marked no savepoint.
+    """
+    if entry.is_left_behind:
+        return False
+    if line is None or entry.epoch >= line.since:
+        return True
+    return line.base is not None and entry.checkpoint_id <= line.base.checkpoint_id
 
 
 def _with(entry: CompletedRecord, left_by: int | None) -> CompletedRecord:
