@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.checkpoint.line import on_line
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.point import parse_restore_point
@@ -67,7 +68,8 @@ def plan_replay(
 
     Args:
         fork: the pipeline that replays, with side tables of its own.
-        since: a moment, for the nearest snapshot of its origin before it; or a snapshot, as ``find_snapshot`` has it.
+        since: a moment, for the nearest snapshot of its origin that was complete by then; or a snapshot, as
+            ``find_snapshot`` has it.
         coordinator: the fork's coordinator resource.
         named: its origin's, where it is another one.
         again: the fork may have replayed before; its side tables are then set aside.
@@ -150,16 +152,21 @@ def _refuse_nonsense(since: str) -> None:
 
 
 def _nearest(deployment: Deployment, pipeline: PipelineId, at: float) -> CompletedRecord:
-    """Return the newest snapshot that was triggered by then, of the history that the pipeline's state comes from."""
-    entries = [e for e in entries_of(load_record(deployment.store, pipeline)) if not e.is_left_behind]
-    before = [entry for entry in entries if entry.triggered_at <= at]
+    """Return the newest snapshot that was complete by then, of the history that the pipeline's state comes from.
+
+    What it has read ends somewhere between its trigger and its completion: one that was only triggered by then may
+    have read rows that came later.
+    """
+    record = load_record(deployment.store, pipeline)
+    entries = [entry for entry in entries_of(record) if on_line(entry, record.line)]
+    before = [entry for entry in entries if entry.completed_at <= at]
     if before:
         return max(before, key=lambda entry: (entry.triggered_at, entry.checkpoint_id))
-    oldest = min(entries, key=lambda entry: entry.triggered_at, default=None)
+    oldest = min(entries, key=lambda entry: entry.completed_at, default=None)
     there = (
         "it has none at all"
         if oldest is None
-        else f"the oldest is {oldest.known.key} of {moment(oldest.triggered_at)}"
+        else f"the oldest, {oldest.known.key}, was complete at {moment(oldest.completed_at)}"
     )
     raise NotFound(
         f"pipeline {pipeline!r} has no checkpoint or savepoint from before {moment(at)}: {there}. Scheduled savepoints "

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.core.restore.facts import RestoreLine
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.blue_green import compare_readers, swap_readers
 from dagster_ckpt.operations.replay import admits_replay, moment_of, plan_replay, set_side_tables_aside
@@ -40,16 +42,34 @@ def test_the_nearest_snapshot_before_a_moment_is_taken_and_a_named_one_as_it_is(
     def start(since: str) -> str:
         return plan_replay(site.green, since, site.known).key
 
-    assert start("1970-01-01T00:00:02") == "chk-000002"
+    assert start("1970-01-01T00:00:02.5") == "chk-000002"
+    assert start("1970-01-01T00:00:02.4") == "chk-000001", "it may have read what came after"
     assert start("1970-01-01T00:00:01.5") == "chk-000001"
     assert start("chk-1") == "chk-000001"
-    with pytest.raises(NotFound, match="the oldest is chk-000001 of 1970-01-01 00:00:01 UTC"):
+    with pytest.raises(NotFound, match="the oldest, chk-000001, was complete at 1970-01-01 00:00:01 UTC"):
         start("1970-01-01")
 
 
 def test_what_a_restore_has_left_behind_is_no_beginning(site: Site) -> None:
     first, second = site.world.record().completed
     site.world.change(completed=(first, second.model_copy(update={"left_by": 2})))
+    assert plan_replay(site.green, "2026-11-17", site.known).key == "chk-000001"
+
+
+def test_what_a_pipeline_that_began_again_without_state_had_before_is_no_beginning(site: Site) -> None:
+    first, second = site.world.record().completed
+    without_state = RestoreLine(since=CoordinatorEpoch(2), base=None)
+    site.world.change(completed=(first, second.model_copy(update={"epoch": 2})), line=without_state)
+    with pytest.raises(NotFound, match="the oldest, chk-000002, was complete at"):
+        plan_replay(site.green, "1970-01-01T00:00:02", site.known)
+    assert plan_replay(site.green, "2026-11-17", site.known).key == "chk-000002"
+
+
+def test_a_savepoint_that_a_version_before_has_not_marked_is_no_beginning_after_a_restore(site: Site) -> None:
+    site.world.savepoint(9)
+    assert plan_replay(site.green, "2026-11-17", site.known).key == "savepoint-000009"
+    base = site.world.record().completed[0].known
+    site.world.change(line=RestoreLine(since=CoordinatorEpoch(2), base=base))
     assert plan_replay(site.green, "2026-11-17", site.known).key == "chk-000001"
 
 

@@ -148,7 +148,7 @@ def test_a_day_is_replayed_from_the_nearest_snapshot_into_side_tables_again_and_
     both = [pipeline, again]
     assert run(lab, both, "shop").success
     before = savepoint_of(lab, both)
-    moment = lab.record(pipeline).savepoints[-1].triggered_at + 0.001
+    moment = lab.record(pipeline).savepoints[-1].completed_at + 0.001
     feed.order(("ann", 100))
     assert run(lab, both, "shop").success
     since = datetime.fromtimestamp(moment, UTC).isoformat()
