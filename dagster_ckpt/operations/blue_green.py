@@ -287,8 +287,12 @@ class _Pair:
         if theirs is None:
             yield "it has completed no checkpoint yet"
             return
-        ours = _positions(self.named.deployment(self.root), self.serving)
-        yield from behind(ours or {}, theirs)
+        # A fork that serves may have a store of its own: that of its name's pipeline, or this one's.
+        places = (self.named.deployment(self.root), self.coordinator.deployment(self.fork))
+        known = [at for one in places if (at := _positions(one, self.serving)) is not None]
+        if not known and self.serving != self.name:
+            yield f"what {self.serving} has read is in a store that is not known here"
+        yield from behind(known[0] if known else {}, theirs)
 
     def made_by(self, tries: Collection[str]) -> Swapped:
         """Return the swap that an earlier try has made. Raises InvalidRequest where somebody else has."""

@@ -20,6 +20,7 @@ from dagster_ckpt.authoring.targets import ParquetTable, SinkTarget
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.label import SnapshotLabel
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import OutcomeUnknown
 from dagster_ckpt.operations.adopt import Adoption, StageToAdopt, adopt_stages, kind_of_beginning
 from dagster_ckpt.operations.deployment import ProgressCallback, silent
 from dagster_ckpt.operations.open_sink import Coordinator, open_sink
@@ -140,10 +141,16 @@ class _Work:
 
     @contextmanager
     def removed_if_it_fails(self) -> Iterator[None]:
-        """Remove the rows that were staged, which no savepoint names."""
+        """Remove the rows that were staged, unless a savepoint may name them.
+
+        It may where nobody knows whether it was entered, and where the process is interrupted: rows that no
+        savepoint names are seen by nobody.
+        """
         try:
             yield
-        except BaseException:
+        except OutcomeUnknown:
+            raise
+        except Exception:
             for folder in self.staged:
                 shutil.rmtree(folder, ignore_errors=True)
             raise

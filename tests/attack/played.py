@@ -133,6 +133,10 @@ class PlayedDrains(Drains):
         """Return True where the query has run before its turn."""
         return uid in self._ended
 
+    def had_turn(self, uid: StageUid) -> bool:
+        """What dies here dies whole."""
+        return False
+
     def begin(self, query: StageQuery) -> None:
         """Run the query before its turn."""
         PlayedQuery(query, self.run).work_off()

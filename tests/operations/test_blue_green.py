@@ -260,6 +260,19 @@ def test_a_fork_that_is_behind_in_a_topic_is_refused_and_that_can_be_allowed(sit
     assert swap_readers(site.green, site.known, approved=found.approval, allow_behind=True).serving == GREEN
 
 
+def test_a_fork_is_taken_for_behind_where_nobody_knows_what_the_serving_one_has_read(site: Site) -> None:
+    swap_readers(site.green, site.known, approved=compare_readers(site.green, site.known).approval)
+    other = site.blue.fork(BLUE2, table_dir=str(site.world.folder / "next"))
+    site.publish(other, 1, [(1, 10), (2, 20)])
+    assert compare_readers(other, site.known).behind == ()
+    site.world.change(GREEN, completed=(), savepoints=())  # as where green has a store of its own
+    told = f"what {GREEN} has read is in a store that is not known here"
+    found = compare_readers(other, site.known)
+    assert found.behind == (told,)
+    with pytest.raises(InvalidRequest, match=told):
+        swap_readers(other, site.known, approved=found.approval)
+
+
 def test_a_fork_without_a_checkpoint_is_behind(world: World) -> None:
     site = Site(world)
     site.checkpoint(site.blue, 1)

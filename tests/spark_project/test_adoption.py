@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from dagster_ckpt import (
 from dagster_ckpt.cli.app import main
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.errors import CheckpointError, Declined
+from dagster_ckpt.errors import CheckpointError, Declined, OutcomeUnknown
 from dagster_ckpt.operations.adopt import Adoption
+from dagster_ckpt.spark_project.adoption import _Work
 from tests.records import find_record
 from tests.root import ROOT
 from tests.spark_project.conftest import Project, rows_of
@@ -429,6 +431,24 @@ def outs():
         adopt_spark_project(
             project.root, coordinator=project.coordinator, spark=project.spark, checkpoints="s3://b/x"
         )
+
+
+@pytest.mark.parametrize(
+    ("error", "are_there"),
+    [(OutcomeUnknown("no answer"), True), (KeyboardInterrupt(), True), (Declined("no"), False)],
+)
+def test_staged_rows_stay_where_a_savepoint_may_name_them(
+    tmp_path: Path, error: BaseException, are_there: bool
+) -> None:
+    staged = tmp_path / "adopted"
+    staged.mkdir()
+    nothing: Any = None
+    work = _Work(
+        **{field.name: nothing for field in fields(_Work) if field.name != "staged"}, staged=[staged]
+    )
+    with pytest.raises(type(error)), work.removed_if_it_fails():
+        raise error
+    assert staged.exists() == are_there
 
 
 # --- killed, and from the command line ------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class Drains:
         self._reporter = reporter
         self._most = most
         self._early: dict[StageUid, _Begun] = {}
+        self._had_turn: set[StageUid] = set()
 
     @property
     def room(self) -> int:
@@ -58,6 +59,10 @@ class Drains:
         """Return True where the stage's query was begun before its turn."""
         return uid in self._early
 
+    def had_turn(self, uid: StageUid) -> bool:
+        """Return True where the stage's turn has come: its op may have failed, and is not begun beside another one."""
+        return uid in self._had_turn
+
     def begin(self, query: StageQuery) -> None:
         """Start the query of a stage whose turn comes later; what prevents it is told in its turn."""
         with suppress(Exception):
@@ -68,6 +73,7 @@ class Drains:
 
         Raises what it failed with, understood where it can be.
         """
+        self._had_turn.add(query.uid)
         begun = self._early.pop(query.uid, None) or self._start(query)
         ran: list[StreamingQuery] = []
         while True:

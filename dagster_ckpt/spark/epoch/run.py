@@ -222,6 +222,7 @@ class EpochRun:
     def _is_ready(self, uid: StageUid) -> bool:
         return (
             not self.drains.has(uid)
+            and not self.drains.had_turn(uid)
             and self.progress.read(uid) is None
             and all(self.progress.read(one) is not None for one in self.pipeline.ancestors(uid))
         )

@@ -75,3 +75,13 @@ def test_another_failure_is_the_ops(said: list[str]) -> None:
     with pytest.raises(ValueError, match="a row"):
         work_off(query, said)
     assert (query.stopped, said) == (1, [])
+
+
+def test_a_stage_whose_turn_has_come_is_known_also_when_it_failed(said: list[str]) -> None:
+    nothing: Any = None
+    stage: Any = Query(ValueError("a row that cannot be parsed"))
+    drains = Drains(lambda: nothing, Lines(said))
+    assert not drains.had_turn(stage.uid)
+    with pytest.raises(ValueError, match="a row"):
+        drains.finish(stage, "totals", meanwhile=lambda: None)
+    assert drains.had_turn(stage.uid)
