@@ -53,7 +53,7 @@ from dagster_ckpt.operations.replay import (
     plan_replay,
     set_side_tables_aside,
 )
-from dagster_ckpt.runtime.attempt_setup import Admit
+from dagster_ckpt.runtime.attempt_setup import Admit, Ownership
 from dagster_ckpt.runtime.audit import Operator
 
 _COUNTS = ("same", "added", "missing", "changed")
@@ -186,7 +186,10 @@ def _replay_job(
 
         def begin(admit: Admit) -> PipelineAttempt:
             admits = admits_replay(fork, admit, named=named, again=config.again, root=root)
-            return PipelineAttempt.of(context, fork, options, admit=admits, operator=operator)
+            new = (
+                Ownership.NEW_ATTEMPT
+            )  # all stages run in this call: another try takes no part in what this one left
+            return PipelineAttempt.of(context, fork, options, admit=admits, operator=operator, ownership=new)
 
         attempt = Turn.chosen(context, fork).take(begin)
         if isinstance(attempt, Skipped):
