@@ -64,9 +64,8 @@ class Drains:
         return uid in self._had_turn
 
     def begin(self, query: StageQuery) -> None:
-        """Start the query of a stage whose turn comes later; what prevents it is told in its turn."""
-        with suppress(Exception):
-            self._early[query.uid] = self._start(query)
+        """Start the query of a stage whose turn comes later. Raises what prevents it."""
+        self._early[query.uid] = self._start(query)
 
     def finish(self, query: StageQuery, name: str, *, meanwhile: Callable[[], None]) -> Drained:
         """Run a query to its end, unless it was begun already; ``meanwhile`` is called while it runs.

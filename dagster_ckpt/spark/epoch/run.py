@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -210,14 +211,19 @@ class EpochRun:
         return self.drains.finish(query, name, meanwhile=lambda: self._begin_others(query.uid))
 
     def _begin_others(self, uid: StageUid) -> None:
-        """Begin stages that have all they need and whose turn comes later: they run beside this one."""
+        """Begin stages that have all they need and whose turn comes later: they run beside this one.
+
+        What prevents it, a log that cannot be read too, is told in that stage's turn, and not as this one's failure.
+        """
         for other in self.pipeline.stages:
             if self.drains.room and other != uid and self.has_turn(other) and self._is_ready(other):
-                query = self._query(other, self.arguments_of(other))
-                checkpoint = self.checkpoint
-                if checkpoint is None or query.log.find_barrier(checkpoint) is None:
-                    self._release_earlier_barriers(query, checkpoint)
-                    self.drains.begin(query)
+                with suppress(Exception):
+                    self._begin(self._query(other, self.arguments_of(other)), self.checkpoint)
+
+    def _begin(self, query: StageQuery, checkpoint: CheckpointId | None) -> None:
+        if checkpoint is None or query.log.find_barrier(checkpoint) is None:
+            self._release_earlier_barriers(query, checkpoint)
+            self.drains.begin(query)
 
     def _is_ready(self, uid: StageUid) -> bool:
         return (
