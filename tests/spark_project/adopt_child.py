@@ -11,6 +11,7 @@ from dagster_ckpt import CheckpointCoordinatorResource, adopt_spark_project
 from dagster_ckpt.operations import adopt
 from dagster_ckpt.spark.session import build_session
 from dagster_ckpt.spark_project import table_rows
+from tests.spark_project.ended import end_at
 from tests.spark_session import BRIEF_JVM
 
 CALLS: dict[str, tuple[Any, str]] = {
@@ -21,16 +22,7 @@ CALLS: dict[str, tuple[Any, str]] = {
 
 
 def main(root: Path, call: str, number: int) -> None:
-    owner, name = CALLS[call]
-    original, calls = getattr(owner, name), [0]
-
-    def ends(*arguments: Any, **more: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == number:
-            os._exit(9)
-        return original(*arguments, **more)
-
-    setattr(owner, name, ends)
+    end_at(*CALLS[call], number)
     conf = {"spark.ui.enabled": "false", "spark.log.level": "OFF", "spark.driver.memory": "1g"}
     adopt_spark_project(
         root,

@@ -16,6 +16,7 @@ from dagster_ckpt import (
 from dagster_ckpt.spark.attempt import derived
 from dagster_ckpt.spark.attempt.derived import DerivedFile
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+from tests.spark_project.ended import end_at
 from tests.spark_session import BRIEF_JVM
 
 CALLS: dict[str, tuple[Any, str]] = {
@@ -26,16 +27,7 @@ CALLS: dict[str, tuple[Any, str]] = {
 
 
 def main(root: Path, call: str, number: int) -> None:
-    owner, name = CALLS[call]
-    original, calls = getattr(owner, name), [0]
-
-    def ends(*arguments: Any, **more: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == number:
-            os._exit(9)
-        return original(*arguments, **more)
-
-    setattr(owner, name, ends)
+    end_at(*CALLS[call], number)
     conf = {"spark.ui.enabled": "false", "spark.log.level": "OFF", "spark.driver.memory": "1g"}
     run_epoch(
         pipeline_from_spark_project(root),
