@@ -1,10 +1,11 @@
 """What checkpoints every second cost a stream, and what channels and chains cost against one fused query.
 
-    python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--rounds 3]
+    python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--rounds 3] [--only WAY ...]
 
-The same work five ways: one bare Spark query; stages with channels and stages as one chain, each without checkpoints
-and with one every second. Time from the first batch of the source to the commit of the last stage's last row, the ways
-taking turns, medians over the rounds; and the processor time of that span, which other work distorts less.
+The same work by one bare Spark query, and by stages: with a channel at every boundary, with one channel (in front of
+the keyed count), and as one chain; each without checkpoints and with one every second. Time from the first batch of
+the source to the commit of the last stage's last row, the ways taking turns in alternating order, medians over the
+rounds; and the processor time of that span, which other work distorts less.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 SCHEMA = "id LONG, value LONG"
 BARE = "bare query"
 STAGED: dict[str, dict[str, Any]] = {
-    "channels": {"operator_chaining": False},
-    "channels, 1 s checkpoints": {"operator_chaining": False, "interval": 1.0},
-    "chain": {"operator_chaining": True},
-    "chain, 1 s checkpoints": {"operator_chaining": True, "interval": 1.0},
+    "two channels": {"operator_chaining": False},
+    "two channels, 1 s checkpoints": {"operator_chaining": False, "interval": 1.0},
+    "one channel": {"apart": True},
+    "one channel, 1 s checkpoints": {"apart": True, "interval": 1.0},
+    "chain": {},
+    "chain, 1 s checkpoints": {"interval": 1.0},
 }
-"""Settings of the runs of the staged pipeline."""
+"""Settings of the runs of the staged pipeline; ``apart``: its last stage is a query of its own."""
 
 
 def write_input(folder: Path, rows: int, files: int) -> None:
@@ -66,7 +69,7 @@ def count(frame: DataFrame) -> DataFrame:
     return frame.groupBy("key").agg(f.count("*").alias("times"), f.sum("value").alias("total"))
 
 
-def staged(folder: Path, per_batch: int) -> CheckpointedPipeline:
+def staged(folder: Path, per_batch: int, *, apart: bool = False) -> CheckpointedPipeline:
     @spark_source
     def numbers(spark):  # type: ignore[no-untyped-def]
         return source_of(spark, folder, per_batch)
@@ -75,7 +78,7 @@ def staged(folder: Path, per_batch: int) -> CheckpointedPipeline:
     def doubled(numbers):  # type: ignore[no-untyped-def]
         return transform(numbers)
 
-    @spark_sink(key=["key"])
+    @spark_sink(key=["key"], chain=not apart)
     def totals(doubled):  # type: ignore[no-untyped-def]
         return count(doubled)
 
@@ -126,11 +129,12 @@ def run_fused(spark: SparkSession, data: Path, folder: Path, batches: int, per_b
 
 
 def run_staged(
-    spark: SparkSession, data: Path, folder: Path, rows: int, per_batch: int, **settings: Any
+    spark: SparkSession, data: Path, folder: Path, per_batch: int, *, apart: bool = False, **settings: Any
 ) -> tuple[Cost, Stream]:
     empty = folder / "arriving"
     empty.mkdir(parents=True)
-    with streaming(folder / "run", staged(empty, per_batch), spark, **settings) as stream:
+    pipeline = staged(empty, per_batch, apart=apart)
+    with streaming(folder / "run", pipeline, spark, **settings) as stream:
         meter = Meter()
         for path in sorted(data.iterdir()):
             (empty / path.name).hardlink_to(path)
@@ -155,25 +159,27 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=60)
     parser.add_argument("--per-batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", choices=list(STAGED), default=list(STAGED))
     given = parser.parse_args()
-    costs: dict[str, list[Cost]] = {name: [] for name in (BARE, *STAGED)}
-    checkpoints: dict[str, list[int]] = {name: [] for name in STAGED}
+    ways = {name: STAGED[name] for name in given.only}
+    costs: dict[str, list[Cost]] = {name: [] for name in (BARE, *ways)}
+    checkpoints: dict[str, list[int]] = {name: [] for name in ways}
     batches = -(-given.files // given.per_batch)
     with scratch() as folder, spark_session(folder) as spark:
         data = folder / "data"
         write_input(data, given.rows, given.files)
         for number in range(given.rounds + 1):
             here = folder / f"round-{number}"
-            found = {BARE: run_fused(spark, data, here, batches, given.per_batch)}
-            for at, (name, settings) in enumerate(STAGED.items()):
-                found[name], stream = run_staged(
-                    spark, data, here / str(at), given.rows, given.per_batch, **settings
-                )
-                checkpoints[name].append(len(stream.completions()))
-            if number == 0:
-                continue  # class loading, code generation
-            for name, value in found.items():
-                costs[name].append(value)
+            order = list(costs) if number % 2 == 0 else list(reversed(costs))
+            for at, name in enumerate(order):
+                place = here / str(at)
+                if name == BARE:
+                    cost = run_fused(spark, data, place, batches, given.per_batch)
+                else:
+                    cost, stream = run_staged(spark, data, place, given.per_batch, **ways[name])
+                    checkpoints[name].append(len(stream.completions()))
+                if number:  # the first round: class loading, code generation
+                    costs[name].append(cost)
     middle = {
         name: (median([c.seconds for c in found]), median([c.processor for c in found]))
         for name, found in costs.items()
@@ -189,7 +195,7 @@ def main() -> None:
                 "of_bare": bare_seconds / seconds,
                 "processor_s": processor,
                 "of_bare_processor": bare_processor / processor,
-                "checkpoints": int(median(checkpoints[name][1:])) if name in STAGED else 0,
+                "checkpoints": int(median(checkpoints[name][1:])) if name in ways else 0,
             }
             for name, (seconds, processor) in middle.items()
         ],

@@ -1,6 +1,6 @@
 """Flink, bare Spark and us on the same files, and how ours scales.
 
-    python -m benchmarks.comparison [--flink .venv-flink/bin/python] [--rounds 5] [--rows 3000000] [--chart FILE]
+    python -m benchmarks.comparison [--flink .venv-flink/bin/python] [--rounds 5] [--rows 4800000] [--chart FILE]
 
 A keyed count and sum over CSV files, ways taking turns in alternating order, every run in a process of its own that is
 warmed up first; a run over one file is subtracted from one over all, so that starts do not count. Then curves of ours:
@@ -111,6 +111,7 @@ def measured(wanted: Measurement, name: str, runner: Runner, results: Sequence[R
         "flowing_p95_ms": p95(flowing) if flowing else 0.0,
         "resting_ms": median(resting) if resting else 0.0,
         "checkpoint_kB": max((one.checkpoint_bytes for one in results), default=0) / 1e3,
+        "restore_s": median([one.restore_s for one in results]),
     }
 
 
@@ -151,8 +152,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--flink", type=Path, default=FLINK, help="Python with apache-flink")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=3_000_000)
-    parser.add_argument("--curve-rows", type=int, default=1_500_000)
+    parser.add_argument("--rows", type=int, default=4_800_000)
+    parser.add_argument("--curve-rows", type=int, default=2_400_000)
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--curves", nargs="*", choices=[*CURVES, "none"], default=list(CURVES))
     parser.add_argument("--most-keys", type=int, default=10_000_000)
@@ -168,6 +169,8 @@ def main() -> None:
         table = side_by_side(runner, given.rounds, given.cores) if given.rounds else []
         scaled = Runner(folder, Input(folder / "curves", given.curve_rows), None)
         for name in given.curves:
+            if given.chart is not None:  # what has been measured so far, whatever comes
+                given.chart.write_text(draw(*_panels(table, curves)))
             if name != "none":
                 curves[name] = curve(scaled, name, given.cores, given.most_keys)
     if table:
@@ -195,6 +198,10 @@ def _panels(
             Bars(
                 "checkpoint at rest, ms (median)",
                 {row["run"]: row["resting_ms"] for row in table if row["resting_ms"]},
+            ),
+            Bars(
+                "restore to first rows, s (median)",
+                {row["run"]: row["restore_s"] for row in table if row["restore_s"]},
             ),
         ]
     lines = [

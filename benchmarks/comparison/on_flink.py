@@ -18,12 +18,20 @@ from typing import Any
 from urllib.request import urlopen
 
 sys.path.insert(0, str(Path(__file__).parent))  # not the project: this Python need not have it
-from work import FLINK_ROCKSDB, RESTING_CHECKPOINTS, SQL, Measurement, Result, processor_seconds  # type: ignore
+from work import (  # type: ignore
+    FLINK_ROCKSDB,
+    ONE_MORE,
+    RESTING_CHECKPOINTS,
+    SQL,
+    Measurement,
+    Result,
+    processor_seconds,
+)
 
 LOOK_EVERY = 0.1
 
 
-def environment(wanted: Measurement, port: int) -> Any:
+def environment(wanted: Measurement, port: int, restored_from: str = "") -> Any:
     from pyflink.common import Configuration
     from pyflink.table import EnvironmentSettings, TableEnvironment
 
@@ -36,10 +44,14 @@ def environment(wanted: Measurement, port: int) -> Any:
         "rest.port": str(port),
         "execution.checkpointing.dir": f"file://{wanted.folder}/checkpoints",
         "execution.checkpointing.incremental": "true",
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         "pipeline.max-parallelism": "128",
+        "metrics.fetcher.update-interval": "50",
     }
     if wanted.interval:
         settings["execution.checkpointing.interval"] = f"{int(wanted.interval * 1000)} ms"
+    if restored_from:
+        settings["execution.state-recovery.path"] = restored_from
     for key, value in settings.items():
         conf.set_string(key, value)
     return TableEnvironment.create(
@@ -78,13 +90,17 @@ class Watch:
 
 
 def run(
-    wanted: Measurement, data: str, watch: Watch | None, until: Callable[[Watch], bool] | None = None
+    wanted: Measurement,
+    data: str,
+    watch: Watch | None,
+    until: Callable[[Watch], bool] | None = None,
+    restored_from: str = "",
 ) -> tuple[float, float]:
     """Run the job over the files of ``data``; ``until`` (an endless job) says when it may be canceled."""
     port = free_port()
     if watch is not None:
         watch._url = f"http://localhost:{port}"
-    tables = environment(wanted, port)
+    tables = environment(wanted, port, restored_from)
     endless = ", 'source.monitor-interval' = '1 s'" if until else ""
     tables.execute_sql(
         "CREATE TABLE numbers (k BIGINT, v BIGINT) WITH ("
@@ -106,8 +122,9 @@ def run(
         assert watch is not None
         while not until(watch):
             time.sleep(LOOK_EVERY)
-        job.get_job_client().cancel().result()
     took = time.perf_counter() - began, processor_seconds() - processor
+    if until is not None:
+        job.get_job_client().cancel().result()
     over.set()
     return took
 
@@ -123,8 +140,8 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def at_rest(wanted: Measurement) -> list[float]:
-    """Return durations of checkpoints that were triggered after all rows were read."""
+def at_rest(wanted: Measurement, folder: Path) -> tuple[list[float], str]:
+    """Return durations of checkpoints that were triggered after all rows were read, and where the last one is."""
     seen: list[int] = []
 
     def until(watch: Watch) -> bool:
@@ -137,13 +154,20 @@ def at_rest(wanted: Measurement) -> list[float]:
         return bool(seen) and len(watch.durations(since=seen[0])) > RESTING_CHECKPOINTS
 
     watch = Watch(0)
-    run(wanted, wanted.full, watch, until)
-    return watch.durations(since=seen[0] + 1)[:RESTING_CHECKPOINTS]
+    run(wanted, str(folder), watch, until)
+    newest = watch.checkpoints[max(watch.checkpoints)]
+    return watch.durations(since=seen[0] + 1)[:RESTING_CHECKPOINTS], newest["external_path"]
+
+
+def restored(wanted: Measurement, folder: Path, checkpoint: str) -> float:
+    """Return seconds from the order to run to the first rows that a job restored from ``checkpoint`` has read."""
+    (folder / ONE_MORE).hardlink_to(sorted(Path(wanted.small).iterdir())[0])
+    return run(wanted, str(folder), Watch(0), lambda watch: watch.records_read > 0, checkpoint)[0]
 
 
 def main() -> None:
     wanted = Measurement.read(sys.argv[1])
-    run(wanted, wanted.small, None)  # warms the JVM up
+    run(wanted, wanted.full, None)  # Java's compiler is done with the work
     result = Result()
     result.small_s, result.small_processor_s = run(wanted, wanted.small, None)
     watch = Watch(0)
@@ -153,7 +177,12 @@ def main() -> None:
         if watch.checkpoints:
             newest = watch.checkpoints[max(watch.checkpoints)]
             result.checkpoint_bytes = int(newest["state_size"])
-        result.resting_ms = at_rest(wanted)
+        folder = Path(wanted.folder) / "arriving"
+        folder.mkdir()
+        for path in Path(wanted.full).iterdir():
+            (folder / path.name).hardlink_to(path)
+        result.resting_ms, newest = at_rest(wanted, folder)
+        result.restore_s = restored(wanted, folder, newest)
     print(result.text())
 
 

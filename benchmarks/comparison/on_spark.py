@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import spark_session
-from benchmarks.comparison.work import BARE, RESTING_CHECKPOINTS, SQL, Measurement, Result, processor_seconds
-from benchmarks.streaming_common import Stream, streaming, wait
+from benchmarks.comparison.work import (
+    BARE,
+    ONE_MORE,
+    RESTING_CHECKPOINTS,
+    SQL,
+    Measurement,
+    Result,
+    processor_seconds,
+)
+from benchmarks.streaming_common import Stream, service, streaming, wait
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt.core.config import RestoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
     from dagster_ckpt import CheckpointedPipeline
 
@@ -46,25 +57,44 @@ def arrive(data: str, folder: Path) -> int:
     return len(files)
 
 
+def one_more(wanted: Measurement, folder: Path) -> None:
+    """Let one file arrive that is not there yet."""
+    (folder / ONE_MORE).hardlink_to(sorted(Path(wanted.small).iterdir())[0])
+
+
 def batches(files: int, wanted: Measurement) -> int:
     return -(-files // wanted.files_per_batch)
 
 
-def bare(spark: SparkSession, wanted: Measurement, data: str, folder: Path) -> tuple[float, float]:
+def bare(
+    spark: SparkSession, wanted: Measurement, data: str, folder: Path, result: Result
+) -> tuple[float, float]:
     arriving = folder / "arriving"
     arriving.mkdir(parents=True)
-    query = (
-        counted(numbers_of(spark, arriving, wanted))
-        .writeStream.outputMode("update")
-        .option("checkpointLocation", str(folder / "query"))
-        .foreachBatch(lambda frame, n: frame.write.mode("overwrite").parquet(str(folder / "out" / str(n))))
-        .start()
-    )
+
+    def start(place: Path) -> StreamingQuery:
+        writer = counted(numbers_of(spark, arriving, wanted)).writeStream.outputMode("update")
+        return (
+            writer.option("checkpointLocation", str(place))
+            .foreachBatch(lambda frame, n: frame.write.mode("overwrite").parquet(f"{place}-out/{n}"))
+            .start()
+        )
+
+    query = start(folder / "query")
     wait(lambda: not str(query.status["message"]).startswith("Initializing"))
     meter = Meter()
     last = batches(arrive(data, arriving), wanted) - 1
     wait((folder / "query" / "commits" / str(last)).exists)
     took = meter.read()
+    query.stop()
+    # In the place it ran, the executors would still hold its state, which no restart of a process finds.
+    place = folder / "restarted"
+    shutil.copytree(folder / "query", place)
+    one_more(wanted, arriving)
+    began = time.perf_counter()
+    query = start(place)
+    wait((place / "commits" / str(last + 1)).exists)
+    result.restore_s = time.perf_counter() - began
     query.stop()
     return took
 
@@ -117,7 +147,28 @@ def ours(
                 (one.metadata.completed_at - one.metadata.triggered_at) * 1e3 for one in resting
             ]
             result.checkpoint_bytes = sum(stage.metrics.bytes_full for stage in resting[-1].metadata.stages)
+            newest = f"chk-{resting[-1].metadata.checkpoint_id}"
+    if wanted.interval:
+        one_more(wanted, arriving)
+        result.restore_s = restored(service(folder / "run", pipeline, spark, owner="restored"), newest)
     return took
+
+
+def restored(stream: Stream, snapshot: str) -> float:
+    """Return seconds from the order to restore to the first batch of the restored run."""
+    stream.service.restore = RestoreOptions(restore_from=snapshot)
+    began = time.perf_counter()
+    stream.start()
+    wait(lambda: has_run(stream), stream)
+    seconds = time.perf_counter() - began
+    stream.stop()
+    return seconds
+
+
+def has_run(stream: Stream) -> bool:
+    assert stream.run is not None
+    stage = stream.run.stages["totals"]  # type: ignore[index]
+    return any(progress["numInputRows"] for progress in stage.recent_progress())
 
 
 def is_through(stream: Stream, last: int) -> bool:
@@ -139,10 +190,10 @@ def main() -> None:
 
         def run(data: str, place: str) -> tuple[float, float]:
             if wanted.way == BARE:
-                return bare(spark, wanted, data, folder / place)
+                return bare(spark, wanted, data, folder / place, result)
             return ours(spark, wanted, data, folder / place, result)
 
-        run(wanted.small, "warm")
+        run(wanted.full, "warm")  # Java's compiler is done with the work
         result.small_s, result.small_processor_s = run(wanted.small, "small")
         result.full_s, result.full_processor_s = run(wanted.full, "full")
     print(result.text())
