@@ -167,7 +167,9 @@ def move_offsets(query_dir: Path, batch: BatchId, positions: dict[StageUid, LogP
     path = query_dir / "offsets" / str(batch)
     lines = path.read_text(encoding="utf-8").split("\n")
     names = {str(uid): uid for uid in positions}
-    current = channel_positions({str(n): _offset(line) for n, line in enumerate(lines[2:])}, names)
+    offsets = {str(n): _offset(line) for n, line in enumerate(lines[2:])}
+    # Of a channel that is read twice one reader may stand at the barrier, and the other beyond it.
+    current = channel_positions(offsets, names, max)
     wanted = {uid: positions[uid] for uid, at in current.items() if at != positions[uid]}
     if not wanted:
         return False

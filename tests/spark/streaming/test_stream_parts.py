@@ -256,6 +256,16 @@ def test_a_reader_that_ran_past_the_barrier_is_taken_back_and_nothing_else_is_to
     assert not move_offsets(tmp_path, BatchId(3), {UP: LogPosition(6)})
 
 
+def test_the_faster_side_of_a_self_join_is_taken_back_where_the_slower_stands_at_the_barrier(
+    tmp_path: Path,
+) -> None:
+    """Else it never read what is written behind the barrier again."""
+    offsets(tmp_path, 3, at("up", 6), at("up", 9))
+    assert move_offsets(tmp_path, BatchId(3), {UP: LogPosition(6)})
+    found = read_offsets(tmp_path, BatchId(3))
+    assert [json.loads(found[side])["pos"] for side in ("0", "1")] == [6, 6]
+
+
 # --- log retention --------------------------------------------------------------------------------------------
 
 
