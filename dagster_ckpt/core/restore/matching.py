@@ -40,6 +40,8 @@ class StageMatch:
     """Saved uids of inputs it no longer has."""
     new_inputs: tuple[StageUid, ...]
     """Inputs it did not have when the snapshot was taken."""
+    earlier_uids: tuple[str, ...] = ()
+    """Other uids it had, by which readers that had nothing to do since may still know it."""
 
     @property
     def renamed(self) -> bool:
@@ -118,7 +120,8 @@ def match_stages(
     """
     sources = _sources_of_state(graph, metadata)
     names = {stage.uid: source.uid for stage, source in sources}
-    matches = tuple(_match(graph, stage, source, names) for stage, source in sources)
+    all_saved = frozenset(snapshot.uid for snapshot in metadata.stages)
+    matches = tuple(_match(graph, stage, source, names, all_saved) for stage, source in sources)
     used = {source.uid for _, source in sources}
     new = tuple(stage.uid for stage in graph.stages if stage.uid not in names)
     unmatched = [saved for saved in metadata.stages if saved.uid not in used]
@@ -206,7 +209,11 @@ def _refuse_loss(lost: list[str], metadata: CheckpointMetadata, new: tuple[Stage
 
 
 def _match(
-    graph: PipelineGraph, stage: StageSpec, saved: StageSnapshot, names: dict[StageUid, str]
+    graph: PipelineGraph,
+    stage: StageSpec,
+    saved: StageSnapshot,
+    names: dict[StageUid, str],
+    all_saved: frozenset[str],
 ) -> StageMatch:
     inputs = {edge.upstream: names.get(edge.upstream) for edge in graph.inputs[stage.uid]}
     saved_inputs = set(saved.input_positions)
@@ -217,6 +224,7 @@ def _match(
         max_parallelism=_max_parallelism(stage, saved),
         lost_inputs=tuple(sorted(saved_inputs - {name for name in inputs.values() if name is not None})),
         new_inputs=tuple(uid for uid, name in inputs.items() if name not in saved_inputs),
+        earlier_uids=tuple(str(uid) for uid in stage.previous_uids if uid not in all_saved),
     )
 
 

@@ -7,7 +7,7 @@ earlier entry gets empty ones. A reader that had run past the barrier (at-least-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
@@ -51,7 +51,8 @@ def _restore_log(directory: AttemptDirectory, match: StageMatch, decision: Resto
         readers=[directory.stage(other.uid).root for other in decision.stages.matches],
         in_flight=InFlight.DROP if decision.drop_in_flight else InFlight.REPLAY,
     )
-    base = LogPosition(min([beginning.base, *_positions_in(snapshot.uid, metadata.stages)]))
+    names = (snapshot.uid, *match.earlier_uids)
+    base = LogPosition(min([beginning.base, *_positions_in(names, metadata.stages)]))
     ChannelLog.create(
         log_dir,
         base=base,
@@ -83,22 +84,22 @@ def _restore_reader(directory: AttemptDirectory, match: StageMatch, metadata: Ch
     Release(stage.root).through(CheckpointId(metadata.checkpoint_id))
     batch = _batch(snapshot)
     barriers = {StageUid(uid): LogPosition(at) for uid, at in snapshot.input_positions.items()}
-    passed = {uid: at for uid, at in barriers.items() if any(p > at for p in _positions_of(snapshot, uid))}
+    passed = {uid: at for uid, at in barriers.items() if any(p > at for p in _positions_of(snapshot, [uid]))}
     if batch is not None and passed:
         move_offsets(stage.query, batch, passed)
 
 
-def _positions_in(uid: str, readers: Sequence[StageSnapshot]) -> Iterator[int]:
-    """Yield where the readers of a stage's log stand at the cut."""
+def _positions_in(names: Collection[str], readers: Sequence[StageSnapshot]) -> Iterator[int]:
+    """Yield where the readers of a stage's log stand at the cut; one may know it by a name of before."""
     for reader in readers:
-        yield from _positions_of(reader, uid)
+        yield from _positions_of(reader, names)
 
 
-def _positions_of(reader: StageSnapshot, uid: str) -> Iterator[int]:
+def _positions_of(reader: StageSnapshot, names: Collection[str]) -> Iterator[int]:
     for offset in reader.offsets.values():
         try:
             value = parse_json(offset)
-            if isinstance(value, dict) and value.get("channel") == uid and "pos" in value:
+            if isinstance(value, dict) and value.get("channel") in names and "pos" in value:
                 yield int(value["pos"])
         except (ValueError, TypeError, OverflowError) as error:
             raise Corrupt(

@@ -14,6 +14,8 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
+from dagster_ckpt.core.model import StageSnapshot
+from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.channel.cursor import ReleasedThrough
@@ -22,6 +24,7 @@ from dagster_ckpt.spark.channel.in_flight import InFlight, Span, move_offsets, p
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches
 from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.channel.restore import restore_logs
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.sink.committables import PreparedBatch, prepared_batches, write_committable
@@ -264,6 +267,35 @@ def test_the_faster_side_of_a_self_join_is_taken_back_where_the_slower_stands_at
     assert move_offsets(tmp_path, BatchId(3), {UP: LogPosition(6)})
     found = read_offsets(tmp_path, BatchId(3))
     assert [json.loads(found[side])["pos"] for side in ("0", "1")] == [6, 6]
+
+
+def test_a_log_begins_where_a_reader_stands_that_has_read_nothing_since_its_input_was_renamed(
+    tmp_path: Path,
+) -> None:
+    """Its offset has the earlier name; a log that began at the barrier had lost the entry it goes on from."""
+    writer = StageSnapshot(uid="sums", parallelism=1, batch_id=3, output_position=9)
+    reader = StageSnapshot(
+        uid="rows",
+        parallelism=1,
+        batch_id=2,
+        offsets={"0": at("totals", 5)},
+        input_positions={"sums": 9},
+    )
+    common: Any = {"parallelism": 1, "max_parallelism": None, "lost_inputs": (), "new_inputs": ()}
+    matches = [
+        StageMatch(uid=StageUid("sums"), snapshot=writer, earlier_uids=("totals",), **common),
+        StageMatch(uid=StageUid("rows"), snapshot=reader, **common),
+    ]
+    decision: Any = SimpleNamespace(
+        stages=SimpleNamespace(matches=matches),
+        metadata=SimpleNamespace(stages=(writer, reader), checkpoint_id=4, triggered_at=1.0),
+        drop_in_flight=False,
+    )
+    directory = AttemptDirectory(tmp_path)
+    restore_logs(directory, decision)
+    log = ChannelLog(directory.stage(StageUid("sums")).log)
+    assert (log.start, log.find_barrier(CheckpointId(4))) == (5, 9)
+    assert log.read(LogPosition(5)) == DataEntry(batch_id=BatchId(3), files=())
 
 
 # --- log retention --------------------------------------------------------------------------------------------
