@@ -113,8 +113,8 @@ def _check_identity(
 def _check_history(load: FromSnapshot, metadata: CheckpointMetadata, facts: RestoreFacts) -> None:
     """Raise InvalidRequest for a snapshot of another deployment: positions of sinks in it mean nothing here."""
     history = facts.history
-    if load.known is not None or history is None or not history.lineage or history.owns(metadata.lineage):
-        return
+    if history is None or not history.lineage or history.owns(metadata.lineage):
+        return  # an imported one is in the record, and may be another deployment's all the same
     raise InvalidRequest(
         f"{load.location.uri} is a snapshot of another history ({metadata.lineage}) of a pipeline named "
         f"{facts.pipeline!r} than this one ({history.lineage}), such as another deployment's: rows it holds may be in "

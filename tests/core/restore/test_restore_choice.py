@@ -32,6 +32,7 @@ from dagster_ckpt.core.restore.facts import (
     shape_of,
 )
 from dagster_ckpt.core.restore.from_snapshot import as_known, line_after, purpose_for, restore_of
+from dagster_ckpt.core.restore.lineage import KnownHistory
 from dagster_ckpt.core.restore.point import KnownSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 
@@ -380,6 +381,18 @@ def test_a_snapshot_of_another_pipeline_is_refused_unless_it_is_a_fork() -> None
     with pytest.raises(InvalidRequest, match=r"of pipeline 'weather', not of 'flights'.*start a fork"):
         restore(other)
     assert restore(other, purpose=RestorePurpose.FORK).purpose is RestorePurpose.FORK
+
+
+def test_an_imported_snapshot_of_another_history_is_refused_as_one_given_by_its_path_is() -> None:
+    """It is in the record, so it passed for one of our own: rows it holds were written to the tables again."""
+    ours = facts(
+        history=KnownHistory(pipeline=PIPELINE, is_recorded=True, lineage="ours", lineages=("before",))
+    )
+    with pytest.raises(InvalidRequest, match=r"of another history \(theirs\)"):
+        restore(saved(lineage="theirs"), given=ours)
+    for own in ("ours", "before", ""):
+        assert restore(saved(lineage=own), given=ours).metadata.lineage == own
+    assert restore(saved(lineage="theirs"), given=ours, adopt_history=True).metadata.lineage == "theirs"
 
 
 def test_a_fork_tried_again_goes_on_where_it_is_or_begins_once_more() -> None:
