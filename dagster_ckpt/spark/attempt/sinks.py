@@ -89,9 +89,8 @@ class PipelineSinks:
 
     def _sinks(self) -> Iterator[tuple[StageUid, str, Sink]]:
         """Yield uid, name and sink of every stage that has one."""
-        for uid, stage in self.pipeline.stages.items():
-            if stage.table is not None:
-                yield uid, stage.table.name, self.of(uid)
+        stages = self.pipeline.stages.items()
+        return ((uid, self._name(uid), self.of(uid)) for uid, stage in stages if stage.table is not None)
 
     def _two_phase(self) -> Iterator[tuple[StageUid, str, Sink]]:
         return ((uid, name, sink) for uid, name, sink in self._sinks() if not self._writes_through(sink))
@@ -198,9 +197,9 @@ class PipelineSinks:
         for table in self.pipeline.derived:
             if only_existing and not places[table.uid].file.is_file():
                 continue
-            late = [uid for uid in table.reads if self._name(uid) in self.unpublished]
+            name = self._name(table.uid)
             try:
-                if late:
+                if late := [uid for uid in table.reads if self._name(uid) in self.unpublished]:
                     raise Unavailable(f"{late[0]}, which it is computed from, is not published yet")
                 done = refresh(
                     table,
@@ -212,20 +211,21 @@ class PipelineSinks:
                     session=self.session,
                 )
             except Exception as error:
-                self.unpublished[table.uid] = str(error)
-                self._missed[table.uid] += 1
+                self.unpublished[name] = str(error)
+                self._missed[name] += 1
                 reporter.warn(f"table {table.uid} is not computed, the next checkpoint tries again: {error}")
                 continue
-            self.unpublished.pop(table.uid, None)
-            del self._missed[table.uid]
+            self.unpublished.pop(name, None)
+            del self._missed[name]
             if done is not None:
                 reporter.info(f"table {table.uid}: computed, {done.rows:,} rows")
                 self._tell(table.uid, checkpoint, rows=done.rows, bytes=done.bytes)
 
     def _name(self, uid: StageUid) -> str:
-        """Return under which name ``unpublished`` has a table."""
-        stage = self.pipeline.stages.get(uid)
-        return str(uid) if stage is None or stage.table is None else stage.table.name
+        """Return under which name ``unpublished`` has a table: its own, unless another one has that too."""
+        names = {table.uid: str(table.uid) for table in self.pipeline.derived}
+        names |= {one: s.table.name for one, s in self.pipeline.stages.items() if s.table is not None}
+        return f"{names[uid]} ({uid})" if [*names.values()].count(names[uid]) > 1 else names[uid]
 
     def _tell(self, uid: StageUid, checkpoint: int, **what: Any) -> None:
         attempt = self.attempt_id()
