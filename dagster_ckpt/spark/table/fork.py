@@ -28,6 +28,7 @@ from dagster_ckpt.spark.table.records import (
     Upsert,
 )
 from dagster_ckpt.spark.table.roll_back import unique_files
+from dagster_ckpt.spark.table.schema import has_same_columns, merged
 from dagster_ckpt.spark.table.version_digests import digest_path
 
 
@@ -89,6 +90,8 @@ def _seed_record(
     before = lineage[0] if lineage else None
     shown, replaces = from_last_replacing(batches)
     prepared = [file for batch in shown for file in batch.files]
+    was = before.row_schema if before is not None and not replaces else ""
+    row_schema = merged(was, shown[-1].row_schema) if shown else was
     files: tuple[TableFile, ...] = ()
     versions: dict[int, BucketVersion] = {}
     match source.mode:
@@ -103,6 +106,8 @@ def _seed_record(
                 before.versions if before and not replaces else {},
                 prepared,
                 attempt=attempt,
+                row_schema=row_schema,
+                gets_columns=not has_same_columns(was, row_schema),
             )
         case _:
             assert_never(source.mode)
@@ -116,6 +121,7 @@ def _seed_record(
         files=files,
         buckets=dict.fromkeys(versions, SEED),
         bucket_lineages={b: v.lineage for b, v in versions.items() if v.lineage != attempt.lineage},
+        row_schema=row_schema,
     )
 
 
@@ -135,20 +141,28 @@ def _merge_into(
     prepared: Sequence[TableFile],
     *,
     attempt: AttemptId,
+    row_schema: str,
+    gets_columns: bool,
 ) -> dict[int, BucketVersion]:
     """Link or write the target's first version of every bucket, and return it: linked ones stay of their history."""
     versions = located_versions(source.paths, before)
     refuse_changed_versions(source.paths, versions)
-    touched = touched_buckets(source.paths.root, prepared)
+    touched = {*touched_buckets(source.paths.root, prepared), *(before if gets_columns else ())}
     seeds = {bucket: target.paths.version(SEED, bucket) for bucket in {*before, *touched}}
-    linked = set(before) - set(touched)
+    linked = set(before) - touched
     for bucket in linked:
         if digest_path(versions[bucket]).exists():
             link_or_copy(digest_path(versions[bucket]), digest_path(seeds[bucket]))
         link_or_copy(versions[bucket], seeds[bucket])
-    merged = {bucket: seeds[bucket] for bucket in touched}
+    targets = {bucket: seeds[bucket] for bucket in touched}
     write_versions(
-        source.paths.root, mode, files=prepared, bases=versions, targets=merged, lineage=attempt.lineage
+        source.paths.root,
+        mode,
+        files=prepared,
+        bases=versions,
+        targets=targets,
+        lineage=attempt.lineage,
+        row_schema=row_schema,
     )
     return {
         bucket: BucketVersion(SEED, before[bucket].lineage if bucket in linked else attempt.lineage)

@@ -9,11 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.sink.committables import encoded
+from dagster_ckpt.spark.sink.port import SinkCut
 from dagster_ckpt.spark.table.log import create_table, open_table
 from dagster_ckpt.spark.table.records import Append, Upsert
 from dagster_ckpt.spark.table.schema import has_same_columns, is_wider, merged, refuse_changed, refuse_unfit
+from dagster_ckpt.testing.sinks.base import FIRST
+from dagster_ckpt.testing.sinks.run import context_in, stage
 from tests.spark.table import test_table_contract as contract
 from tests.spark.table.tables import (
     PIPELINE,
@@ -154,3 +160,24 @@ def test_a_column_that_stays_away_rewrites_no_bucket_and_stays_in_all_of_them(tm
     for path in table.paths.root.glob("*.parquet"):
         assert pq.read_schema(path).names == ["k", "v", "w"]
     assert pq.read_table(table.paths.root).column("w").to_pylist() == ["x", None, None]
+
+
+def test_a_column_that_the_code_of_a_fork_adds_reaches_every_file_of_its_table(tmp_path: Path) -> None:
+    """A fork did not know the columns it began with: plain readers of the folder found the new one in some files."""
+    table = contract.TestParquetSink()
+    run = table.begun(tmp_path, key=("k",))
+    run.batch([(0, 0)], [(1, 1)], [(2, 2)])
+    run.publish(1)
+    context = context_in(tmp_path / "fork", FIRST, pipeline="fork", key=("k",))
+    sink = table.open(context)
+    snapshot = TableSnapshot(uri=run.sink.place, head=1)
+    sink.fork(SinkCut(snapshot=snapshot, batches=(), checkpoint_id=CheckpointId(1)))
+    more = pa.table({"k": [1], "v": [5], "w": ["x"]})
+    batch = stage(table.staging(sink, context), FIRST, 1, [more])
+    sink.publish(
+        [batch], CommitPermit(context.pipeline, FIRST.epoch, CheckpointId(2), object(), FIRST.lineage)
+    )
+    files = sorted(Path(sink.place).glob("*.parquet"))
+    assert [pq.read_schema(path).names for path in files] == [["k", "v", "w"]] * 3
+    rows = pq.read_table(sink.place).to_pylist()
+    assert sorted((row["k"], row["v"], row["w"]) for row in rows) == [(0, 0, None), (1, 5, "x"), (2, 2, None)]
