@@ -87,6 +87,13 @@ def refuse_unfit(where: str, schema: str, keys: Sequence[str]) -> None:
 def refuse_changed(where: str, old: str, new: str, *, can_rewrite: bool) -> None:
     """Raise InvalidRequest, naming the change, where rows of ``new`` and files of ``old`` cannot be read together."""
     before, after = columns(old), columns(new)
+    called = {name.lower(): name for name in before}
+    for name in after.keys() - before.keys():
+        if name.lower() in called:
+            raise InvalidRequest(
+                f"{where}: column {name!r} is called {called[name.lower()]!r} there, and most readers cannot tell the "
+                "two apart: keep its name, or write to a new table"
+            )
     for name in before.keys() & after.keys():
         was, now = before[name]["type"], after[name]["type"]
         if was == now or (can_rewrite and is_wider(was, now)):

@@ -57,6 +57,15 @@ def test_rows_no_table_can_take_are_refused_when_the_stage_starts(
         refuse_unfit("table t", rows, keys)
 
 
+@pytest.mark.parametrize("can_rewrite", [False, True])
+def test_a_column_whose_name_changes_its_case_is_no_new_column(can_rewrite: bool) -> None:
+    """Readers found two columns of one name in a file, or none of the values in it."""
+    with pytest.raises(InvalidRequest, match=r"table t: column 'V' is called 'v' there.*keep its name"):
+        refuse_changed(
+            "table t", schema(k="long", v="long"), schema(k="long", V="long"), can_rewrite=can_rewrite
+        )
+
+
 def test_columns_are_added_and_left_out_and_types_stay() -> None:
     old = schema(k="long", v="integer")
     refuse_changed("table t", old, schema(k="long", w="string"), can_rewrite=False)
