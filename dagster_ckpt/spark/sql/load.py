@@ -48,7 +48,9 @@ def upsert_staged(table: SqlTable, columns: list[str]) -> None:
 def _insert(table: SqlTable, into: str, columns: list[str], batches: Iterable[pa.RecordBatch]) -> None:
     listed = table.list_of(columns)
     if table.dialect.name == "postgresql":
-        _copy(table, f"COPY {into} ({listed}) FROM STDIN (FORMAT csv)".replace("%%", "%"), batches)
+        # Said, because a database of another encoding would take the bytes for text in its own.
+        options = "FORMAT csv, ENCODING 'UTF8'"
+        _copy(table, f"COPY {into} ({listed}) FROM STDIN ({options})".replace("%%", "%"), batches)
         return
     places = ", ".join("?" for _ in columns)
     for batch in batches:

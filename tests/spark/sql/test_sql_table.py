@@ -33,6 +33,7 @@ Run = Callable[[str], list[Any]]
 Columns = dict[str, tuple[str, pa.DataType]]
 
 FIRST = AttemptId("first", CoordinatorEpoch(1))
+_LATIN = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
 LONGS: Columns = {"k": ("long", pa.int64()), "v": ("long", pa.int64())}
 ALL_TYPES: dict[str, tuple[str, pa.DataType, Any]] = {
     "yes": ("boolean", pa.bool_(), True),
@@ -179,6 +180,27 @@ def test_a_table_has_one_pipeline_and_only_its_newest_attempt_writes(url: str, t
     SqlSink(SqlTable(url), in_attempt(context, replace(FIRST, epoch=CoordinatorEpoch(2)))).take_over()
     with pytest.raises(Fenced):
         sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+
+
+def test_text_reaches_a_database_of_another_encoding_as_it_is(
+    postgres_server: PostgresCluster, postgres_url: str, tmp_path: Path
+) -> None:
+    """Such a database took the bytes of UTF-8 for letters of its own."""
+    engine = sqlalchemy.create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sqlalchemy.text(f"CREATE DATABASE latin_{postgres_server.port} {_LATIN}"))
+    latin = engine.url.set(database=f"latin_{postgres_server.port}")
+    engine.dispose()
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(latin.set(drivername="postgresql")), context)
+    columns: Columns = {"größe": ("string", pa.string())}
+    sink.publish([staged(context.work_dir, 0, columns, [("Käse",)])], permit(1))
+    engine = sqlalchemy.create_engine(latin)
+    with engine.connect() as connection:
+        assert connection.execute(sqlalchemy.text('SELECT "größe" FROM orders')).all() == [("Käse",)]
+    engine.dispose()
+    with pytest.raises(InvalidRequest, match="refuses these rows"):
+        sink.publish([staged(context.work_dir, 1, columns, [("チーズ",)])], permit(2))
 
 
 def test_whether_rows_may_leave_is_known_without_asking_the_database(tmp_path: Path) -> None:
