@@ -187,7 +187,22 @@ class Positions:
                     "of its own"
                 )
             return None
+        if refuse_another:
+            self._refuse_sibling(row)
         return _position(row)
+
+    def _refuse_sibling(self, row: Any) -> None:
+        """Raise InvalidRequest where another sink of this very attempt has taken the table over.
+
+        One that was renamed since finds an older attempt's row. Two spellings of one table are told by nothing else.
+        """
+        attempt = self._context.attempt()
+        is_of_now = (row.lineage, row.epoch) == (attempt.lineage, attempt.epoch)
+        if row.uid != self._context.uid and is_of_now:
+            raise InvalidRequest(
+                f"{self._place} is the table that sink {row.uid!r} writes, under another spelling: rows of the one "
+                "would be taken for the other's. Give each sink a table of its own"
+            )
 
 
 def _position(row: Any) -> SinkPosition:

@@ -182,6 +182,24 @@ def test_a_table_has_one_pipeline_and_only_its_newest_attempt_writes(url: str, t
         sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
 
 
+def test_a_table_that_two_sinks_spell_in_two_ways_is_refused_to_the_second(url: str, tmp_path: Path) -> None:
+    """They shared the position: what the one had published passed for published by the other."""
+    other_spelling = "main.orders" if url.startswith("sqlite") else "public.orders"
+    context = context_in(tmp_path, FIRST)
+    SqlSink(SqlTable(url), context).take_over()
+    second = SqlSink(SqlTable(url, other_spelling), context_in(tmp_path, FIRST, name="copies"))
+    with pytest.raises(
+        InvalidRequest, match=r"is the table that sink 'orders' writes, under another spelling"
+    ):
+        second.take_over()
+    later = replace(FIRST, epoch=CoordinatorEpoch(2))
+    renamed = SqlSink(SqlTable(url, "orders"), context_in(tmp_path, later, name="copies"))
+    renamed.take_over()
+    position = renamed.position()
+    assert position is not None
+    assert position.epoch == 2
+
+
 def test_text_reaches_a_database_of_another_encoding_as_it_is(
     postgres_server: PostgresCluster, postgres_url: str, tmp_path: Path
 ) -> None:
