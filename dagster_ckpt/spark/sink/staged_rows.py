@@ -102,6 +102,24 @@ def _nulls(path: Path, column: str) -> int:
 
     with pq.ParquetFile(path) as file:
         index = file.schema_arrow.names.index(column)
+def refuse_nan(place: str, folder: Path, batch: PreparedBatch) -> None:
+    """Raise InvalidRequest when a staged row has a NaN, which the outside would keep as no value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    for file in batch.files:
+        with pq.ParquetFile(folder / file.staged) as opened:
+            names = [field.name for field in opened.schema_arrow if pa.types.is_floating(field.type)]
+            for rows in opened.iter_batches(BATCH_ROWS, columns=names) if names else ():
+                for name, values in zip(rows.schema.names, rows.columns, strict=True):
+                    if pc.any(pc.is_nan(values)).as_py():
+                        raise InvalidRequest(
+                            f"column {name!r} is NaN in a row of batch {batch.batch_id}, and {place} would keep no "
+                            "value instead: filter such rows out, or give the column a default, in the sink's function"
+                        )
+
+
         groups = [file.metadata.row_group(i).column(index) for i in range(file.num_row_groups)]
         if all(group.statistics is not None and group.statistics.has_null_count for group in groups):
             return sum(int(group.statistics.null_count) for group in groups)

@@ -16,7 +16,7 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
 from dagster_ckpt.spark.sink.rows import PublishedRows
-from dagster_ckpt.spark.sink.staged_rows import StagedRows, refuse_nulls
+from dagster_ckpt.spark.sink.staged_rows import StagedRows, refuse_nan, refuse_nulls
 from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
 from dagster_ckpt.spark.sql.database import Database, resolved_url
 from dagster_ckpt.spark.sql.fork import Origin, fork
@@ -70,8 +70,11 @@ class SqlSink(StagedSink):
         """Stage the rows, and refuse those that the database would: they could not be published any more."""
         batch = super().prepare(frame, batch_id)
         with self._database.reading() as connection:
-            needed = SqlTable(connection, self.name, self.context.key).needed_in_every_row()
+            table = SqlTable(connection, self.name, self.context.key)
+            needed, is_sqlite = table.needed_in_every_row(), table.dialect.name == "sqlite"
         refuse_nulls(self.place, self.context.work_dir, batch, needed)
+        if is_sqlite:
+            refuse_nan(self.place, self.context.work_dir, batch)
         return batch
 
     @contextmanager

@@ -133,6 +133,9 @@ def test_rows_that_it_could_not_publish_are_refused_while_they_are_prepared(
     assert sum(file.rows for file in sink.prepare(rows, BatchId(0)).files) == 1
     with pytest.raises(InvalidRequest, match="'id' has no value"):
         sink.prepare(spark.sql("SELECT CAST(NULL AS BIGINT) AS id, 'x' AS name"), BatchId(1))
+    assert sink.prepare(spark.sql("SELECT 1L AS id, double('Infinity') AS share, 'x' AS b"), BatchId(2)).files
+    with pytest.raises(InvalidRequest, match=r"'share' is NaN in a row of batch 3, .* would keep no value"):
+        sink.prepare(spark.sql("SELECT 1L AS id, double('NaN') AS share, 'x' AS b"), BatchId(3))
 
 
 @pytest.mark.parametrize(
