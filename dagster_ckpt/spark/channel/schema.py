@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
@@ -64,7 +65,7 @@ def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(target):
         return batch
     try:
-        columns = [_column(batch, field) for field in target]
+        columns = [_column(batch, field, target.names) for field in target]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise Corrupt(
             f"rows of a channel do not fit its schema: {error}. The stage that writes it changed a column's "
@@ -74,12 +75,16 @@ def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _column(batch: pa.RecordBatch, field: pa.Field[Any]) -> Any:
+def _column(batch: pa.RecordBatch, field: pa.Field[Any], wanted: Collection[str]) -> Any:
     import pyarrow as pa
 
     index = batch.schema.get_field_index(field.name)
-    if index < 0:
-        return pa.nulls(batch.num_rows, field.type)
+    if index < 0:  # Spark takes a name in any case for the same one
+        others = (name for name in batch.schema.names if name not in wanted)
+        called = next((name for name in others if name.lower() == field.name.lower()), None)
+        if called is None:
+            return pa.nulls(batch.num_rows, field.type)
+        index = batch.schema.get_field_index(called)
     return batch.column(index).cast(field.type)
 
 

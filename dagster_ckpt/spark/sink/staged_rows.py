@@ -49,13 +49,18 @@ class StagedRows:
 
     @property
     def spark_schema(self) -> StructType | None:
-        """Columns of all batches, those of the newest first; None: there is no batch."""
+        """Columns of all batches, those of the newest first; None: there is no batch.
+
+        One whose name has changed its case since is the same one, as in Spark.
+        """
         from pyspark.sql.types import StructType
 
         fields: dict[str, Any] = {}
         for batch in reversed(self.batches):
-            for field in parsed_schema(batch.row_schema).fields:
-                fields.setdefault(field.name, field)
+            found = parsed_schema(batch.row_schema).fields
+            names = {field.name for field in found}
+            called = {name.lower() for name in fields if name not in names}
+            fields |= {f.name: f for f in found if f.name not in fields and f.name.lower() not in called}
         return StructType(list(fields.values())) if self.batches else None
 
     @property
@@ -97,11 +102,6 @@ def refuse_nulls(place: str, folder: Path, batch: PreparedBatch, columns: Sequen
                 )
 
 
-def _nulls(path: Path, column: str) -> int:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        index = file.schema_arrow.names.index(column)
 def refuse_nan(place: str, folder: Path, batch: PreparedBatch) -> None:
     """Raise InvalidRequest when a staged row has a NaN, which the outside would keep as no value."""
     import pyarrow as pa
@@ -120,6 +120,11 @@ def refuse_nan(place: str, folder: Path, batch: PreparedBatch) -> None:
                         )
 
 
+def _nulls(path: Path, column: str) -> int:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        index = file.schema_arrow.names.index(column)
         groups = [file.metadata.row_group(i).column(index) for i in range(file.num_row_groups)]
         if all(group.statistics is not None and group.statistics.has_null_count for group in groups):
             return sum(int(group.statistics.null_count) for group in groups)

@@ -20,7 +20,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.entries import AlreadyAppended, Appended, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
-from dagster_ckpt.spark.channel.schema import channel_schema_json
+from dagster_ckpt.spark.channel.schema import channel_schema_json, conformed
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.channel.source import read_channel
 from dagster_ckpt.spark.files import batch_folder_name, parquet_files
@@ -140,6 +140,16 @@ def test_rows_of_every_common_type_pass_a_channel_unchanged(
     run(frame, lambda batch, _: found.extend(in_full(batch)), tmp_path / "query")
     assert sorted(found, key=str) == sorted(expected, key=str)
     assert "NaN" in str(found)
+
+
+def test_a_column_that_changed_its_case_keeps_the_values_of_older_entries() -> None:
+    """Code that spells a column in another way goes on behind rows on their way: they came out without it."""
+    older = pa.RecordBatch.from_pylist([{"Amount": 5, "other": 1}])
+    assert conformed(older, pa.schema({"amount": pa.int64()})).to_pylist() == [{"amount": 5}]
+    both = pa.schema({"Amount": pa.int64(), "amount": pa.int64()})
+    assert conformed(older, both).to_pylist() == [{"Amount": 5, "amount": None}], (
+        "two columns, as the session says"
+    )
 
 
 def test_a_type_that_no_channel_can_carry_is_refused_when_the_stage_starts(

@@ -224,6 +224,18 @@ def test_text_reaches_a_database_of_another_encoding_as_it_is(
         sink.publish([staged(context.work_dir, 1, columns, [("チーズ",)])], permit(2))
 
 
+def test_a_column_that_changed_its_case_between_two_batches_keeps_its_values(
+    url: str, tmp_path: Path, run_sql: Run
+) -> None:
+    """A stream stops, its code is changed, and one checkpoint publishes what was prepared before and after."""
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(url), context)
+    before: Columns = {"K": ("long", pa.int64()), "v": ("long", pa.int64())}
+    batches = [staged(context.work_dir, 0, before, [(1, 10)]), staged(context.work_dir, 1, LONGS, [(2, 20)])]
+    sink.publish(batches, permit(1))
+    assert run_sql("SELECT * FROM orders ORDER BY v") == [(1, 10), (2, 20)]
+
+
 def test_whether_rows_may_leave_is_known_without_asking_the_database(tmp_path: Path) -> None:
     nowhere = "postgresql://nobody@127.0.0.1:1/nowhere"
     context = context_in(tmp_path, FIRST)
