@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 _PLAIN_PARQUET = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.variant.writeShredding.enabled": "false",
 }
-"""Forms that every Parquet reader understands."""
+"""Forms that every Parquet reader understands, whatever the session has: dates before 1582 as they are, too."""
 
 
 _CODEC = "lz4_raw"

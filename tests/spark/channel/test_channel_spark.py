@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import signal
@@ -140,6 +141,23 @@ def test_rows_of_every_common_type_pass_a_channel_unchanged(
     run(frame, lambda batch, _: found.extend(in_full(batch)), tmp_path / "query")
     assert sorted(found, key=str) == sorted(expected, key=str)
     assert "NaN" in str(found)
+
+
+def test_old_dates_pass_a_channel_unchanged_in_a_session_of_the_julian_calendar(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark notes in the file that it has moved them by days; nobody but Spark reads that note."""
+    key = "spark.sql.parquet.datetimeRebaseModeInWrite"
+    log = ChannelLog.create(tmp_path / "log")
+    session = spark.newSession()
+    session.conf.set(key, "LEGACY")
+    rows = session.sql("SELECT DATE'1500-01-01' AS day, TIMESTAMP'1500-01-01 00:00:00' AS at")
+    done = ChannelSink(log, rows.schema).append(rows, BatchId(0))
+    assert isinstance(done, Appended)
+    entry = log.read(done.position)
+    assert isinstance(entry, DataEntry)
+    found = pq.read_table(tmp_path / "log" / entry.files[0].name).to_pylist()
+    assert found == [{"day": dt.date(1500, 1, 1), "at": dt.datetime(1500, 1, 1, tzinfo=dt.UTC)}]
 
 
 def test_a_column_that_changed_its_case_keeps_the_values_of_older_entries() -> None:
