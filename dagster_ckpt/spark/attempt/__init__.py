@@ -14,6 +14,7 @@
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``query_errors`` | what else ends a query, in one sentence: the user's line first |
 | ``plan_shape`` | what of a query's plan its state depends on, compared at every start |
+| ``clean_source`` | file sources whose files Spark would take away: refused |
 | ``chain_plans`` | what the plans of stages say of running them in one query |
 | ``layout`` | the chains an attempt is opened with |
 | ``stage_query`` | a stage as a running query |

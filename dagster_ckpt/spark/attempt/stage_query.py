@@ -14,6 +14,7 @@ from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRo
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.spark.attempt.chain_plans import ChainOfFrames, renamed
+from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.attempt.query_errors import understood
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -196,6 +197,7 @@ class StageQuery:
             frames[uid] = frame = call_stage(self._definition(uid), spark, given, self._arguments(uid))
             if checked is not None:
                 checked.check(uid, frame, given, from_chain=from_chain)
+        refuse_clean_source(self.pipeline.title(self.uid), frame)
         stages = () if checked is None else checked.owners(frame)
         check_plan(self.uid, self.directory, frame, stages=stages, renamed=renamed(self.pipeline, self.uid))
         return frame

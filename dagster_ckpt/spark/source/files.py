@@ -18,7 +18,7 @@ from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 _ADVICE = (
     "Bring them back: a restore would pass over them without a word. To keep what retained snapshots read again, "
-    "remove files of a source (also by its option cleanSource) only once they are older than the oldest of these"
+    "remove files of a source only once they are older than the oldest of these"
 )
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
+from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import plan_capture
@@ -150,3 +152,17 @@ def test_a_query_without_a_batch_may_change_and_one_of_before_is_taken_as_it_is(
     assert "plan.json" in [file.path for file in plan_capture(old.query).files]
     old.plan.write_text(old.plan.read_text().replace("Spark ", "another Spark "))
     check_plan(UID, old, sums(rows("a"), "v"))  # another Spark may write plans in another way
+
+
+@pytest.mark.parametrize("given", ["delete", "Archive"])
+def test_a_source_whose_files_spark_takes_away_is_refused(
+    spark: SparkSession, tmp_path: Path, given: str
+) -> None:
+    """Killed behind such a batch, a run went on from the checkpoint before it, and its rows were nowhere."""
+    reader = spark.readStream.schema("k long").option("sourceArchiveDir", str(tmp_path / "archive"))
+    kept = reader.option("cleanSource", "off").json(str(tmp_path))
+    refuse_clean_source("stage orders", kept)
+    taken = reader.option("CLEANSOURCE", given).json(str(tmp_path))
+    both = kept.union(taken.where("k > 1"))
+    with pytest.raises(InvalidRequest, match=f"a source of stage orders has the option .*='{given}'"):
+        refuse_clean_source("stage orders", both)
