@@ -3,7 +3,7 @@
 ::
 
     <work_dir>/<pipeline>/attempt-<epoch>/<uid>/{query, plan.json, log, sink, released, pins, in_flight}   one stage
-    <work_dir>/<pipeline>/attempt-<epoch>/_runs/<run>/{checkpoint, <uid>}      what an epoch run has done so far
+    <work_dir>/<pipeline>/attempt-<epoch>/_runs/<run>/{_checkpoint, <uid>}     what an epoch run has done so far
     <work_dir>/<pipeline>/attempt-<epoch>/attempt.json                         whose it is, and how it ended
     <work_dir>/<pipeline>/staged/<uid>/…                                       rows of sinks that stage them here
     <work_dir>/<pipeline>/local/<uid>/<checkpoint>/…                           local copies (local_backup)

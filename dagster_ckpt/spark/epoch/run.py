@@ -34,7 +34,8 @@ from dagster_ckpt.spark.stage_report import Reporter, StageReport
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-_CHECKPOINT = "checkpoint"
+_CHECKPOINT = "_checkpoint"
+"""A mark beside those of the stages: no uid begins so."""
 _NO_CHECKPOINT = "none: "
 LOOK_AT_HOOKS_EVERY = 0.02
 
@@ -79,8 +80,8 @@ class EpochRun:
 
     @property
     def progress(self) -> RunProgress:
-        """Progress of this run, in whichever process."""
-        return self.attempt.progress(self.run_id)
+        """Progress of this attempt of the run, in whichever process: another one under the same name has its own."""
+        return self.attempt.progress(f"{self.run_id}-{self.coordinator.epoch}")
 
     def run_stage(
         self,
@@ -259,9 +260,7 @@ class EpochRun:
                 case Rejected():
                     recorded = self._no_checkpoint(f"{outcome.reason.name}: {outcome.message}")
                 case _:
-                    recorded = self.progress.mark(
-                        _CHECKPOINT, _NO_CHECKPOINT + "another checkpoint is pending"
-                    )
+                    recorded = self._no_checkpoint("another checkpoint is pending")
         if recorded.startswith(_NO_CHECKPOINT):
             return None, recorded.removeprefix(_NO_CHECKPOINT)
         return CheckpointId(int(recorded)), ""

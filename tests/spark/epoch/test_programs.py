@@ -14,14 +14,20 @@ from dagster_ckpt import (
     Fenced,
     InvalidRequest,
     NotFound,
+    Unavailable,
+    checkpointed_pipeline,
     run_epoch,
     run_stream,
+    spark_sink,
+    spark_source,
 )
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.programs import EpochEnd, StreamEnd
+from dagster_ckpt.spark.table import parquet_sink
 from tests.progress import wait_until
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import (
+    ORDERS,
     Feed,
     breakable,
     numbers_of,
@@ -155,6 +161,49 @@ def test_another_try_of_a_failed_run_goes_on_from_its_checkpoint_and_publishes_e
     assert again.checkpoint is not None
     assert lab.record(pipeline).epoch == failed.epoch + 1
     assert numbers_of(lab.tables / "lines") == [order["number"] for order in feed.orders]
+
+
+def test_a_second_run_under_the_name_of_one_that_ended_well_processes_what_has_arrived_since(
+    lab: Lab, feed: Feed, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found the marks of the first one's stages, did nothing, and succeeded: also where that had not published."""
+    pipeline = breakable(feed.folder, tmp_path / "never")
+    where: dict[str, Any] = {"coordinator": lab.coordinator, "spark": spark, "run_id": "night"}
+    run_epoch(pipeline, **where)
+    feed.order(("ann", 3))
+    with monkeypatch.context() as patched:
+        patched.setattr(parquet_sink, "publish", refuses)
+        with pytest.raises(Unavailable, match="tables do not show its rows yet"):
+            run_epoch(pipeline, **where)
+    assert len(numbers_of(lab.tables / "lines")) == 2
+    end = run_epoch(pipeline, **where)
+    assert end.checkpoint is not None
+    assert end.checkpoint.uri.endswith("chk-3")
+    assert numbers_of(lab.tables / "lines") == [order["number"] for order in feed.orders]
+
+
+def refuses(*_: Any) -> None:
+    raise OSError("the disk is away")
+
+
+def test_a_stage_may_have_any_name_the_marks_of_a_run_too(lab: Lab, feed: Feed, spark: SparkSession) -> None:
+    """A stage named checkpoint took the number of the run's checkpoint for a mark that it had run."""
+
+    @spark_source
+    def orders(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema(ORDERS).json(str(feed.folder / "orders"))
+
+    @spark_sink
+    def checkpoint(orders):  # type: ignore[no-untyped-def]
+        return orders.select("number")
+
+    @checkpointed_pipeline(name="named", checkpointing={"operator_chaining": False})
+    def pipeline() -> None:
+        checkpoint(orders())
+
+    end = run_epoch(pipeline, coordinator=lab.coordinator, spark=spark)
+    assert end.checkpoint is not None
+    assert numbers_of(lab.tables / "checkpoint") == [0, 1]
 
 
 def test_a_second_try_while_the_first_one_lives_fences_it(
