@@ -24,7 +24,7 @@ from dagster_ckpt.dagster.folders import gone_with_container, refuse_impossible
 from dagster_ckpt.dagster.jobs.streaming import streaming_config
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.spark_resource import SparkSessionResource
-from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
+from dagster_ckpt.errors import Declined, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.runtime.attempt_setup import Admit, Listener, Ownership
 from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
@@ -193,6 +193,10 @@ def stream_of(
             with _stopped_by_signals(service.stopping):
                 end = service.run()
             late = not_published(service.unpublished)
+            if late and isinstance(end, StoppedWithSavepoint):
+                raise Unavailable(
+                    f"{end.line}, which holds all rows, and the next run publishes the rest: {late}"
+                )
             if late:
                 host.reporter.warn(f"the next run publishes the rest: {late}")
             return end

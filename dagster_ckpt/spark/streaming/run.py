@@ -68,6 +68,11 @@ class StoppedWithSavepoint:
 
     uri: str
 
+    @property
+    def line(self) -> str:
+        """It, for people."""
+        return f"stopped with savepoint {self.uri}"
+
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:

@@ -23,6 +23,8 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.programs import EpochEnd, StreamEnd
+from dagster_ckpt.spark.streaming.run import StoppedWithSavepoint
+from dagster_ckpt.spark.streaming.service import StreamingService
 from dagster_ckpt.spark.table import parquet_sink
 from tests.progress import wait_until
 from tests.spark.epoch.conftest import Lab, failure_text
@@ -204,6 +206,29 @@ def test_a_stage_may_have_any_name_the_marks_of_a_run_too(lab: Lab, feed: Feed, 
     end = run_epoch(pipeline, coordinator=lab.coordinator, spark=spark)
     assert end.checkpoint is not None
     assert numbers_of(lab.tables / "checkpoint") == [0, 1]
+
+
+def test_a_stream_that_is_stopped_with_a_savepoint_whose_rows_tables_do_not_show_has_not_ended_well(
+    lab: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a warning in the log of a run that succeeded, and after a stop nobody may run the pipeline again."""
+    pipeline = shop(feed.folder)
+
+    def stopped(service: StreamingService) -> StoppedWithSavepoint:
+        service.unpublished = {"totals": "the disk is away"}
+        return StoppedWithSavepoint("file:///savepoints/savepoint-1")
+
+    monkeypatch.setattr(StreamingService, "run", stopped)
+    why = (
+        "stopped with savepoint file:///savepoints/savepoint-1, which holds all rows, and the next run publishes the "
+        "rest: table totals does not show its rows yet: the disk is away"
+    )
+    with pytest.raises(Unavailable) as caught:
+        run_stream(pipeline, coordinator=lab.coordinator)
+    assert str(caught.value) == why
+    result = lab.run(pipeline, job="shop_streaming")
+    assert not result.success
+    assert why in failure_text(result)
 
 
 def test_a_second_try_while_the_first_one_lives_fences_it(
