@@ -177,7 +177,7 @@ class PipelineAttempt:
         try:
             with self._failing():
                 self._epoch.complete(tell=lambda: tell(self._history()))
-        except NotPublished as error:
+        except (NotPublished, FailRun) as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
 
     def _history(self) -> Mapping[str, Any]:

@@ -149,6 +149,11 @@ class CheckpointCoordinator(CoordinatorView):
         """Record that the stages are restored in ``working_directory``: the run is RUNNING, not clean."""
         self._workings.submit(i.Started(working_directory))
 
+    def notify_again(self) -> None:
+        """Tell the stages of the latest completion once more: whoever heard of it may have been another process."""
+        self._workings.refresh()
+        self._workings.perform(renotified(self._engine.state))
+
     def report_stage(
         self, uid: StageUid, status: StageStatus, subtask: int | None = None, *, number: int | None = None
     ) -> None:

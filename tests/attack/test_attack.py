@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
-from tests.attack.deployment import Deployment, dying_after
-from tests.attack.played import Killed
+from dagster_ckpt.spark.attempt.attempt import Attempt
+from dagster_ckpt.spark.epoch.attempt import EpochAttempt, NotPublished
+from dagster_ckpt.spark.table import parquet_sink
+from dagster_ckpt.spark.table.publish import publish
+from tests.attack.deployment import Deployment, Lines, PlayedGateway, dying_after
+from tests.attack.played import Killed, PlayedRun
 from tests.attack.trials import FINDINGS, attack
 
 
@@ -213,3 +220,57 @@ def test_a_bucket_of_another_deployment_is_told(ours: Deployment, theirs: Deploy
     with pytest.raises(Corrupt, match=r"part-bucket-\d+\.parquet is of another history"):
         ours.epoch("next", 15)
     assert ours.tables == before
+
+
+class LastStep(EpochAttempt):
+    """The last step of a run whose steps have processes of their own; its stages are played."""
+
+    def __init__(self, attempt: Attempt[PlayedGateway], run: PlayedRun) -> None:
+        self._attempt, self._run, self._closed = attempt, run, False
+        self.coordinator, self.tables = attempt.coordinator, attempt.tables
+        self._setup: Any = SimpleNamespace(reporter=Lines())
+        self._drains: Any = SimpleNamespace(stop=lambda: None)
+
+    def epoch(self, **_: Any) -> PlayedRun:
+        return self._run
+
+
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_the_last_step_of_a_run_shows_what_the_process_of_another_step_could_not(
+    ours: Deployment, monkeypatch: pytest.MonkeyPatch, is_mended: bool
+) -> None:
+    """That a table was not published was known to the process of its own step only: the run succeeded without it."""
+
+    def refuses(*_: Any) -> None:
+        raise OSError("the disk is away")
+
+    monkeypatch.setattr(parquet_sink, "publish", refuses)
+    with ours.opened(owner="steps") as attempt:
+        ours._run(attempt, "steps", 17, lambda _: None).run_missing()
+        assert set(attempt.tables.unpublished) == {"rows", "newest"}
+        attempt.coordinator.pass_on(until=0.0)
+    assert ours.tables == ours.truth(12)
+    if is_mended:
+        monkeypatch.setattr(parquet_sink, "publish", publish)
+    with ours.opened(owner="steps") as attempt:
+        last = LastStep(attempt, ours._run(attempt, "steps", 17, lambda _: None))
+        if is_mended:
+            assert isinstance(last.complete(), Completed)
+            assert ours.tables == ours.truth(17)
+        else:
+            with pytest.raises(NotPublished, match="table rows does not show its rows yet: the disk is away"):
+                last.complete()
+
+
+def test_a_completion_that_nobody_was_told_of_is_published_before_the_run_succeeds(
+    ours: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has completed the checkpoint and not answered: what follows from the completion was never done."""
+    with ours.opened(owner="one") as attempt:
+        run = ours._run(attempt, "one", 17, lambda _: None)
+        with monkeypatch.context() as lost:
+            lost.setattr(PlayedGateway, "notify_complete", lambda *_: None)
+            run.run_missing()
+        assert ours.tables == ours.truth(12)
+        LastStep(attempt, run).complete()
+    assert ours.tables == ours.truth(17)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
@@ -22,6 +23,8 @@ class StageGateway:
     """Set once the working directory is restored."""
     publishing: threading.Lock = field(default_factory=threading.Lock)
     """Held while tables are published."""
+    notified: CheckpointId | None = None
+    """Checkpoint of whose completion this process has heard last: its tables were published, or it knows why not."""
 
     def trigger(self, message: TriggerStages) -> None:
         """Ask the stages to start a checkpoint."""
@@ -37,6 +40,7 @@ class StageGateway:
             except Exception as error:  # of which one is not known
                 self.tables.none_published(str(error))
                 raise
+        self.notified = message.checkpoint_id
         for uid in self.tables.pipeline.stages:
             drop_local_copies_before(self.attempt.local_copies(uid), message.checkpoint_id)
 

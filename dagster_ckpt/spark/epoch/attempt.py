@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.checkpoint.lease import Lease
-from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.outcomes import Completed, Failed
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.outcomes import Completed, Failed, Pending
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, Unavailable
@@ -26,7 +26,7 @@ from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.epoch.drains import Drains
 from dagster_ckpt.spark.epoch.gateway import EpochGateway
-from dagster_ckpt.spark.epoch.run import EpochRun, EpochWork, RetryStage
+from dagster_ckpt.spark.epoch.run import EpochRun, EpochWork, FailRun, RetryStage
 from dagster_ckpt.spark.stage_report import not_published
 
 if TYPE_CHECKING:
@@ -110,13 +110,21 @@ class EpochAttempt:
     def complete(self, *, tell: Callable[[], object] = lambda: None) -> Completed | None:
         """Run what has not run, ``tell`` of the run's checkpoint, and leave the working directory in order.
 
-        Returns the checkpoint; None where the run has none. Raises NotPublished.
+        Returns the checkpoint; None where the run has none. Raises NotPublished, FailRun, Unavailable.
         """
         epoch = self.epoch()
         epoch.run_missing()
         number = epoch.checkpoint
         outcome = None if number is None else self.coordinator.status_of(number)
+        if isinstance(outcome, Pending):
+            raise Unavailable(
+                f"checkpoint {number} is not complete though every stage of the run has had its turn, and no row "
+                "of the run is published: run the pipeline again, it goes on from its latest checkpoint"
+            )
+        if self.coordinator.failure:  # of no stage: a trigger, a timeout, the metadata
+            raise FailRun(self.coordinator.failure)
         if number is not None and isinstance(outcome, Completed):
+            self._publish_here(number)
             epoch.forget_consumed_entries(number)
             self._collect_table_garbage()
         elif isinstance(outcome, Failed):
@@ -131,6 +139,13 @@ class EpochAttempt:
                 f"tries again: {late}"
             )
         return outcome if isinstance(outcome, Completed) else None
+
+    def _publish_here(self, number: CheckpointId) -> None:
+        """Publish in this process what another one has heard of, or nobody: only who publishes knows what failed."""
+        if self._attempt.gateway.notified != number:
+            self.coordinator.notify_again()
+        if self._attempt.gateway.notified != number:
+            self.tables.none_published(f"nobody was told that checkpoint {number} is complete")
 
     def take_snapshot(self, request: CheckpointRequest) -> Completed:
         """Take a checkpoint or savepoint of the idle pipeline and leave its working directory in order.

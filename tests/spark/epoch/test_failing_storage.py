@@ -81,6 +81,26 @@ def test_more_failures_than_tolerated_fail_the_run(faulty: Lab, small_feed: Feed
     assert "disk full" in failure_text(result)
 
 
+@pytest.mark.parametrize("lab", [{"tolerable_failed_checkpoints": 1}], indirect=True)
+@pytest.mark.parametrize(
+    ("operation", "where"), [(Operation.CREATE, "*/_metadata"), (Operation.LIST, "*chk-*")]
+)
+def test_failures_of_no_stage_count_as_those_of_one_do(
+    faulty: Lab, small_feed: Feed, operation: Operation, where: str
+) -> None:
+    """Nobody asked for them at the end of an epoch: every run succeeded, and no row was ever published."""
+    pipeline = shop(small_feed.folder)
+    FAILURES.arm(operation, Unavailable("disk full"), matching=where, times=1000)
+    assert faulty.run(pipeline).success, "one is tolerated"
+    result = faulty.run(pipeline)
+    assert not result.success
+    assert "disk full" in failure_text(result)
+    FAILURES.disarm()
+    again = faulty.run(pipeline)
+    assert again.success, failure_text(again)
+    assert read_lines(faulty.tables) == small_feed.expected_lines()
+
+
 def test_storage_that_is_not_writable_at_all_never_stops_the_pipeline(lab: Lab, small_feed: Feed) -> None:
     pipeline = shop(small_feed.folder)
     lab.folder.mkdir(parents=True)
