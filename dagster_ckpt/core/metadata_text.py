@@ -33,7 +33,9 @@ class DecodedMetadata:
 
 def encode_metadata(metadata: CheckpointMetadata) -> bytes:
     """Return the content of ``_metadata``: JSON, indented for people, UTF-8, its checksum last."""
-    text = metadata.model_dump_json(indent=2)
+    # Left out where it says nothing: versions before it refuse what they do not know.
+    left_out = {"first_number"} if metadata.first_number is None else set()
+    text = metadata.model_dump_json(indent=2, exclude=left_out)
     checksum = _checksum_of(canonical(parse_json(text)))
     fields = text.removesuffix("\n}")
     return f'{fields},\n  "{CHECKSUM}": "{checksum}"\n}}\n'.encode()

@@ -244,6 +244,13 @@ class CheckpointMetadata(Labeled, Record):
     labels: dict[str, str] = Field(default_factory=dict)
     note: str = ""
     library_version: str = ""
+    first_number: int | None = None
+    """Number under which it was taken, of a copy that has got another one; None: ``checkpoint_id`` is that."""
+
+    @property
+    def number_at_sinks(self) -> int:
+        """Number by which sinks know its rows: what they show is compared with it."""
+        return self.checkpoint_id if self.first_number is None else self.first_number
 
     def stage(self, uid: str) -> StageSnapshot | None:
         """Return the part of one stage, or None."""

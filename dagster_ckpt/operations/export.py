@@ -130,9 +130,11 @@ def _metadata(
     given = source.metadata
     origin = {EXPORTED_FROM: source.uri}
     label = replace(given.label, labels={**given.labels, **origin})
+    number = given.checkpoint_id if changes.checkpoint_id is None else changes.checkpoint_id
     return given.model_copy(
         update={
-            "checkpoint_id": given.checkpoint_id if changes.checkpoint_id is None else changes.checkpoint_id,
+            "checkpoint_id": number,
+            "first_number": None if number == given.number_at_sinks else given.number_at_sinks,
             # A plain savepoint: 'latest' must not go back to the end of another deployment's run.
             "kind": CheckpointKind.SAVEPOINT,
             "stages": stages,

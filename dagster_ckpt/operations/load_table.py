@@ -156,7 +156,7 @@ def cut_of(source: StoredSnapshot, stage: StageSnapshot, snapshot: TableSnapshot
     return SinkCut(
         snapshot=snapshot,
         batches=prepared_batches_of(source, stage),
-        checkpoint_id=CheckpointId(metadata.checkpoint_id),
+        checkpoint_id=CheckpointId(metadata.number_at_sinks),
         lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
     )
 

@@ -84,7 +84,7 @@ def preview_table(source: StoredSnapshot, stage: StageSnapshot, plan: TablePlan)
     found = _Cut(
         snapshot=cut,
         prepared=tuple(file for batch in prepared_batches_of(source, stage) for file in batch.files),
-        checkpoint_id=source.metadata.checkpoint_id,
+        checkpoint_id=source.metadata.number_at_sinks,
     )
     try:
         table = open_table(cut.uri)

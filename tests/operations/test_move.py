@@ -7,14 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
+from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.label import LabelChanges
-from dagster_ckpt.core.model import CheckpointKind, StageSnapshot
+from dagster_ckpt.core.model import CheckpointKind, StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.catalog import SnapshotStatus, find_snapshot, list_history
 from dagster_ckpt.operations.contents import files_of
 from dagster_ckpt.operations.deployment import Progress
 from dagster_ckpt.operations.export import EXPORTED_FROM, CopyChanges, export_snapshot
+from dagster_ckpt.operations.load_table import cut_of
 from dagster_ckpt.operations.registration import ImportMode, import_snapshot
 from dagster_ckpt.operations.verify import verify_snapshot
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
@@ -167,6 +170,27 @@ def test_a_number_that_means_another_snapshot_here_is_not_taken_twice(world: Wor
     assert done.checkpoint_id == 2
     assert find_snapshot(world.deployment, "savepoint-2", SALES).stored.metadata.checkpoint_id == 2
     assert find_snapshot(world.deployment, "chk-1", SALES).stored.metadata.kind is CheckpointKind.CHECKPOINT
+
+
+def test_a_copy_under_another_number_says_by_which_one_sinks_know_its_rows(world: World) -> None:
+    """A restore took what a database had published since for rows of the copy, whose number was higher."""
+    original = world.checkpoint(1)
+    world.checkpoint(2)
+    plain = export_snapshot(original, world.open(ELSEWHERE))
+    assert (plain.metadata.checkpoint_id, plain.metadata.first_number) == (1, None)
+    content = world.open(ELSEWHERE).read(paths.metadata(plain.location.folder))
+    assert b"first_number" not in content, "versions before it read it"
+    done = import_snapshot(world.deployment, plain.uri)
+    assert done.key == "savepoint-000003"
+    stored = find_snapshot(world.deployment, done.key, SALES).stored
+    assert stored.metadata.number_at_sinks == 1
+    (stage,) = stored.metadata.stages
+    cut = cut_of(stored, stage, TableSnapshot(uri="/table", head=None))
+    assert cut.checkpoint_id == 1
+    again = export_snapshot(stored, world.open(ELSEWHERE), changes=CopyChanges(checkpoint_id=CheckpointId(9)))
+    assert (again.metadata.checkpoint_id, again.metadata.number_at_sinks) == (9, 1)
+    back = export_snapshot(stored, world.open(ELSEWHERE), changes=CopyChanges(checkpoint_id=CheckpointId(1)))
+    assert back.metadata.first_number is None
 
 
 def test_a_savepoint_that_comes_back_keeps_its_number(world: World) -> None:

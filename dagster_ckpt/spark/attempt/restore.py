@@ -237,7 +237,7 @@ class AttemptRestorer:
                 decision,
                 self._later,
                 self.reporter,
-                published_since=self.coordinator.record.published_after(decision.metadata.checkpoint_id),
+                published_since=self.coordinator.record.published_after(decision.metadata.number_at_sinks),
             )
             self.tables.compute_derived(decision.metadata.checkpoint_id, self.reporter)
         except BaseException:

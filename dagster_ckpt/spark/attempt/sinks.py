@@ -365,7 +365,7 @@ class PipelineSinks:
         return SinkCut(
             snapshot=snapshot,
             batches=tuple(read_committables(attempt.stage(uid).root, snapshot.prepared)),
-            checkpoint_id=CheckpointId(metadata.checkpoint_id),
+            checkpoint_id=CheckpointId(metadata.number_at_sinks),
             lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
         )
 

@@ -9,8 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.operations.catalog import find_snapshot
+from dagster_ckpt.operations.export import export_snapshot
+from dagster_ckpt.operations.registration import import_snapshot
 from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint, SqlTable
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, shop
@@ -80,3 +85,24 @@ def test_rows_reach_a_database_and_a_function_with_their_checkpoint_and_go_back_
     assert again.success, failure_text(again)
     assert totals_in(database) == feed.expected_totals()
     assert before != feed.expected_totals()
+
+
+@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
+def test_a_copy_under_another_number_takes_a_database_back_to_its_rows(
+    lab: Lab, feed: Feed, tmp_path: Path
+) -> None:
+    """Rows published since passed for the copy's, and those that came again for published: they were lost."""
+    database = tmp_path / "shop.db"
+    pipeline = pipeline_of(feed, database, with_function=False)
+    for _ in range(2):
+        result = lab.run(pipeline)
+        assert result.success, failure_text(result)
+        feed.order(("ann", 11))
+    deployment = lab.coordinator.deployment(pipeline)
+    first = find_snapshot(deployment, "chk-1", pipeline.name).stored
+    copy = export_snapshot(first, deployment.savepoint_storage(str(tmp_path / "copies")))
+    key = import_snapshot(deployment, copy.uri).key
+    assert key == "savepoint-000003"
+    result = lab.run(pipeline, restore_from=key)
+    assert result.success, failure_text(result)
+    assert totals_in(database) == feed.expected_totals()
