@@ -39,6 +39,7 @@ from dagster_ckpt.spark.sink.phases import (
     publish_prepared,
 )
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
+from dagster_ckpt.spark.sink.positions import refuse_where_impossible
 from dagster_ckpt.spark.sink.published import note_published, why_put_back
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
@@ -303,7 +304,7 @@ class PipelineSinks:
         """Set aside whatever the sinks hold, or keep it: the attempt begins without state, its batches count from 0."""
         sinks = list(self._two_phase())
         if later is LaterRows.SET_ASIDE:
-            _refuse_where_impossible(((uid, sink, None) for uid, _, sink in sinks))
+            refuse_where_impossible((uid, sink, None) for uid, _, sink in sinks)
         for uid, name, sink in sinks:
             self._roll_back(uid, None, later, name, reporter)
             note_published(attempt.stage(uid).root, sink.position())
@@ -335,7 +336,8 @@ class PipelineSinks:
             for uid, cut in cuts.items():
                 if cut is not None:
                     self._refuse_another_table(uid, self.of(uid), cut.snapshot)
-            _refuse_where_impossible(((uid, self.of(uid), cut) for uid, cut in cuts.items()))
+            since = CheckpointId(decision.metadata.number_at_sinks)
+            refuse_where_impossible(((uid, self.of(uid), cut) for uid, cut in cuts.items()), since=since)
         for uid, name, sink in self._two_phase():
             cut = cuts[uid]
             if not is_fork:
@@ -347,12 +349,12 @@ class PipelineSinks:
 
     def _refuse_unshown(self, decision: Restore) -> None:
         """Raise InvalidRequest where a sink that is written at least once would never show rows of the snapshot."""
-        through = {uid: name for uid, name, sink in self._sinks() if self._writes_through(sink)}
+        through = {uid for uid, _, sink in self._sinks() if self._writes_through(sink)}
         for match in decision.stages.matches:
             table = match.snapshot.table
             if match.uid in through and table is not None and table.prepared:
                 raise InvalidRequest(
-                    f"table {through[match.uid]} does not show all rows of the restore point yet, and in mode "
+                    f"table {self._name(match.uid)} does not show all rows of the restore point yet, and in mode "
                     "at_least_once nobody would publish them. Restore it once in mode exactly_once"
                 )
 
@@ -388,13 +390,3 @@ class PipelineSinks:
         if done.text:
             reporter.info(f"table {name}: {done.text}, to hold exactly the rows of the restore point")
             self._tell(uid, 0 if cut is None else cut.checkpoint_id, taken_back=done.text)
-
-
-def _refuse_where_impossible(sinks: Iterator[tuple[StageUid, Sink, SinkCut | None]]) -> None:
-    found = {uid: why for uid, sink, cut in sinks if (why := sink.cannot_roll_back(cut))}
-    if found:
-        reasons = "; ".join(f"sink {uid}: {why}" for uid, why in found.items())
-        raise InvalidRequest(
-            f"{reasons}. Nothing was changed. Restore without taking rows back (roll_back_tables: false): rows after "
-            "the restore point are then written again"
-        )

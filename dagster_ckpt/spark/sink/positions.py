@@ -1,17 +1,18 @@
-"""Rules on a sink's position: who may write, what is shown already, and how it lies to a cut. Pure.
+"""Rules on a sink's position: who may write, what is shown already, and how it lies to a cut.
 
 Numbers of checkpoints are unique within one place, over all histories, and grow: so they can be compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 
+from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.errors import Fenced, InvalidRequest
 from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
+from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkCut, SinkPosition
 
 
 class Lies(Enum):
@@ -85,6 +86,38 @@ def why_behind(place: str, before: SinkPosition | None, cut: SinkCut | None) -> 
     return (
         f"{place} shows {shown}, and the rows up to checkpoint {cut.snapshot.head} are gone from it: it was emptied, "
         "put back to an older copy, or rolled back since. Bring it back, or restore an older checkpoint"
+    )
+
+
+def refuse_where_impossible(
+    sinks: Iterable[tuple[StageUid, Sink, SinkCut | None]], *, since: CheckpointId | None = None
+) -> None:
+    """Raise InvalidRequest where a sink cannot show its cut; none has changed then.
+
+    ``since``: checkpoint that is restored, where a sink without a cut is one that it does not know.
+    """
+    found = {}
+    for uid, sink, cut in sinks:
+        older = "" if cut is not None or since is None else _why_unknown(sink, since)
+        if why := older or sink.cannot_roll_back(cut):
+            found[uid] = why
+    if found:
+        reasons = "; ".join(f"sink {uid}: {why}" for uid, why in found.items())
+        raise InvalidRequest(
+            f"{reasons}. Nothing was changed. Restore without taking rows back (roll_back_tables: false): rows after "
+            "the restore point are then written again"
+        )
+
+
+def _why_unknown(sink: Sink, since: CheckpointId) -> str:
+    """Return why rows must not leave a sink that a snapshot does not know; empty: all of them came after it."""
+    shown = sink.position()
+    if shown is None or shown.head is None or shown.head > since:
+        return ""
+    return (
+        f"{sink.place} shows rows up to checkpoint {shown.head}, which is no newer than the restore point, and that "
+        "does not know the sink: it was renamed, or left out for a while. Name its old uid in previous_uids, or "
+        "another table"
     )
 
 

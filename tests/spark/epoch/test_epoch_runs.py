@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import load_table
+from dagster_ckpt import CheckpointedPipeline, load_table
 from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import TableSnapshot
@@ -204,6 +204,34 @@ def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -
     with pytest.raises(InvalidRequest, match=r"rows of the restore point: they are in .*table='sums'"):
         mine._refuse_another_table(StageUid("totals"), table, before)
     mine._refuse_another_table(StageUid("totals"), table, TableSnapshot(uri=table.place, head=7))
+
+
+def test_rows_do_not_leave_the_table_of_a_sink_that_was_renamed_without_its_old_uid(
+    lab: Lab, feed: Feed
+) -> None:
+    """All of them passed for newer than the restore point, and reading went on behind them: the run succeeded."""
+    pipeline = shop(feed.folder)
+    for _ in range(2):
+        result = lab.run(pipeline)
+        assert result.success, failure_text(result)
+    renamed = lines_as(pipeline, "rows")
+    refused = lab.run(renamed, restore_from="chk-2", allow_non_restored_state=True)
+    assert "does not know the sink: it was renamed" in failure_text(refused)
+    assert read_lines(lab.tables) == feed.expected_lines()
+    named = lines_as(pipeline, "rows", previous_uids=(StageUid("lines"),))
+    feed.order(("bob", 8))
+    result = lab.run(named)
+    assert result.success, failure_text(result)
+    check_tables(lab, feed)
+
+
+def lines_as(pipeline: CheckpointedPipeline, uid: str, **changes: Any) -> CheckpointedPipeline:
+    """The shop with its sink ``lines`` under another uid, on the same table."""
+    new = StageUid(uid)
+    stages, upstream = dict(pipeline.stages), dict(pipeline.upstream)
+    stages[new] = replace(stages.pop(StageUid("lines")), uid=new, **changes)
+    upstream[new] = upstream.pop(StageUid("lines"))
+    return replace(pipeline, stages=stages, upstream=upstream)
 
 
 def test_a_directory_with_rows_that_wait_for_a_checkpoint_is_not_adopted_in_mode_at_least_once(
