@@ -170,6 +170,10 @@ class Sink(ABC):
         """Make a micro-batch visible at once; after a failure its rows may repeat."""
         raise NotImplementedError
 
+    def is_written_through(self) -> bool:
+        """Tell whether it shows rows that were made visible so: no snapshot tells which of them are its own."""
+        return False
+
     @abstractmethod
     def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
         """Stage a micro-batch where no reader sees it; called again for a batch whose committable was not written."""

@@ -112,6 +112,13 @@ class ParquetSink(Sink):
                 case Upsert() as mode:
                     merge_into_published(table.paths, mode, batch.files, replaces=batch.replaces)
 
+    def is_written_through(self) -> bool:
+        """Tell what the table's state says."""
+        try:
+            return open_table(self.place).state().written_through
+        except NotFound:
+            return False
+
     def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
         """Stage a micro-batch below the table's own folder, so that publishing it moves no bytes."""
         table, attempt = self.table, self._context.attempt()

@@ -234,6 +234,18 @@ def lines_as(pipeline: CheckpointedPipeline, uid: str, **changes: Any) -> Checkp
     return replace(pipeline, stages=stages, upstream=upstream)
 
 
+def test_a_snapshot_that_was_taken_at_least_once_does_not_empty_tables_in_mode_exactly_once(
+    lab: Lab, feed: Feed
+) -> None:
+    """It holds no table: every row of before was set aside, and reading went on behind them."""
+    often = shop(feed.folder, mode="at_least_once")
+    result = lab.run(often)
+    assert result.success, failure_text(result)
+    refused = lab.run(shop(feed.folder, mode="exactly_once"), restore_from="chk-1")
+    assert "lines was written at least once, and the restore point does not tell" in failure_text(refused)
+    assert read_lines(lab.tables) == feed.expected_lines()
+
+
 def test_a_directory_with_rows_that_wait_for_a_checkpoint_is_not_adopted_in_mode_at_least_once(
     feed: Feed, tmp_path: Path
 ) -> None:
