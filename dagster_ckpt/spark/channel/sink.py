@@ -33,7 +33,7 @@ _PLAIN_PARQUET = {
 
 
 _CODEC = "lz4_raw"
-"""Rows of a channel are read again within seconds: as small as with Snappy, the default, and cheaper to write and to read."""
+"""Rows are read again within seconds: as small as with Snappy, Spark's default, and cheaper to write and to read."""
 
 
 class ChannelSink:
@@ -79,7 +79,8 @@ def write_staged(
 ) -> tuple[DataFile, ...]:
     """Write a micro-batch's rows below a new folder as plain Parquet; return the files, named relative to ``root``.
 
-    ``codec``: Spark's name of a compression; by default the session's. Raises Unavailable where the files that are found do not hold the rows that were written.
+    ``codec``: Spark's name of a compression; by default the session's. Raises Unavailable where the files
+    that are found do not hold the rows that were written.
     """
     counted = CountedRows(frame)
     # foreachBatch hands out a session of the query's own: these settings reach no other query.
