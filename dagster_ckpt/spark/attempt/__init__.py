@@ -9,7 +9,8 @@
 | ``restore`` | the working directory an attempt starts from |
 | ``mark`` | whose a working directory is, and whether its last attempt ended cleanly |
 | ``left`` | digest of what an attempt left, so that a lost or older file of it is told |
-| ``sinks`` | the sinks of a pipeline: written, cut, published, taken back |
+| ``sinks`` | the sinks of a pipeline: opened, written, cut, published |
+| ``sinks_at_start`` | the sinks when an attempt starts: gone on with, begun without rows, brought to a cut |
 | ``derived`` | derived tables: computed from published rows, replaced whole |
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``query_errors`` | what else ends a query, in one sentence: the user's line first |

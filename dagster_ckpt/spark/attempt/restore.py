@@ -24,6 +24,7 @@ from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.mark import is_as_left, mark
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.restore import restore_logs
 from dagster_ckpt.spark.channel.retention import sweep_staging
@@ -192,6 +193,10 @@ class AttemptRestorer:
         return directory
 
     @property
+    def _sinks(self) -> SinksAtStart:
+        return SinksAtStart(sinks=self.tables, reporter=self.reporter)
+
+    @property
     def _later(self) -> LaterRows:
         return LaterRows.SET_ASIDE if self.options.roll_back_tables else LaterRows.KEEP
 
@@ -202,12 +207,12 @@ class AttemptRestorer:
             stage = directory.stage(uid)
             sweep_pins(stage.root)
             sweep_staging(ChannelLog(stage.log))
-        self.tables.adopt(directory)
+        self._sinks.adopt(directory)
 
     def _begin(self, directory: AttemptDirectory) -> None:
         for uid in self.pipeline.stages:
             ChannelLog.create(directory.stage(uid).log)
-        self.tables.begin(directory, self._later, self.reporter)
+        self._sinks.begin(directory, self._later)
         self.tables.compute_derived(0, self.reporter, only_existing=True)
 
     def _build(self, directory: AttemptDirectory, decision: Restore) -> None:
@@ -232,11 +237,10 @@ class AttemptRestorer:
                 self._rescale(directory, match)
             for uid in decision.stages.new:
                 ChannelLog.create(directory.stage(uid).log)
-            self.tables.restore(
+            self._sinks.restore(
                 directory,
                 decision,
                 self._later,
-                self.reporter,
                 published_since=self.coordinator.record.published_after(decision.metadata.number_at_sinks),
             )
             self.tables.compute_derived(decision.metadata.checkpoint_id, self.reporter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt import sinks
+from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committable
 from dagster_ckpt.spark.sink.port import AttemptId
@@ -189,6 +191,11 @@ def test_a_savepoint_restores_without_the_coordinator_store_and_into_a_fork(lab:
     check_tables(lab, feed)
 
 
+def at_start(mine: sinks.PipelineSinks) -> SinksAtStart:
+    silent: Any = SimpleNamespace(info=str, warn=str)
+    return SinksAtStart(sinks=mine, reporter=silent)
+
+
 def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -> None:
     pipeline = shop(feed.folder)
     mine = sinks.PipelineSinks(
@@ -202,8 +209,8 @@ def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -
     table = mine.of(StageUid("totals"))
     before = TableSnapshot(uri=str(tmp_path / "sums"), head=7)
     with pytest.raises(InvalidRequest, match=r"rows of the restore point: they are in .*table='sums'"):
-        mine._refuse_another_table(StageUid("totals"), table, before)
-    mine._refuse_another_table(StageUid("totals"), table, TableSnapshot(uri=table.place, head=7))
+        at_start(mine)._refuse_another_table(StageUid("totals"), table, before)
+    at_start(mine)._refuse_another_table(StageUid("totals"), table, TableSnapshot(uri=table.place, head=7))
 
 
 def test_rows_do_not_leave_the_table_of_a_sink_that_was_renamed_without_its_old_uid(
@@ -258,13 +265,13 @@ def test_a_directory_with_rows_that_wait_for_a_checkpoint_is_not_adopted_in_mode
         attempt_id=lambda: AttemptId("", CoordinatorEpoch(1)),
     )
     attempt = AttemptDirectory(tmp_path / "attempt")
-    mine.adopt(attempt)
+    at_start(mine).adopt(attempt)
     batch = PreparedBatch(batch_id=0, epoch=1, files=(), row_schema="", replaces=True)
     write_committable(attempt.stage(StageUid("lines")).root, batch)
     with pytest.raises(
         InvalidRequest, match=r"lines does not show all rows .* Run it once in mode exactly_once"
     ):
-        mine.adopt(attempt)
+        at_start(mine).adopt(attempt)
 
 
 def test_starting_without_state_on_tables_that_keep_their_rows_publishes_all_of_them_again(

@@ -1,0 +1,145 @@
+"""The sinks of a pipeline when an attempt starts: gone on with as they are, begun without rows, or brought to a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
+from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.restore.decision import Restore
+from dagster_ckpt.core.restore.facts import RestorePurpose
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.sink.committables import prepared_batches, read_committables
+from dagster_ckpt.spark.sink.phases import bring_back, forget_folder
+from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut
+from dagster_ckpt.spark.sink.positions import refuse_where_impossible
+from dagster_ckpt.spark.sink.published import note_published, why_put_back
+from dagster_ckpt.spark.stage_report import Reporter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinksAtStart:
+    """Brings all sinks to where an attempt starts from; what one of them refuses changes none."""
+
+    sinks: PipelineSinks
+    reporter: Reporter
+
+    def adopt(self, attempt: AttemptDirectory) -> None:
+        """Go on with the sinks as they are; what was being published is finished.
+
+        Raises Corrupt for one that shows less than was published to it, InvalidRequest for rows nobody would publish.
+        """
+        self._refuse_waiting(attempt)
+        for uid, _, sink in self.sinks.two_phase():
+            why = why_put_back(attempt.stage(uid).root, f"sink {uid} ({sink.place})", sink.position())
+            if why:
+                raise Corrupt(
+                    f"{why}. Bring it back, or choose a snapshot with restore_from, which brings it to exactly its rows"
+                )
+        for uid, _, sink in self.sinks.two_phase():
+            sink.take_over()
+            note_published(attempt.stage(uid).root, sink.position())
+
+    def _refuse_waiting(self, attempt: AttemptDirectory) -> None:
+        """Raise InvalidRequest where a sink that is written at least once has rows that wait for a checkpoint."""
+        for uid, name, sink in self.sinks.opened():
+            prepared = prepared_batches(attempt.stage(uid).root) if self.sinks.writes_through(sink) else []
+            shown = position.through_batch if prepared and (position := sink.position()) else None
+            if prepared and (shown is None or prepared[-1] > shown):
+                raise InvalidRequest(
+                    f"table {name} does not show all rows that were prepared for it, and in mode at_least_once nobody "
+                    "would publish them. Run it once in mode exactly_once"
+                )
+
+    def begin(self, attempt: AttemptDirectory, later: LaterRows) -> None:
+        """Set aside whatever the sinks hold, or keep it: the attempt begins without state, its batches count from 0."""
+        sinks = list(self.sinks.two_phase())
+        if later is LaterRows.SET_ASIDE:
+            refuse_where_impossible((uid, sink, None) for uid, _, sink in sinks)
+        for uid, name, sink in sinks:
+            self._roll_back(uid, None, later, name)
+            note_published(attempt.stage(uid).root, sink.position())
+
+    def restore(
+        self,
+        attempt: AttemptDirectory,
+        decision: Restore,
+        later: LaterRows,
+        *,
+        published_since: Mapping[CheckpointId, CoordinatorEpoch],
+    ) -> None:
+        """Bring every sink to the rows of the restored cut; a fork's begin with them.
+
+        ``published_since``: newer snapshots that were published, and their attempts; this machine need not know them.
+
+        Raises InvalidRequest where a sink cannot go back: none was changed then.
+        """
+        self._refuse_unshown(decision)
+        is_fork = decision.purpose is RestorePurpose.FORK
+        for uid, _, sink in self.sinks.two_phase():
+            if is_fork:  # its sinks have folders of their own, and no part in what the origin's stand at
+                forget_folder(attempt.stage(uid).root)
+            else:
+                bring_back(sink, attempt.stage(uid).root, published_since)
+        cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self.sinks.two_phase()}
+        if later is LaterRows.SET_ASIDE and not is_fork:
+            for uid, cut in cuts.items():
+                if cut is not None:
+                    self._refuse_another_table(uid, self.sinks.of(uid), cut.snapshot)
+            since = CheckpointId(decision.metadata.number_at_sinks)
+            refuse_where_impossible(((uid, self.sinks.of(uid), cut) for uid, cut in cuts.items()), since=since)
+        for uid, name, sink in self.sinks.two_phase():
+            cut = cuts[uid]
+            if not is_fork:
+                self._roll_back(uid, cut, later, name)
+            elif cut is not None:
+                begun = sink.fork(cut)
+                self.reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
+            note_published(attempt.stage(uid).root, sink.position())
+
+    def _refuse_unshown(self, decision: Restore) -> None:
+        """Raise InvalidRequest where a sink that is written at least once would never show rows of the snapshot."""
+        through = {uid: name for uid, name, sink in self.sinks.opened() if self.sinks.writes_through(sink)}
+        for match in decision.stages.matches:
+            table = match.snapshot.table
+            if match.uid in through and table is not None and table.prepared:
+                raise InvalidRequest(
+                    f"table {through[match.uid]} does not show all rows of the restore point yet, and in mode "
+                    "at_least_once nobody would publish them. Restore it once in mode exactly_once"
+                )
+
+    def _cut_of(self, uid: StageUid, attempt: AttemptDirectory, decision: Restore) -> SinkCut | None:
+        match = next((m for m in decision.stages.matches if m.uid == uid), None)
+        snapshot = match.snapshot.table if match is not None else None
+        if snapshot is None:
+            return None
+        metadata = decision.metadata
+        return SinkCut(
+            snapshot=snapshot,
+            batches=tuple(read_committables(attempt.stage(uid).root, snapshot.prepared)),
+            checkpoint_id=CheckpointId(metadata.number_at_sinks),
+            lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
+        )
+
+    def _refuse_another_table(self, uid: StageUid, sink: Sink, snapshot: TableSnapshot) -> None:
+        """Raise InvalidRequest where a sink's rows are in another place: a renamed sink's table follows its uid."""
+        if snapshot.head is None or same_place(snapshot.uri, sink.place) or sink.has_published(snapshot.head):
+            return
+        place = Path(snapshot.uri)
+        name = place.name if place.parent == self.sinks.table_dir else snapshot.uri
+        raise InvalidRequest(
+            f"sink {uid!r} writes table {sink.place}, which has none of the rows of the restore point: they are in "
+            f"{snapshot.uri}. Go on with that table: @spark_sink(table={name!r}); where the sink's table is right, the "
+            "coordinator store or the checkpoint storage is another deployment's"
+        )
+
+    def _roll_back(self, uid: StageUid, cut: SinkCut | None, later: LaterRows, name: str) -> None:
+        done = self.sinks.of(uid).roll_back(cut, later)
+        if done.text:
+            self.reporter.info(f"table {name}: {done.text}, to hold exactly the rows of the restore point")
+            self.sinks.tell_changed(uid, 0 if cut is None else cut.checkpoint_id, taken_back=done.text)
