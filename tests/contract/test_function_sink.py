@@ -233,3 +233,32 @@ def test_an_older_cut_that_no_call_came_after_is_restored_where_the_note_is(cont
     back.roll_back(at, later_published={CheckpointId(3): CoordinatorEpoch(1)})
     assert len(shelf.calls) == 1
     assert back.sink.cannot_roll_back(at.cut) == ""
+
+
+def test_a_beginning_without_state_is_refused_where_the_note_of_calls_is_lost(context: SinkContext) -> None:
+    shelf = Shelf()
+    run = run_of(context, shelf.put)
+    run.sink.take_over()
+    run.batch([(1, 1)])
+    run.publish(1)
+    run.lose_disk()
+    back = run.successor().in_directory_of(None)
+    later = {CheckpointId(1): CoordinatorEpoch(1)}
+    with pytest.raises(InvalidRequest, match=r"called up to checkpoint 1.* with all rows again. Go on from"):
+        back.roll_back(None, later_published=later)
+    assert back.sink.position() is None, "nothing was noted"
+    assert back.roll_back(None, LaterRows.KEEP, later).text == ""
+    again = back.successor().in_directory_of(None)
+    with pytest.raises(InvalidRequest, match="cannot take rows back"):
+        again.roll_back(None, later_published=later)
+    assert len(shelf.calls) == 1
+
+
+def test_a_beginning_without_state_is_right_where_a_note_says_that_there_was_no_call(
+    context: SinkContext,
+) -> None:
+    run = run_of(context, Shelf().put)
+    run.sink.take_over()
+    back = run.successor().in_directory_of(None)
+    back.roll_back(None, later_published={CheckpointId(1): CoordinatorEpoch(1)})
+    assert back.sink.cannot_roll_back(None) == ""

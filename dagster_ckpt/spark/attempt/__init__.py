@@ -11,6 +11,7 @@
 | ``left`` | digest of what an attempt left, so that a lost or older file of it is told |
 | ``sinks`` | the sinks of a pipeline: opened, written, cut, published |
 | ``sinks_at_start`` | the sinks when an attempt starts: gone on with, begun without rows, brought to a cut |
+| ``shown_before`` | rows that a sink has shown, as the store tells it |
 | ``derived`` | derived tables: computed from published rows, replaced whole |
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``query_errors`` | what else ends a query, in one sentence: the user's line first |

@@ -12,12 +12,14 @@ from dagster_ckpt.authoring.pipeline import run_as
 from dagster_ckpt.core.chains import OtherChains
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.coordinator.state import AckDurability
+from dagster_ckpt.core.restore.decision import Fresh
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.driver.user_hook import UserHook
+from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.attempt.gateway import StageGateway
 from dagster_ckpt.spark.attempt.hooks import make_hooks
 from dagster_ckpt.spark.attempt.layout import Begin, chains_to_begin_with, chosen_chains
@@ -29,16 +31,16 @@ from dagster_ckpt.spark.attempt.restore import (
     refuse_partial_inputs,
     state_of_directory,
 )
+from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.manifest_handles import handles_in_manifest
 from dagster_ckpt.spark.source.groups import GroupOffsets
 
 if TYPE_CHECKING:
-    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.core.restore.decision import RestoreDecision
-    from dagster_ckpt.spark.stage_report import Reporter
 
 G = TypeVar("G", bound=StageGateway)
 
@@ -140,7 +142,7 @@ class Attempt(Generic[G]):
                 hooks=hooks,
                 read_manifest=handles_in_manifest,
                 directory_state=partial(state_of_directory, pipeline),
-                check_start=partial(_check_start, pipeline, setup.reporter),
+                check_start=partial(_check_start, setup, tables),
                 seen=lambda: [*tables.seen(), *seen_in_directory(setup.work_dir, setup.pipeline.name)],
                 acks=options.acks,
                 background=options.background,
@@ -168,6 +170,7 @@ class Attempt(Generic[G]):
             tables=self.tables,
             reporter=self._setup.reporter,
             options=self._setup.restore,
+            before=_shown_before(self._setup),
             session=self._setup.session,
         ).restore()
 
@@ -187,6 +190,13 @@ def _directory_of_run(recorded: str) -> AttemptDirectory:
     return directory
 
 
-def _check_start(pipeline: CheckpointedPipeline, reporter: Reporter, decision: RestoreDecision) -> None:
-    refuse_partial_inputs(pipeline, decision)
-    refuse_lost_positions(pipeline, reporter, decision)
+def _shown_before(setup: PipelineSetup) -> ShownBefore:
+    return ShownBefore(setup.pipeline.name, RecordStore(setup.store), setup.open_storage)
+
+
+def _check_start(setup: PipelineSetup, tables: PipelineSinks, decision: RestoreDecision) -> None:
+    refuse_partial_inputs(tables.pipeline, decision)
+    refuse_lost_positions(tables.pipeline, setup.reporter, decision)
+    if isinstance(decision, Fresh) and setup.restore.roll_back_tables:
+        at_start = SinksAtStart(sinks=tables, reporter=setup.reporter, before=_shown_before(setup))
+        at_start.refuse_beginning()

@@ -23,6 +23,7 @@ from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.mark import is_as_left, mark
+from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -159,6 +160,7 @@ class AttemptRestorer:
     tables: PipelineSinks
     reporter: Reporter
     options: RestoreOptions
+    before: ShownBefore
     session: Callable[[], SparkSession]
     """Asked for only where state has to be spread over another number of partitions."""
 
@@ -194,7 +196,7 @@ class AttemptRestorer:
 
     @property
     def _sinks(self) -> SinksAtStart:
-        return SinksAtStart(sinks=self.tables, reporter=self.reporter)
+        return SinksAtStart(sinks=self.tables, reporter=self.reporter, before=self.before)
 
     @property
     def _later(self) -> LaterRows:
@@ -210,9 +212,13 @@ class AttemptRestorer:
         self._sinks.adopt(directory)
 
     def _begin(self, directory: AttemptDirectory) -> None:
-        for uid in self.pipeline.stages:
-            ChannelLog.create(directory.stage(uid).log)
-        self._sinks.begin(directory, self._later)
+        try:
+            for uid in self.pipeline.stages:
+                ChannelLog.create(directory.stage(uid).log)
+            self._sinks.begin(directory, self._later)
+        except BaseException:
+            shutil.rmtree(directory.root, ignore_errors=True)
+            raise
         self.tables.compute_derived(0, self.reporter, only_existing=True)
 
     def _build(self, directory: AttemptDirectory, decision: Restore) -> None:

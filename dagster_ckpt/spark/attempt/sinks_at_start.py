@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.location import same_place
@@ -12,9 +13,11 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import prepared_batches, read_committables
+from dagster_ckpt.spark.sink.for_each_checkpoint import FunctionSink
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut
 from dagster_ckpt.spark.sink.positions import refuse_where_impossible
@@ -28,6 +31,7 @@ class SinksAtStart:
 
     sinks: PipelineSinks
     reporter: Reporter
+    before: ShownBefore
 
     def adopt(self, attempt: AttemptDirectory) -> None:
         """Go on with the sinks as they are; what was being published is finished.
@@ -56,9 +60,23 @@ class SinksAtStart:
                     "would publish them. Run it once in mode exactly_once"
                 )
 
+    def refuse_beginning(self) -> None:
+        """Raise InvalidRequest where a function would be called from the beginning again.
+
+        Asked before the pipeline is claimed: a claim to begin without state would be what ``latest`` follows.
+        """
+        functions = [(uid, sink) for uid, _, sink in self.sinks.two_phase() if isinstance(sink, FunctionSink)]
+        for uid, sink in functions:
+            if later := self.before.by(uid, sink.kind):
+                with TemporaryDirectory() as empty:
+                    sink.bring_back(Path(empty), later)
+        _refuse_where_impossible(((uid, sink, None) for uid, sink in functions))
+
     def begin(self, attempt: AttemptDirectory, later: LaterRows) -> None:
         """Set aside whatever the sinks hold, or keep it: the attempt begins without state, its batches count from 0."""
         sinks = list(self.sinks.two_phase())
+        for uid, _, sink in sinks:
+            bring_back(sink, attempt.stage(uid).root, self.before.by(uid, sink.kind))
         if later is LaterRows.SET_ASIDE:
             refuse_where_impossible((uid, sink, None) for uid, _, sink in sinks)
         for uid, name, sink in sinks:
@@ -85,7 +103,8 @@ class SinksAtStart:
             if is_fork:  # its sinks have folders of their own, and no part in what the origin's stand at
                 forget_folder(attempt.stage(uid).root)
             else:
-                bring_back(sink, attempt.stage(uid).root, published_since)
+                later_than = self._later_than(uid, sink, decision, published_since)
+                bring_back(sink, attempt.stage(uid).root, later_than)
         cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self.sinks.two_phase()}
         if later is LaterRows.SET_ASIDE and not is_fork:
             for uid, cut in cuts.items():
@@ -101,6 +120,19 @@ class SinksAtStart:
                 begun = sink.fork(cut)
                 self.reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
             note_published(attempt.stage(uid).root, sink.position())
+
+    def _later_than(
+        self,
+        uid: StageUid,
+        sink: Sink,
+        decision: Restore,
+        published_since: Mapping[CheckpointId, CoordinatorEpoch],
+    ) -> Mapping[CheckpointId, CoordinatorEpoch]:
+        """Return what may have been published since the cut: anything, where the snapshot has no such sink."""
+        match = next((m for m in decision.stages.matches if m.uid == uid), None)
+        table = None if match is None else match.snapshot.table
+        is_in_it = table is not None and table.sink == sink.kind
+        return published_since if is_in_it else self.before.by(uid, sink.kind)
 
     def _refuse_unshown(self, decision: Restore) -> None:
         """Raise InvalidRequest where a sink that is written at least once would never show rows of the snapshot."""

@@ -121,8 +121,8 @@ class FunctionSink(StagedSink):
     def bring_back(self, folder: Path, later: Mapping[CheckpointId, CoordinatorEpoch]) -> None:
         """Leave the note out where newer ones were written: only one of the newest attempt tells of all calls."""
         self._called_elsewhere = None
-        if later and (folder / NOTED).is_file():
-            (folder / NOTED).unlink()
+        if later:
+            (folder / NOTED).unlink(missing_ok=True)
             here = self._noted().place
             if here is None or here.epoch < max(later.values()):
                 self._called_elsewhere = max(later)
@@ -132,11 +132,16 @@ class FunctionSink(StagedSink):
         """Refuse where nobody knows of all calls: what the function has had would be handed to it again."""
         if self._called_elsewhere is None:
             return super().cannot_roll_back(cut)
-        return (
+        why = (
             f"{self.place} may have been called up to checkpoint {self._called_elsewhere}, and the note of its calls "
-            "is lost with another machine's disk, or still there: restore that checkpoint, or keep the rows "
-            "(roll_back_tables: false)"
+            "is lost with another machine's disk, or still there"
         )
+        if cut is None:
+            return (
+                f"{why}: begun without state, it would be called with all rows again. Go on from a checkpoint "
+                "(restore_from: latest), or keep the rows and have it called again (roll_back_tables: false)"
+            )
+        return f"{why}: restore that checkpoint, or keep the rows (roll_back_tables: false)"
 
     def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
         """Raise InvalidRequest where nobody knows of all calls, unless they are to be repeated."""

@@ -85,8 +85,13 @@ def _of_folder(name: str, path: Path) -> PlannedFile:
 
 
 def bring_back(sink: Sink, stage_dir: Path, later: Mapping[CheckpointId, CoordinatorEpoch]) -> None:
-    """Give a sink what a restored checkpoint holds of its folder, which may have been lost with its machine."""
+    """Give a sink what a restored checkpoint holds of its folder, which may have been lost with its machine.
+
+    Where nothing of it is restored and ``later`` is not empty, it gets an empty folder: it hears of those all the same.
+    """
     restored = StageDirectory(stage_dir).sink_folder
+    if later:
+        restored.mkdir(parents=True, exist_ok=True)
     if restored.is_dir():
         sink.bring_back(restored, later)
     forget_folder(stage_dir)

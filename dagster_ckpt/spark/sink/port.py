@@ -196,7 +196,7 @@ class Sink(ABC):
         """Take what a restored checkpoint holds of these files, by name below ``folder``; called before all else.
 
         ``later``: newer snapshots whose rows may have been published from a machine that is lost, and the attempts
-        that took them.
+        that took them; those of all times where the attempt begins the stage without state, from an empty ``folder``.
         """
 
     @abstractmethod

@@ -226,9 +226,9 @@ class SinkRun:
 
         ``later_published``: checkpoints that the coordinator knows as published since, and their attempts.
         """
-        if at is not None:
+        if at is not None or later_published:
             with tempfile.TemporaryDirectory() as folder:
-                for name, content in at.files.items():
+                for name, content in ({} if at is None else at.files).items():
                     (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
                     (Path(folder) / name).write_bytes(content)
                 self.sink.bring_back(Path(folder), later_published or {})

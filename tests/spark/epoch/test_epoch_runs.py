@@ -193,7 +193,7 @@ def test_a_savepoint_restores_without_the_coordinator_store_and_into_a_fork(lab:
 
 def at_start(mine: sinks.PipelineSinks) -> SinksAtStart:
     silent: Any = SimpleNamespace(info=str, warn=str)
-    return SinksAtStart(sinks=mine, reporter=silent)
+    return SinksAtStart(sinks=mine, reporter=silent, before=silent)
 
 
 def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.export import export_snapshot
 from dagster_ckpt.operations.registration import import_snapshot
 from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint, SqlTable
+from tests.removal import remove_tree
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, shop
 
@@ -106,3 +107,49 @@ def test_a_copy_under_another_number_takes_a_database_back_to_its_rows(
     result = lab.run(pipeline, restore_from=key)
     assert result.success, failure_text(result)
     assert totals_in(database) == feed.expected_totals()
+
+
+def test_a_function_is_not_called_from_the_beginning_again_where_the_disk_with_its_note_is_lost(
+    lab: Lab, feed: Feed, tmp_path: Path
+) -> None:
+    CALLS.clear()
+    both = pipeline_of(feed, tmp_path / "shop.db", with_function=True)
+    first = lab.run(both)
+    assert first.success, failure_text(first)
+    remove_tree(lab.folder / "work")
+
+    refused = lab.run(both, restore_from="none")
+    assert "sink lines: function:shop/lines" in failure_text(refused)
+    assert "called up to checkpoint 1" in failure_text(refused)
+    assert lab.record(both).epoch == 1, "nothing was claimed: latest is still that checkpoint"
+    assert [number for number, _ in CALLS] == [1]
+
+    feed.order(("ann", 11))
+    went_on = lab.run(both)
+    assert went_on.success, failure_text(went_on)
+    by_checkpoint = dict(CALLS)
+    assert sum(by_checkpoint.values(), Counter()) == feed.expected_lines(), "one call a token counts"
+
+    remove_tree(lab.folder / "work")
+    wanted = lab.run(both, restore_from="none", roll_back_tables=False)
+    assert wanted.success, failure_text(wanted)
+    assert CALLS[-1][1] == feed.expected_lines(), "all rows came again, as asked for"
+
+
+def test_a_function_that_a_restore_point_does_not_know_is_not_called_again_where_its_note_is_lost(
+    lab: Lab, feed: Feed, tmp_path: Path
+) -> None:
+    """The stage was added after the savepoint, and called since."""
+    CALLS.clear()
+    both = pipeline_of(feed, tmp_path / "shop.db", with_function=True)
+    before = pipeline_of(feed, tmp_path / "shop.db", with_function=False)
+    first = lab.run(before, "shop_savepoint", {"savepoint": {"config": {"name": "old"}}})
+    assert first.success, failure_text(first)
+    again = lab.run(both, restore_from="none", roll_back_tables=False)
+    assert again.success, failure_text(again)
+    calls = len(CALLS)
+    assert calls == 1
+    remove_tree(lab.folder / "work")
+    refused = lab.run(both, restore_from="savepoint-1")
+    assert "may have been called up to checkpoint" in failure_text(refused)
+    assert len(CALLS) == calls

@@ -1,0 +1,73 @@
+"""What the coordinator store tells of rows that a stage's sink has shown: its own note may be lost with its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+from dagster_ckpt.core.checkpoint.record import CompletedRecord
+from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, TableSnapshot
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.stored import read_metadata
+
+OpenStorage = Callable[[str], CheckpointStorage]
+
+HISTORY = 1000
+"""So many checkpoints of the history are looked through where no snapshot is left."""
+_COMPLETED = (CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED)
+
+
+class ShownBefore:
+    """Snapshots that tell of rows a sink has shown, and the attempts that took them; read when first asked for."""
+
+    def __init__(self, pipeline: PipelineId, records: RecordStore, open_storage: OpenStorage) -> None:
+        self._pipeline = pipeline
+        self._records = records
+        self._open_storage = open_storage
+
+    def by(self, uid: StageUid, kind: str) -> Mapping[CheckpointId, CoordinatorEpoch]:
+        """Return the snapshots at which a sink of this kind had shown rows, or was about to; a damaged one counts.
+
+        Where none is left that knows the stage, the history tells, which knows neither rows nor attempts.
+        """
+        found: dict[CheckpointId, CoordinatorEpoch] = {}
+        is_known = False
+        for known, metadata in self._snapshots:
+            part = None if metadata is None else metadata.stage(uid)
+            is_known = is_known or part is not None
+            if metadata is None or (part is not None and _shows(part.table, kind, known.kind)):
+                found[CheckpointId(known.checkpoint_id)] = CoordinatorEpoch(known.epoch)
+        if found or is_known:
+            return found
+        return {number: CoordinatorEpoch(1) for number, row in self._history.items() if _has(row, uid)}
+
+    @cached_property
+    def _snapshots(self) -> list[tuple[CompletedRecord, CheckpointMetadata | None]]:
+        record = self._records.record(self._pipeline)
+        entries = () if record is None else (*record.completed, *record.savepoints)
+        return [(known, self._metadata(known)) for known in entries]
+
+    def _metadata(self, known: CompletedRecord) -> CheckpointMetadata | None:
+        try:
+            storage = self._open_storage(known.location.base_uri)
+            return read_metadata(storage, known.location.folder, recorded=known.metadata_checksum)
+        except CheckpointError:
+            return None
+
+    @cached_property
+    def _history(self) -> Mapping[CheckpointId, CheckpointStatistics]:
+        return self._records.statistics(self._pipeline, limit=HISTORY)
+
+
+def _shows(table: TableSnapshot | None, kind: str, taken_as: CheckpointKind) -> bool:
+    if table is None or table.sink != kind:
+        return False
+    return table.head is not None or (bool(table.prepared) and taken_as.publishes)
+
+
+def _has(row: CheckpointStatistics, uid: StageUid) -> bool:
+    return row.status in _COMPLETED and row.kind.publishes and any(stage.uid == uid for stage in row.stages)
