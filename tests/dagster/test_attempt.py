@@ -74,12 +74,28 @@ def test_one_that_ends_well_is_passed_on() -> None:
     assert epoch.left == "passed on"
 
 
+UPSTREAM = {"orders": [], "lines": ["orders"], "totals": ["lines"], "sums": ["orders"]}
+SHOP: Any = SimpleNamespace(
+    name="shop",
+    stages=UPSTREAM,
+    upstream=UPSTREAM,
+    consumers=lambda uid: [other for other, before in UPSTREAM.items() if uid in before],
+)
+
+
 @pytest.mark.parametrize(
     ("only", "raised", "says"),
     [
         (None, Fenced, "run 'one' of pipeline 'shop' was fenced: run 'two' owns it with epoch 4"),
         (["restore", "lines"], Fenced, "This run must stop"),
-        (["lines", "totals"], InvalidRequest, "re-execute all steps"),
+        (
+            ["lines", "sums"],
+            InvalidRequest,
+            "steps lines, sums .* none of them comes first.* Re-execute all steps",
+        ),
+        (["orders", "totals"], InvalidRequest, "steps orders, totals"),
+        (["orders", "lines", "complete"], InvalidRequest, "steps complete, orders"),
+        (["orders", "lines", "totals", "complete"], Fenced, "This run must stop"),
     ],
 )
 def test_a_step_with_a_process_of_its_own_never_claims_the_pipeline(
@@ -96,6 +112,28 @@ def test_a_step_with_a_process_of_its_own_never_claims_the_pipeline(
     monkeypatch.setattr(PipelineAttempt, "is_open", lambda *_: False)
     monkeypatch.setattr(PipelineAttempt, "of", opened)
     run = SimpleNamespace(step_keys_to_execute=only, run_config={})
-    context: Any = SimpleNamespace(run_id="one", run=run)
+    context: Any = SimpleNamespace(run_id="one", run=run, retry_number=0)
     with pytest.raises(raised, match=says):
-        epoch_jobs._joined(context, SimpleNamespace(name="shop"))  # type: ignore[arg-type]
+        epoch_jobs._joined(context, SHOP, "lines")
+
+
+@pytest.mark.parametrize(
+    ("only", "step", "retry", "opens"),
+    [
+        (["lines", "totals", "complete"], "lines", 0, True),
+        (["shop.lines", "shop.totals"], "lines", 0, True),
+        (["lines", "totals", "complete"], "lines", 1, False),
+        (["lines", "totals", "complete"], "totals", 0, False),
+        (["lines", "totals", "complete"], "complete", 0, False),
+        (["lines", "sums", "complete"], "lines", 0, False),
+        (["restore", "orders", "lines"], "orders", 0, False),
+        (["restore", "orders", "lines"], "restore", 0, False),
+        (None, "orders", 0, False),
+    ],
+)
+def test_of_a_re_executions_steps_the_one_that_all_others_come_after_opens_it_at_its_first_try(
+    only: list[str] | None, step: str, retry: int, opens: bool
+) -> None:
+    run = SimpleNamespace(step_keys_to_execute=only)
+    context: Any = SimpleNamespace(run=run, retry_number=retry)
+    assert epoch_jobs._opens(context, SHOP, step) is opens

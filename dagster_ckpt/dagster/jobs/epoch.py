@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.attempt import PipelineAttempt, has_other_steps
 from dagster_ckpt.dagster.jobs.build import clear_errors, job_with
@@ -51,7 +52,7 @@ def build_epoch_job(
     for uid, stage in pipeline.stages.items():
         nodes.append(_stage_op(pipeline, stage))
         dependencies[_node(pipeline, uid)] = _after(dict.fromkeys(pipeline.upstream[uid]) or [RESTORE_OP])
-    ends = [uid for uid in pipeline.stages if not pipeline.consumers(uid)]
+    ends = _ends(pipeline)
     nodes.append(_complete_op(pipeline, ends))
     dependencies[_node(pipeline, COMPLETE_OP)] = _after(ends)
     graph = dg.GraphDefinition(
@@ -114,13 +115,13 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
     return restore
 
 
-def _joined(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> PipelineAttempt:
+def _joined(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, step: str) -> PipelineAttempt:
     """Return the attempt of the run; one that re-executes only some of the ops opens it here, in its turn."""
     if PipelineAttempt.is_open(context, pipeline):  # one that was fenced since must say so, and not wait
         return PipelineAttempt.of(context, pipeline)
     settings = _settings_of_run(context)
-    if has_other_steps(context):
-        admit = _refusing_others(context)
+    if has_other_steps(context) and not _opens(context, pipeline, step):
+        admit = _refusing_others(context, pipeline)
         return PipelineAttempt.of(context, pipeline, settings=settings, admit=admit)
     attempt = Turn.of(context, pipeline, ConcurrentRuns.QUEUE).take(
         lambda admit: PipelineAttempt.of(context, pipeline, settings=settings, admit=admit)
@@ -129,15 +130,46 @@ def _joined(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> P
     return attempt
 
 
-def _refusing_others(context: dg.OpExecutionContext) -> Admit:
-    """Return what refuses every claim: of steps with a process each, op ``restore`` of their run alone claims."""
+def _opens(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, step: str) -> bool:
+    """Tell whether a step claims the pipeline for a re-execution without op ``restore``, its steps a process each.
+
+    The one that all others come after does, at its first try. Whoever comes later finds the run as the owner, or knows
+    that another has taken over: with two first steps, one could not tell that from a run that has not begun.
+    """
+    return _first_steps(context, pipeline) == [step] and step != RESTORE_OP and context.retry_number == 0
+
+
+def _first_steps(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> list[str]:
+    """Return the steps of the run that wait for none of its steps; all steps of a job: op ``restore``."""
+    keys = context.run.step_keys_to_execute
+    if keys is None:
+        return [RESTORE_OP]
+    steps = {key.split(".")[-1] for key in keys}
+    return sorted(step for step in steps if steps.isdisjoint(_steps_before(pipeline, step)))
+
+
+def _steps_before(pipeline: CheckpointedPipeline, step: str) -> list[str]:
+    """Return the steps that a step of the job waits for."""
+    if step == RESTORE_OP:
+        return []
+    if step == COMPLETE_OP:
+        return [str(uid) for uid in _ends(pipeline)]
+    return [str(uid) for uid in pipeline.upstream[StageUid(step)]] or [RESTORE_OP]
+
+
+def _ends(pipeline: CheckpointedPipeline) -> list[StageUid]:
+    return [uid for uid in pipeline.stages if not pipeline.consumers(uid)]
+
+
+def _refusing_others(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> Admit:
+    """Return what refuses every claim: of steps with a process each, the one that comes first alone claims."""
 
     def refuse(record: CoordinatorRecord) -> None:
-        steps = context.run.step_keys_to_execute
-        if steps is not None and RESTORE_OP not in steps:
+        first = _first_steps(context, pipeline)
+        if len(first) > 1 and RESTORE_OP not in first:
             raise InvalidRequest(
-                f"steps with a process each go on only in what op {RESTORE_OP!r} of their own run has opened: "
-                "re-execute all steps, and the run begins at the latest checkpoint"
+                f"steps {', '.join(first)} have a process each, and none of them comes first: which one takes the "
+                "pipeline over cannot be told. Re-execute all steps, and the run begins at the latest checkpoint"
             )
         raise Fenced(
             f"run {context.run_id!r} of pipeline {record.pipeline!r} was fenced: run {record.owner!r} owns it with "
@@ -172,12 +204,12 @@ def _stage_op(pipeline: CheckpointedPipeline, stage: StageDefinition) -> dg.OpDe
     )
     def run_stage(context: dg.OpExecutionContext) -> None:
         with clear_errors():
-            _joined(context, pipeline).run_stage(context, stage.uid)
+            _joined(context, pipeline, stage.uid).run_stage(context, stage.uid)
 
     return run_stage
 
 
-def _complete_op(pipeline: CheckpointedPipeline, ends: list[Any]) -> dg.OpDefinition:
+def _complete_op(pipeline: CheckpointedPipeline, ends: Iterable[StageUid]) -> dg.OpDefinition:
     @dg.op(
         name=op_name(pipeline.name, COMPLETE_OP),
         description="Report the run's checkpoint and leave the working directory in order.",
@@ -187,6 +219,6 @@ def _complete_op(pipeline: CheckpointedPipeline, ends: list[Any]) -> dg.OpDefini
     )
     def complete(context: dg.OpExecutionContext) -> None:
         with clear_errors():
-            _joined(context, pipeline).complete(tell=context.add_output_metadata)
+            _joined(context, pipeline, COMPLETE_OP).complete(tell=context.add_output_metadata)
 
     return complete

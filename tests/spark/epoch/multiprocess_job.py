@@ -20,6 +20,8 @@ from dagster_ckpt import (
 from tests.spark.epoch.small_pipeline import ORDERS
 
 FOLDER = "DAGSTER_CKPT_TEST_FOLDER"
+BROKEN = "broken"
+"""While this file is in the feed's folder, the totals fail."""
 CONF = {
     "spark.driver.memory": "512m",
     "spark.ui.enabled": "false",
@@ -41,6 +43,8 @@ def fanned_out(feed: Path, name: str, boundedness: str) -> CheckpointedPipeline:
 
     @spark_sink(key=["customer"])
     def totals(orders):  # type: ignore[no-untyped-def]
+        if (feed / BROKEN).exists():
+            raise RuntimeError("the totals are broken")
         return orders.groupBy("customer").sum("amount").toDF("customer", "amount")
 
     @checkpointed_pipeline(name=name, checkpointing={"operator_chaining": False})

@@ -18,7 +18,7 @@ from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from tests.records import stored_record
 from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.multiprocess_job import FOLDER, epoch_job, streaming_job
+from tests.spark.epoch.multiprocess_job import BROKEN, FOLDER, epoch_job, streaming_job
 from tests.spark.epoch.small_pipeline import Feed, shop
 
 
@@ -63,6 +63,29 @@ def test_epochs_whose_steps_have_processes_of_their_own_go_on_from_one_another(
     assert _numbers(tables) == [order["number"] for order in feed.orders]
     totals = pq.read_table(tables / "totals").to_pylist()
     assert {row["customer"]: row["amount"] for row in totals} == {"ann": 8, "bob": 11}
+
+
+def test_the_remaining_steps_of_an_epoch_are_re_executed_with_a_process_each(
+    instance: dg.DagsterInstance, feed: Feed, tmp_path: Path
+) -> None:
+    assert _run(instance) == ""
+    (feed.folder / BROKEN).touch()
+    feed.order(("ann", 3), ("bob", 4))
+    job = dg.reconstructable(epoch_job)
+    with dg.execute_job(job, instance=instance, raise_on_error=False) as failed:
+        assert "the totals are broken" in _failures(failed)
+    (feed.folder / BROKEN).unlink()
+    feed.order(("ann", 1))
+    again = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
+    with dg.execute_job(job, instance=instance, reexecution_options=again, raise_on_error=False) as result:
+        assert result.success, _failures(result)
+        assert {e.step_key for e in result.all_events if e.is_step_success} == {"totals", "complete"}
+    record = _record(tmp_path)
+    assert (record.status, record.owner) == (RunStatus.SUSPENDED, result.run_id)
+    tables = tmp_path / "lab" / "tables" / "fanned_out"
+    assert _numbers(tables) == [order["number"] for order in feed.orders]
+    totals = pq.read_table(tables / "totals").to_pylist()
+    assert {row["customer"]: row["amount"] for row in totals} == {"ann": 9, "bob": 11}
 
 
 def _numbers(tables: Path) -> list[int]:
