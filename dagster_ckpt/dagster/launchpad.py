@@ -6,14 +6,19 @@ not written is as the code says. And fields of an op's config that few need are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
 import dagster as dg
-from dagster._config import process_config
+from dagster._config import EvaluateValueResult, process_config
+from dagster._config.pythonic_config.resource import ConfigurableResourceFactoryResourceDefinition
+from dagster._core.definitions.definition_config_schema import (
+    ConfiguredDefinitionConfigSchema,
+    DefinitionConfigSchema,
+)
 from dagster._core.execution.build_resources import wrap_resources_for_execution
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from dagster_ckpt.errors import InvalidRequest
 
@@ -28,11 +33,82 @@ def quiet_resources(resources: Mapping[str, Any]) -> dict[str, dg.ResourceDefini
     return {key: _quiet(definition) for key, definition in wrap_resources_for_execution(resources).items()}
 
 
+class QuietResource(dg.ConfigurableResource[Any]):
+    """Base of our resources: their page shows all settings, Launchpads none, not of Dagster's own jobs either."""
+
+    _short: Any = PrivateAttr(default=None)
+
+    def get_resource_definition(self) -> ConfigurableResourceFactoryResourceDefinition:
+        """Return the definition, always the same one: Dagster tells resources apart by it."""
+        if self._short is None or self._short[0] is not self:  # a copy has one of its own
+            whole = super().get_resource_definition()
+            found = ConfigurableResourceFactoryResourceDefinition(
+                whole.configurable_resource_cls,
+                resource_fn=_opened(whole),
+                config_schema=_ShownShort(whole),
+                description=whole.description,
+                nested_resources=whole.nested_resources,
+                nested_partial_resources=whole.nested_partial_resources,
+            )
+            self._short = (self, found)
+        short: ConfigurableResourceFactoryResourceDefinition = self._short[1]
+        return short
+
+
+class _ShownShort(ConfiguredDefinitionConfigSchema):
+    """Config of a resource as Dagster asks for it: short for Launchpads, whole for the page of the resource."""
+
+    def __init__(self, whole: dg.ResourceDefinition) -> None:
+        super().__init__(whole, DefinitionConfigSchema(_quiet_field(_fields(whole))), None)
+        self._whole = whole.config_schema.as_field()
+
+    def resolve_config(self, processed_config: Mapping[str, object]) -> EvaluateValueResult[Any]:
+        """Return what was written, as it is: the rest is added when the resource is opened."""
+        return EvaluateValueResult.for_value({"config": {}, **processed_config})
+
+    @property
+    def default_provided(self) -> bool:
+        return bool(self._whole.default_provided)
+
+    @property
+    def default_value(self) -> Any:
+        return self._whole.default_value
+
+    @property
+    def default_value_as_json_str(self) -> str:
+        return str(self._whole.default_value_as_json_str)
+
+
 def _quiet(definition: dg.ResourceDefinition) -> dg.ResourceDefinition:
-    whole: Any = definition.config_schema.config_type
-    fields: Mapping[str, dg.Field] = getattr(whole, "fields", None) or {}
-    if not fields or any(field.is_required for field in fields.values()):
+    fields = _fields(definition)
+    is_short = isinstance(definition.config_schema, _ShownShort)
+    if is_short or not fields or any(field.is_required for field in fields.values()):
         return definition
+    return dg.ResourceDefinition(
+        resource_fn=_opened(definition),
+        config_schema=_quiet_field(fields),
+        description=definition.description,
+        required_resource_keys=set(definition.required_resource_keys),
+    )
+
+
+def _fields(definition: dg.ResourceDefinition) -> Mapping[str, dg.Field]:
+    whole: Any = definition.config_schema.config_type
+    return getattr(whole, "fields", None) or {}
+
+
+def _quiet_field(fields: Mapping[str, dg.Field]) -> dg.Field:
+    """Return the config of a resource without a default in it: a Launchpad shows what has one."""
+    quiet = {
+        name: dg.Field(field.config_type, is_required=False, description=field.description)
+        for name, field in fields.items()
+    }
+    return dg.Field(quiet, is_required=False, default_value={})
+
+
+def _opened(definition: dg.ResourceDefinition) -> Callable[[dg.InitResourceContext], Any]:
+    """Return what opens a resource with the settings of its code, and those that were written over them."""
+    whole: Any = definition.config_schema.config_type
     field = definition.config_schema.as_field()
     said: Mapping[str, Any] = field.default_value if field.default_provided else {}
     open_: Any = definition.resource_fn
@@ -43,13 +119,4 @@ def _quiet(definition: dg.ResourceDefinition) -> dg.ResourceDefinition:
             raise InvalidRequest("; ".join(error.message for error in settings.errors or ()))
         return open_(context.replace_config(settings.value))
 
-    quiet = {
-        name: dg.Field(field.config_type, is_required=False, description=field.description)
-        for name, field in fields.items()
-    }
-    return dg.ResourceDefinition(
-        resource_fn=opened,
-        config_schema=dg.Field(quiet, is_required=False, default_value={}),
-        description=definition.description,
-        required_resource_keys=set(definition.required_resource_keys),
-    )
+    return opened

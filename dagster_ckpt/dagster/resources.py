@@ -16,6 +16,7 @@ from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_
 from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.settings import NamedSettings, our_name
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.dagster.launchpad import QuietResource
 from dagster_ckpt.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ else:
     Duration = Size = Any  # Dagster's config has no union of scalars
 
 
-class CheckpointCoordinatorResource(dg.ConfigurableResource[Any]):
+class CheckpointCoordinatorResource(QuietResource):
     """Coordinator as a resource: where checkpoints live and how they are taken; the run's first op opens it.
 
     Cheap to set up: no JVM, no connection, no migration before it is used. Without any setting everything is kept in

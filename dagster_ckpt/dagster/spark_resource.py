@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr
 
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.settings import seconds_of
+from dagster_ckpt.dagster.launchpad import QuietResource
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.session import refuse_remote
 
@@ -23,7 +24,7 @@ else:
     Duration = Any  # Dagster's config has no union of scalars
 
 
-class SparkSessionResource(dg.ConfigurableResource[Any]):
+class SparkSessionResource(QuietResource):
     """The Spark session of a run: made when a stage first asks for it, stopped when the run ends.
 
     Sensors and the UI never start a JVM. A session that already exists in the process is used and left running.
