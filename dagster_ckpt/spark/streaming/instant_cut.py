@@ -21,7 +21,7 @@ from dagster_ckpt.core.messages import TriggerStages
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.streaming.stage_worker import MOST_BATCHES_BACK, StageCut, StageWorker
+from dagster_ckpt.spark.streaming.stage_worker import StageCut, StageWorker
 
 log = logging.getLogger("dagster_ckpt.stage")
 
@@ -168,8 +168,8 @@ def _is_kept(worker: StageWorker, batch: BatchId | None, newest: BatchId | None)
     """True where Spark is sure to have everything of a batch still, or is about to commit it."""
     if batch is None:
         # Before its first batch a source has no offsets: where it begins would be chosen again after a restore.
-        return newest is None or (bool(worker.inputs) and newest <= MOST_BATCHES_BACK)
-    return newest is None or (newest - batch <= MOST_BATCHES_BACK and worker.batches.is_kept(batch))
+        return newest is None or (bool(worker.inputs) and newest <= worker.most_batches_back)
+    return newest is None or (newest - batch <= worker.most_batches_back and worker.batches.is_kept(batch))
 
 
 # --- what lies in between -----------------------------------------------------------------------------------------

@@ -134,6 +134,7 @@ class RunningStage:
     def start(self, spark: SparkSession, settings: StreamingSettings) -> None:
         """Start the query. Raises InvalidRequest for a function that returns no streaming DataFrame."""
         self.starts += 1
+        self.worker.batches_kept = int(str(spark.conf.get("spark.sql.streaming.minBatchesToRetain")))
         if self.is_bounded:
             self.query = self.stage_query.start(spark, available_now=True)
             return

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dagster_ckpt.stage")
 
-MOST_BATCHES_BACK = 50
-"""So far behind its newest batch a stage is cut: Spark keeps ``minBatchesToRetain`` of them, 100 by default."""
+BATCHES_KEPT = 100
+"""Batches that Spark keeps of a query, where nothing else is said: ``minBatchesToRetain``."""
 
 MakeJob = Callable[[Cut, "StageWorker"], SnapshotJob]
 DeclineLater = Callable[["StageSnapshotter", DeclineCheckpoint | Decline], None]
@@ -110,6 +110,8 @@ class StageWorker:
     on_finished: Callable[[StageUid], None]
     induced: InducedBarriers | None = None
     """Of a source that decides itself where barriers fall."""
+    batches_kept: int = BATCHES_KEPT
+    """Batches that Spark keeps of the query, as its session says."""
     begins_at: LogPosition = FIRST_POSITION
     """End of its log when the attempt began: what lies before may be in-flight data that was put back."""
     subtask: SubtaskCheckpoints = field(default_factory=SubtaskCheckpoints)
@@ -347,6 +349,11 @@ class StageWorker:
     # --- questions --------------------------------------------------------------------------------------------
 
     @property
+    def most_batches_back(self) -> int:
+        """So far behind its newest batch the stage is cut: the rest of what Spark keeps is time to store the cut."""
+        return self.batches_kept // 2
+
+    @property
     def blocked_since(self) -> Mapping[StageUid, float]:
         """Inputs that stand on a barrier, and since when."""
         return self.alignment.blocked_since
@@ -359,7 +366,7 @@ class StageWorker:
         """
         positions = dict(self.batches.before)
         if may_be_cut_back and self.config.cuts_at_once:
-            for uid, position in self.batches.positions_back(MOST_BATCHES_BACK).items():
+            for uid, position in self.batches.positions_back(self.most_batches_back).items():
                 positions[uid] = min(position, positions.get(uid, position))
         return self.jobs.needed_from(positions)
 

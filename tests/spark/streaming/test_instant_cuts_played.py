@@ -18,7 +18,7 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.streaming import garbage, instant_cut, stage_worker
+from dagster_ckpt.spark.streaming import garbage
 from dagster_ckpt.spark.streaming.garbage import cut_logs
 from dagster_ckpt.spark.streaming.gate import InducedBarriers
 from dagster_ckpt.spark.streaming.instant_cut import NotAtOnce, batch_before
@@ -172,11 +172,26 @@ def test_savepoints_and_what_is_triggered_behind_one_take_barriers(folder: Path)
     assert after not in barriers_in(stage.queries[SOURCE].log)
 
 
-def test_a_stage_too_far_ahead_of_its_reader_takes_barriers(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def keeping(stage: Play, batches: int) -> Play:
+    """Say that Spark keeps so many batches of each query."""
+    for worker in stage.loop.workers.values():
+        worker.batches_kept = batches
+    return stage
+
+
+@pytest.mark.parametrize(("kept", "is_at_once"), [(1, False), (2, False), (20, True), (100, True)])
+def test_how_far_behind_a_stage_is_cut_follows_what_spark_keeps(
+    folder: Path, kept: int, is_at_once: bool
 ) -> None:
-    monkeypatch.setattr(instant_cut, "MOST_BATCHES_BACK", 3)
-    stage = play(folder)
+    stage = keeping(play(folder), kept)
+    behind_each_other(stage)
+    number = stage.trigger()
+    look(stage)
+    assert (stage.completed() == [number]) is is_at_once
+
+
+def test_a_stage_too_far_ahead_of_its_reader_takes_barriers(folder: Path) -> None:
+    stage = keeping(play(folder), 6)
     stage.emit(30)
     steps(stage, SOURCE, 24)
     number = stage.trigger()
@@ -373,9 +388,7 @@ def test_every_checkpoint_restores_exactly_while_logs_are_cleaned(
 ) -> None:
     with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(garbage, "MIN_ENTRIES_TO_TRUNCATE", 1)
-        for module in (instant_cut, stage_worker):
-            patch.setattr(module, "MOST_BATCHES_BACK", 4)
-        stage = play(Path(made), graph, unaligned=unaligned)
+        stage = keeping(play(Path(made), graph, unaligned=unaligned), 8)
         batches = st.tuples(st.sampled_from(sorted(graph)), st.integers(1, 12))
         for move in data.draw(st.lists(st.one_of(batches, MOVES), max_size=60)):
             match move:
