@@ -1,7 +1,8 @@
-"""Takes the pictures of the documentation from real runs: python -m scripts.screenshots.
+"""Takes the pictures of the documentation from real runs: python -m scripts.screenshots [flights] [blue-green].
 
 Runs the reference deployment in a temporary folder, a few months of flights and a savepoint, and goes through its UI as
-somebody who restores a checkpoint. Writes docs/images/*.png. Needs what ``make demo`` needs, and Chromium.
+somebody who restores a checkpoint; then a small shop with a fork whose tables are compared. Writes docs/images/*.png.
+Needs what ``make demo`` needs, and Chromium.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from assets.demo_deployment import Deployment
 from assets.flights import ARRIVALS, DEMO_DIR
 from assets.flights_data import prepare
 from tests.browser.clicking import opened_partitions
+from tests.browser.deployment import deployed
+from tests.browser.till import Till
 
 MONTHS = (range(1, 32), range(32, 60), range(60, 91), range(91, 121))
 """Days of 2013 that arrive before each run."""
@@ -36,24 +39,50 @@ PATIENCE = 60_000
 WIDTH, HEIGHT = 1400, 820
 
 
-def main() -> int:
-    """Take all pictures; 0 when every one shows what it should."""
+def main(which: Sequence[str]) -> int:
+    """Take the pictures; 0 when every one shows what it should."""
     try:
-        with Deployment(DEMO_DIR) as dagster:
-            if not (DEMO_DIR / "coordinator.db").exists():
-                live(dagster)
-            with browser() as page:
-                job(page, dagster.url)
-                checkpoints(page, dagster.url)
-                plots(page, dagster.url)
-                drop_down(page, dagster.url)
-                launchpad(page, dagster.url)
-                checkpoint_page(page)
-                gated(dagster, page)
+        if "flights" in which:
+            flights()
+        if "blue-green" in which:
+            blue_green()
     finally:
         if not IS_KEPT:
             shutil.rmtree(DEMO_DIR)
     return 0
+
+
+def flights() -> None:
+    """Take the pictures of the reference deployment."""
+    with Deployment(DEMO_DIR) as dagster:
+        if not (DEMO_DIR / "coordinator.db").exists():
+            live(dagster)
+        with browser() as page:
+            job(page, dagster.url)
+            checkpoints(page, dagster.url)
+            plots(page, dagster.url)
+            drop_down(page, dagster.url)
+            launchpad(page, dagster.url)
+            checkpoint_page(page)
+            gated(dagster, page)
+
+
+def blue_green() -> None:
+    """A fork compared with what readers find: rows that differ, and the link that swaps readers."""
+    with tempfile.TemporaryDirectory(prefix="dagster-ckpt-pictures-") as made:
+        till = Till(Path(made) / "till")
+        for customer, amount in (("ann", 5), ("bob", 7), ("cat", 12)):
+            till.order(customer, amount)
+        with deployed(Path(made)) as dagster:
+            for name in ("shop", "shop_green", "shop_green_compare"):
+                dagster.run(name)
+            with browser() as page:
+                page.goto(f"{dagster.url}/assets/shop_green/checkpoints?view=events")
+                page.get_by_text("Observed").first.click()
+                expect(
+                    page.get_by_role("link", name="Swap readers of shop to shop_green").first
+                ).to_be_visible()
+                take(page, "blue-green")
 
 
 def live(dagster: Deployment) -> None:
@@ -151,4 +180,4 @@ def checkpoint_page(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:] or ("flights", "blue-green")))

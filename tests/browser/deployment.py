@@ -36,9 +36,11 @@ from pathlib import Path
 import dagster as dg
 
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, build_pipeline_definitions
-from tests.browser.till import pipeline_of
+from tests.browser.till import next_version, pipeline_of
 
 HERE = Path(__file__).resolve().parent
+SHOP = pipeline_of(HERE / "till")
+GREEN = next_version(SHOP).fork("shop_green", table_dir=str(HERE / "green"))
 
 
 @dg.asset(deps=[["shop", "totals"]])
@@ -50,7 +52,8 @@ again = dg.define_asset_job("report_again", selection=["report"], executor_def=d
 
 def built() -> dg.Definitions:
     return build_pipeline_definitions(
-        pipeline_of(HERE / "till"),
+        SHOP,
+        GREEN,
         coordinator=CheckpointCoordinatorResource(
             base_dir=str(HERE / "state"),
             table_dir=str(HERE / "tables"),

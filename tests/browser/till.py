@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt.core.ids import StageUid
 
 ORDER = "customer STRING, amount BIGINT"
 
@@ -53,6 +54,20 @@ def pipeline_of(folder: Path) -> CheckpointedPipeline:
         totals(orders())
 
     return pipeline  # type: ignore[no-any-return]
+
+
+def next_version(pipeline: CheckpointedPipeline) -> CheckpointedPipeline:
+    """Return the pipeline with a change that readers would see: what a customer has spent is in cents."""
+
+    def in_cents(orders: Any) -> Any:
+        return (
+            orders.groupBy("customer")
+            .agg({"amount": "sum"})
+            .selectExpr("customer", "`sum(amount)` * 100 AS spent")
+        )
+
+    totals = replace(pipeline.stages[StageUid("totals")], fn=in_cents)
+    return replace(pipeline, stages={**pipeline.stages, totals.uid: totals})
 
 
 def read_spent(tables: Path) -> dict[str, int]:
