@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,3 +89,18 @@ def test_paths_of_the_working_directory_are_spelt_in_one_file() -> None:
     assert strays == {"spark/directories.py: _runs"} | {
         f"spark/directories.py: {name}" for name in ("query", "pins", "released", "sink")
     }
+
+
+PRINTED = re.compile(r"\{[^{}]*:[^{}]*f\} (s|ms|min|h|d|kB|MB|GB)\b|:,\} bytes")
+"""A size or a duration that somebody measured, with a unit of its own. A hook's limit is told to the byte."""
+
+
+def test_sizes_and_durations_are_printed_by_one_module() -> None:
+    printed = {
+        f"{name_of(file)}: {line.strip()}"
+        for file in sources(LIBRARY)
+        for line in file.read_text().splitlines()
+        if PRINTED.search(line) and name_of(file) not in ("core/units.py", "core/hook_state.py")
+    }
+    assert not printed, "dagster_ckpt/core/units.py has duration, milliseconds, ago, size, count, moment"
+    assert PRINTED.search((LIBRARY / "core" / "units.py").read_text()), "it looks for what that module does"

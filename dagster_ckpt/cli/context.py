@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import getpass
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -37,6 +37,7 @@ __all__ = [
     "key_values",
     "label_option",
     "pipeline_option",
+    "refuse_unused",
 ]
 
 
@@ -171,6 +172,13 @@ def _told(error: CheckpointError, *, as_json: bool) -> ExitCode:
 
 
 # --- options that several commands share ----------------------------------------------------------------------
+
+
+def refuse_unused(options: Mapping[str, object], why: str) -> None:
+    """Raise UsageError for the first of these options that was given: it would change nothing."""
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise click.UsageError(f"{given} {why}")
 
 
 def key_values(option: str, given: Sequence[str]) -> dict[str, str]:

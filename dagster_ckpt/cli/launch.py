@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, job_in
-from dagster_ckpt.cli.context import ExitCode, Work, user
+from dagster_ckpt.cli.context import ExitCode, Work, refuse_unused, user
 from dagster_ckpt.dagster.names import USER_TAG
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 
@@ -50,6 +50,10 @@ class Launched:
     where: str
     """Its page, or "this process"."""
     failures: tuple[str, ...] = ()
+    comparison: tuple[str, ...] = ()
+    """Of a fork with what readers find, line by line, where the run made one in this process."""
+    approved: str = ""
+    """Approval that this comparison gave."""
 
     @property
     def has_failed(self) -> bool:
@@ -62,7 +66,16 @@ def _launch(
 ) -> Launched:
     """Run ``job``. Raises InvalidRequest, NotFound when nobody has the job, Unavailable when the webserver is gone."""
     if target.url and target.code.is_given:
-        raise InvalidRequest("give a webserver (--url) or code (-m, -f, -w), not both")
+        raise InvalidRequest(
+            "give a webserver (--url, or DAGSTER_CKPT_URL of the environment) or code (-m, -f, -w), not both"
+        )
+    if not target.url:
+        of_webserver = {
+            "--location": target.location,
+            "--detach": target.detach,
+            "--timeout": target.timeout is not None,
+        }
+        refuse_unused(of_webserver, "is for a run through a webserver: give --url, or leave it out")
     if target.url:
         return _through_webserver(target, job, run_config, tags)
     if target.code.is_given:
@@ -86,7 +99,11 @@ def launch_options(function: Any) -> Any:
     decorated: Any = code_options(run)
     for option in (
         click.option(
-            "--timeout", type=float, default=None, metavar="SECONDS", help="With --url: wait so long."
+            "--timeout",
+            type=click.FloatRange(min=0),
+            default=None,
+            metavar="SECONDS",
+            help="With --url: wait so long.",
         ),
         click.option("--detach", is_flag=True, help="With --url: do not wait for the run's end."),
         click.option(
@@ -158,7 +175,9 @@ def _meaning(error: Exception, url: str, job: str) -> InvalidRequest | NotFound 
     if "No jobs with the name" in text or "NotFound" in text:
         return NotFound(f"the webserver at {url} has no job {job!r}: {text}")
     if "connect" in text.lower() or "HTTPError" in text or "Exception" in type(error.__cause__).__name__:
-        return Unavailable(f"the webserver at {url} cannot be reached: {text}")
+        # The client's own text is the query it has sent; what happened is its cause.
+        why = str(error.__cause__ or text).partition("\n")[0]
+        return Unavailable(f"the webserver at {url} cannot be reached: {why}")
     return InvalidRequest(f"job {job!r} was not started by {url}: {text}")
 
 
@@ -169,6 +188,8 @@ def _in_process(
     target: LaunchTarget, job: str, run_config: Mapping[str, Any], tags: Mapping[str, str]
 ) -> Launched:
     import dagster as dg
+
+    from dagster_ckpt.dagster.jobs.blue_green import told_comparison
 
     found = job_in(target.code, job)
     if not os.environ.get("DAGSTER_HOME"):
@@ -182,8 +203,17 @@ def _in_process(
             run_config={**_FEW_LINES, **run_config}, instance=instance, tags=dict(tags), raise_on_error=False
         )
         failures = tuple(_failures(result))
+        comparison, approved = told_comparison(result.all_events)
         status = "SUCCESS" if result.success else "FAILURE"
-        return Launched(run_id=result.run_id, job=job, status=status, where="this process", failures=failures)
+        return Launched(
+            run_id=result.run_id,
+            job=job,
+            status=status,
+            where="this process",
+            failures=failures,
+            comparison=comparison,
+            approved=approved,
+        )
 
 
 _FEW_LINES = {"loggers": {"console": {"config": {"log_level": "INFO"}}}}

@@ -32,6 +32,10 @@ def folder_of(uri: str) -> SnapshotLocation:
     Raises InvalidRequest for one that ends in no name, such as ``s3://bucket/..``.
     """
     base, _, name = uri.rpartition("/")
+    if base == "file://":
+        raise InvalidRequest(
+            f"{uri} lies in the root of the file system, where no snapshot is: check the path"
+        )
     try:
         return SnapshotLocation(base_uri=base or "/", folder=name)
     except ValueError as error:

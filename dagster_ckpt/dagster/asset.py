@@ -124,11 +124,13 @@ def completed_event(
     since: Untold | None = None,
     history: Sequence[CheckpointStatistics] = (),
     page: str = "",
+    readers: str = "",
 ) -> dg.AssetMaterialization:
     """Return the materialization of a completed checkpoint or savepoint.
 
     ``late``: which tables do not show its rows yet, and why (``not_published``). ``since``: what has completed since
-    the last one that was told, this one included. ``page``: where the checkpoint page is served.
+    the last one that was told, this one included. ``page``: where the checkpoint page is served. ``readers``: whose
+    tables readers find, of a fork and of a pipeline that a fork serves.
     """
     completed = f"{metadata.kind.value} {metadata.checkpoint_id} completed"
     if since is not None and since.checkpoints > 1:
@@ -140,7 +142,13 @@ def completed_event(
         metadata={
             **({UNPUBLISHED: dg.MetadataValue.text(late)} if late else {}),
             **completed_metadata(
-                metadata, location=uri, link=link, positions=positions, history=history, page=page
+                metadata,
+                location=uri,
+                link=link,
+                positions=positions,
+                history=history,
+                page=page,
+                readers=readers,
             ),
             **({} if since is None else {"bytes_new": dg.MetadataValue.int(since.bytes_new)}),
         },

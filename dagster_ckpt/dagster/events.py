@@ -38,6 +38,7 @@ from dagster_ckpt.dagster.asset import (
 from dagster_ckpt.dagster.lines import line_of
 from dagster_ckpt.dagster.op_log import OpLog, OpOfRun
 from dagster_ckpt.dagster.table_assets import changed_events
+from dagster_ckpt.operations.readers import readers_sentence
 from dagster_ckpt.spark.source.lag import LagReader
 from dagster_ckpt.spark.stage_report import TableChanged, not_published
 
@@ -76,8 +77,9 @@ class DagsterEvents:
         """Returns the latest checkpoints; asked when one is told."""
         self._op: OpLog | None = None
         self._held: list[TableChanged] | None = None
-        self.serving: Callable[[], str] = lambda: of.name
-        """Returns the pipeline whose tables readers find; asked when a table has changed."""
+        self._readers_name = of.origins[-1].name if of.origins else of.name
+        self.serving: Callable[[], str] = lambda: self._readers_name
+        """Returns the pipeline whose tables readers find; asked when a table has changed, and a checkpoint is told."""
         self.unpublished: Callable[[], Mapping[str, str]] = dict
         """Returns the tables that do not show the newest checkpoint's rows, and why; asked when one completed."""
 
@@ -194,8 +196,16 @@ class DagsterEvents:
             since=since,
             history=self.history(),
             page=self.page,
+            readers=self._readers(),
         )
         op.event(told if is_news else unchanged_event(told))
+
+    def _readers(self) -> str:
+        """Say whose tables readers find, of a fork and of a pipeline that a fork serves; of others nothing."""
+        serving = self.serving()
+        if serving == self._readers_name == self._pipeline:
+            return ""
+        return readers_sentence(self._pipeline, name=self._readers_name, serving=serving)
 
     def tell_succeeded(self, event: CheckpointCompleted, unpublished: Mapping[str, str]) -> None:
         """Pass the check that the last checkpoint completed."""

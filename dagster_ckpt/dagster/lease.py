@@ -14,6 +14,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.coordinator.mailbox import Done, Refused, Waiting, is_alive
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.supervision.owner import Owner, OwnerState, judge_owner
+from dagster_ckpt.core.units import duration
 from dagster_ckpt.dagster.names import WILL_RETRY_TAG
 from dagster_ckpt.errors import Declined
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
@@ -102,4 +103,4 @@ def request_from_running_stream(
                 if is_gone:
                     raise Declined(f"{run} ended before it took the {request.kind.noun}")
         time.sleep(_LOOK_EVERY)
-    raise Declined(f"{run} did not answer within {timeout:.0f} s")
+    raise Declined(f"{run} did not answer within {duration(timeout)}")

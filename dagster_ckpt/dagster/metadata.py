@@ -44,6 +44,7 @@ def completed_metadata(
     positions: Sequence[SourceLag] = (),
     history: Sequence[CheckpointStatistics] = (),
     page: str = "",
+    readers: str = "",
 ) -> Mapping[str, dg.MetadataValue[Any]]:
     """Return what a completed checkpoint's materialization shows, in this order."""
     stages = metadata.stages
@@ -57,6 +58,7 @@ def completed_metadata(
         "took": dg.MetadataValue.text(f"{duration(took)} ({_parts(stages)})"),
         "size": dg.MetadataValue.text(f"{size(full)}, {size(new)} of it new"),
         **_said_about(metadata),
+        **({"readers": dg.MetadataValue.text(readers)} if readers else {}),
         "stages": stage_table(stages),
         **position_metadata(positions),
         **history_metadata(history, page=page),

@@ -120,6 +120,8 @@ class PipelineSummary:
     latest: str
     """Key of the newest restorable checkpoint; empty: none has completed."""
     latest_completed_at: float | None
+    serving: str = ""
+    """Pipeline whose tables readers of its name find; empty: its own."""
 
 
 def list_pipelines(deployment: Deployment) -> tuple[PipelineSummary, ...]:
@@ -144,6 +146,7 @@ def _pipeline(record: CoordinatorRecord) -> PipelineSummary:
         in_progress=len(record.pending),
         latest=newest.known.key if newest else "",
         latest_completed_at=newest.completed_at if newest else None,
+        serving="" if record.serving is None else record.serving.pipeline,
     )
 
 

@@ -16,6 +16,7 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.core.units import ago
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.catalog import list_storage
 from dagster_ckpt.operations.clean import plan_cleaning
@@ -222,7 +223,7 @@ def _overdue(pipeline: PipelineId, pending: PendingRecord, now: float) -> Findin
         kind=FindingKind.OVERDUE,
         pipeline=pipeline,
         what=f"checkpoint {pending.checkpoint_id}",
-        message=f"its deadline passed {now - pending.deadline_at:.0f} s ago and nobody has ended it",
+        message=f"its deadline passed {ago(now - pending.deadline_at)} and nobody has ended it",
         advice="start the pipeline again: the new attempt takes over and aborts it",
     )
 

@@ -15,6 +15,7 @@ from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, Record
 
 __all__ = [
     "change_record",
+    "find_record",
     "load_record",
     "only_pipeline",
     "serving_of",
@@ -23,9 +24,14 @@ __all__ = [
 T = TypeVar("T")
 
 
+def find_record(store: CoordinatorStore, pipeline: PipelineId) -> CoordinatorRecord | None:
+    """Return the record of a pipeline; None: the store knows none. Raises Corrupt, Unavailable."""
+    return RecordStore(store).record(pipeline)
+
+
 def load_record(store: CoordinatorStore, pipeline: PipelineId) -> CoordinatorRecord:
     """Return the record of a pipeline. Raises NotFound, naming those that exist; Corrupt, Unavailable."""
-    record = RecordStore(store).record(pipeline)
+    record = find_record(store, pipeline)
     if record is None:
         known = store.pipelines()
         there = f"There are: {', '.join(known)}" if known else "It knows no pipeline at all"
@@ -35,7 +41,7 @@ def load_record(store: CoordinatorStore, pipeline: PipelineId) -> CoordinatorRec
 
 def serving_of(deployment: Deployment, pipeline: PipelineId) -> ServingRecord | None:
     """Return who serves readers of a pipeline's name; None: itself. Raises Corrupt, Unavailable."""
-    record = RecordStore(deployment.store).record(pipeline)
+    record = find_record(deployment.store, pipeline)
     return None if record is None else record.serving
 
 

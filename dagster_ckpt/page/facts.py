@@ -17,6 +17,7 @@ from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.audit import AuditRow, audit_of
 from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, snapshots_of
 from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.readers import Readers, readers_of
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.operations.statistics import statistics_of
 
@@ -91,6 +92,8 @@ class CheckpointPage:
     unreadable: str = ""
     """Why the newest snapshot cannot be read."""
     job_failure: str = ""
+    readers: Readers | None = None
+    """Swap by which it serves, or is served by another; None: there was none, or it was not asked."""
     audit: tuple[AuditRow, ...] = ()
     """What people had done to it, newest first."""
 
@@ -132,6 +135,7 @@ def page_facts(
         positions=() if metadata is None else tuple(_position(stage, metadata) for stage in metadata.stages),
         unreadable=unreadable,
         job_failure=record.job_failure,
+        readers=readers_of(deployment.store, record) if with_positions else None,
         audit=tuple(audit_of(deployment, pipeline, limit=AUDITED)) if with_positions else (),
     )
 

@@ -23,9 +23,11 @@ def page_html(page: CheckpointPage, *, links: Links | None = None, refresh: int 
     """Return the page. ``refresh``: seconds after which a browser loads it again; None: never."""
     goes = links or Links()
     failed = f'<div class="card alarm">{escape(page.job_failure)}</div>' if page.job_failure else ""
+    served = "" if page.readers is None else escape(page.readers.sentence(page.pipeline))
+    readers = f"<div class=sub>{served}</div>" if served else ""
     newest = escape(page.newest) if page.newest else "No snapshot yet"
     body = (
-        f"<h1>{escape(page.pipeline)}</h1><div class=sub>{_about(page, goes)}</div>{failed}"
+        f"<h1>{escape(page.pipeline)}</h1><div class=sub>{_about(page, goes)}</div>{readers}{failed}"
         f"<h2>Checkpoints since the pipeline exists</h2>{cards(page)}{in_progress(page.pending)}"
         f"<h2>Duration of the last {len(page.statistics.history)}</h2>"
         f'<div class="card">{durations_chart(page.statistics.history)}{_KEY}</div>'

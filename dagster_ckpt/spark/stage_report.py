@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.model import SnapshotMetrics
+from dagster_ckpt.core.units import milliseconds, size
 from dagster_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -39,14 +40,15 @@ class StageReport:
     def line(self) -> str:
         """Return the one line of the event log that speaks of this stage."""
         read = f"{_counted(self.rows, 'row')} in {_counted(self.batches, 'batch')}"
-        work = f"{self.chain or self.uid}: {read} ({self.drain_ms / 1000:.1f} s)"
+        work = f"{self.chain or self.uid}: {read} ({milliseconds(self.drain_ms)})"
         if self.checkpoint_id is None:
             return f"{work}; no checkpoint: {self.outcome}"
         cut = "no batch yet" if self.batch_id is None else f"batch {self.batch_id}"
         m = self.metrics
         return (
             f"{work}; checkpoint {self.checkpoint_id} {self.outcome} at {cut}: {_counted(self.subtasks, 'subtask')}, "
-            f"{m.bytes_new:,} bytes new of {m.bytes_full:,}, sync {m.sync_ms:.1f} ms, async {m.async_ms:.1f} ms"
+            f"{size(m.bytes_new)} new of {size(m.bytes_full)}, sync {milliseconds(m.sync_ms)}, async "
+            f"{milliseconds(m.async_ms)}"
         )
 
 

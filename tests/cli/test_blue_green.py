@@ -7,9 +7,12 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dagster_ckpt.cli.commands import replay
+from dagster_ckpt.cli.launch import launched
 from tests.cli.conftest import Program
 from tests.operations.test_blue_green import Site
 from tests.operations.world import World
@@ -54,9 +57,20 @@ def test_a_fork_is_compared_swapped_in_and_swapped_back_from_the_command_line(
     assert re.match(r"readers of sales find the tables of sales_green since .* UTC; before: sales\n", shown)
     assert str(site.world.folder / "green" / "totals") in shown
     assert run("blue-green", "show", "sales_green").stdout == shown, "a fork is found by its own name"
+    listed = run("list", "-p", "sales").stdout
+    assert re.search(r"^readers find the tables of sales_green since .* UTC; before: sales$", listed, re.M)
+    both = run("list").stdout
+    assert re.search(r"^sales: readers find the tables of sales_green since ", both, re.M)
+    assert re.search(r"^sales_green: readers of sales find its tables since ", both, re.M)
+    assert re.search(
+        r"readers: readers of sales find its tables since", run("show", "latest", "-p", "sales_green").stdout
+    )
+    names = {one["pipeline"]: one["serving"] for one in run.json("list", "--pipelines")}
+    assert names == {"sales": "sales_green", "sales_green": ""}
 
     run("blue-green", "back", "sales_green", "-f", FILE)
     assert site.read() == [(1, 10), (2, 20)]
+    assert "readers" not in run("list").stdout, "nothing is swapped any more"
     audit = run("audit", "-p", "sales").stdout
     assert re.search(r"swapped back +sales ", audit)
     assert re.search(r"swapped +sales_green ", audit)
@@ -100,6 +114,27 @@ def test_a_replays_plan_names_the_nearest_snapshot_before_a_moment(run: Program,
     early = run("replay", fork.name, "1969-12-31", "--again", "--plan", "-f", FILE, code=3)
     assert "has no checkpoint or savepoint from before 1969-12-31 00:00:00 UTC" in early.stderr
     assert "the oldest, chk-000001, was complete at 1970-01-01 00:00:01 UTC" in early.stderr
+
+
+def test_a_replay_prints_its_comparison_and_how_readers_are_swapped(
+    run: Program, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run tells is printed: the comparing job's, which needs no Spark, is told as the replay tells its own."""
+
+    def compares(work: Any, target: Any, job: str, op: str, **_: Any) -> Any:
+        assert (job, op) == ("sales_green_replay", "replay")
+        return launched(work, target, "sales_green_compare", "compare", config={}, tags={})
+
+    monkeypatch.setattr(replay, "launched", compares)
+    approved = run.json("blue-green", "compare", "sales_green", "-f", FILE)["approval"]
+    told = run("replay", "sales_green", "2026-11-17", "-f", FILE).stdout.splitlines()
+    assert told[1:] == [
+        "sales_green compared with sales, which serves sales",
+        "totals: 1 rows the same, 0 added, 0 missing, 1 changed",
+        f"to swap readers: dagster-ckpt blue-green swap sales_green --approved {approved}",
+    ]
+    found = run.json("replay", "sales_green", "2026-11-17", "-f", FILE)["run"]
+    assert (found["comparison"], found["approved"]) == (told[1:3], approved)
 
 
 def test_one_table_at_two_snapshots_is_compared_and_a_snapshot_with_now(run: Program, site: Site) -> None:

@@ -68,7 +68,7 @@ def test_a_relative_target_means_a_folder_of_who_asks_not_of_the_run(
     monkeypatch.chdir(tmp_path)
     request = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, target="kept/here")
     resource = CheckpointCoordinatorResource(base_dir=str(tmp_path))
-    with pytest.raises(Declined, match="did not answer within 0 s"):
+    with pytest.raises(Declined, match="did not answer within 0 ms"):
         request_from_running_stream(
             store, shop(tmp_path), request, open_storage=resource.open_storage, timeout=0.0
         )

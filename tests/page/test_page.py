@@ -15,6 +15,7 @@ from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus, properties_for
+from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.errors import NotFound, Unavailable
 from dagster_ckpt.page.facts import CheckpointPage, Links, page_facts
 from dagster_ckpt.page.html import index_html, page_html
@@ -62,6 +63,13 @@ def test_what_people_had_done_is_told_with_what_they_were_shown(world: World) ->
     assert "Restored, forked, disposed of" in text
     assert 'ann &lt;b&gt; · run <a href="/runs/0123456789">01234567</a>' in text
     assert "source orders: from 9 back to 7<br>table &lt;t&gt;: 3 rows are set aside" in text
+
+
+def test_whose_tables_readers_find_is_told_under_the_name(world: World) -> None:
+    assert "readers find" not in page_html(facts(world))
+    world.change(serving=ServingRecord(pipeline="sales_green", table_dir="/t", since=60.0, before="sales"))
+    text = page_html(facts(world))
+    assert "readers find the tables of sales_green since 1970-01-01 00:01:00 UTC; before: sales" in text
 
 
 def facts(world: World) -> CheckpointPage:

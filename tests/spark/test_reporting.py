@@ -20,7 +20,7 @@ def test_a_stage_says_what_it_read_and_what_its_snapshot_holds() -> None:
     )
     assert report.line() == (
         "totals: 65,408 rows in 2 batches (2.4 s); checkpoint 3 acknowledged at batch 7: 2 subtasks, "
-        "1,200 bytes new of 34,567, sync 1.1 ms, async 2.3 ms"
+        "1.2 kB new of 34.6 kB, sync 1 ms, async 2 ms"
     )
 
 
@@ -34,4 +34,4 @@ def test_one_of_a_thing_is_not_several() -> None:
         drain_ms=10.0,
         outcome="storage is away",
     )
-    assert report.line() == "flights: 1 row in 1 batch (0.0 s); no checkpoint: storage is away"
+    assert report.line() == "flights: 1 row in 1 batch (10 ms); no checkpoint: storage is away"

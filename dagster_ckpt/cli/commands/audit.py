@@ -9,6 +9,7 @@ import click
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.core.units import ago, moment
 from dagster_ckpt.operations.audit import AuditRow, audit_of
+from dagster_ckpt.operations.records import load_record
 
 NOTHING = "from nothing"
 """In place of a snapshot, where a run was to begin without state."""
@@ -20,7 +21,10 @@ NOTHING = "from nothing"
 @click.option("--previews", is_flag=True, help="With what was shown before each.")
 def audit(work: Work, *, pipeline: str, limit: int, previews: bool) -> ExitCode:
     """Show who restored, forked, swapped readers to and disposed of what, newest first."""
-    found = audit_of(work.deployment, work.pipeline(pipeline), limit=limit)
+    chosen = work.pipeline(pipeline)
+    found = audit_of(work.deployment, chosen, limit=limit)
+    if not found:
+        load_record(work.deployment.store, chosen)  # says what there is
     work.output.result(found)
     if not found:
         work.output.say("nobody has restored, forked, swapped or disposed of anything, or begun from nothing")

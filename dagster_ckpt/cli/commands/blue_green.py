@@ -13,13 +13,14 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.cli.code_location import CodeOptions, declared_in, job_in
 from dagster_ckpt.cli.commands.diff_tables import show_examples
 from dagster_ckpt.cli.completion import pipelines_known
-from dagster_ckpt.cli.context import ExitCode, Work, command, key_values
+from dagster_ckpt.cli.context import ExitCode, Work, command, key_values, refuse_unused
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.blue_green import compare_readers, name_of
 from dagster_ckpt.operations.open_sink import Coordinator
+from dagster_ckpt.operations.readers import readers_of
 from dagster_ckpt.operations.records import load_record
 
 
@@ -65,6 +66,12 @@ def blue_green(
     are the same. back: to what served before it.
     """
     name = pipeline_id(pipeline)
+    swaps = {"--approved": approved, "--allow-stale": allow_stale, "--allow-behind": allow_behind}
+    if action != "swap":
+        refuse_unused(swaps, f"is for swap, and says nothing to {action}: leave it out")
+    if action != "compare":
+        compares = {"--only": only, "--exit-code": exit_code}
+        refuse_unused(compares, f"is for compare, and says nothing to {action}: leave it out")
     if action == "show":
         return _show(work, name)
     if action == "compare":
@@ -84,10 +91,10 @@ def blue_green(
 
 def _show(work: Work, name: PipelineId) -> ExitCode:
     store = work.deployment.store
-    load_record(store, name)  # says what there is
-    found = {one: load_record(store, one).serving for one in store.pipelines()}
-    readers = next((one for one, by in found.items() if by is not None and by.pipeline == name), name)
-    serving = found[readers]
+    own = load_record(store, name)  # says what there is
+    swap = readers_of(store, own)
+    readers = swap.name if swap is not None and name in (swap.name, swap.serving) else name
+    serving = own.serving if readers == name else load_record(store, readers).serving
     work.output.result({"name": readers, "serving": serving})
     if serving is None:
         work.output.say(f"readers of {name} find its own tables")

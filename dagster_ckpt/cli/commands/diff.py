@@ -12,7 +12,7 @@ from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.ids import pipeline_id
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import duration, size
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.diff import Difference, SnapshotDiff, StageDiff, diff_snapshots
 from dagster_ckpt.operations.diff_state import TableDiff, diff_state
@@ -69,9 +69,15 @@ def diff(
     return ExitCode.TROUBLE if exit_code and not is_same else ExitCode.FINE
 
 
+def _apart(seconds: float) -> str:
+    if not seconds:
+        return "the same moment"
+    return f"{duration(abs(seconds))} {'earlier' if seconds < 0 else 'later'}"
+
+
 def _show_diff(output: Output, found: SnapshotDiff) -> None:
     """Show what two snapshots differ in."""
-    output.say(f"before: {found.before}\nafter:  {found.after} ({found.seconds:+.1f} s)")
+    output.say(f"before: {found.before}\nafter:  {found.after} ({_apart(found.seconds)})")
     if found.is_same:
         output.say("they restore the same state")
     rows = [_stage_row(s) for s in found.stages]

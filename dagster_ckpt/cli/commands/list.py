@@ -9,21 +9,23 @@ from typing import Any, TypeVar
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option, refuse_unused
 from dagster_ckpt.cli.horizons import horizons_in
-from dagster_ckpt.core import units
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.units import ago, moment, size
+from dagster_ckpt.core.units import ago, duration, moment, size
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import (
     PipelineSummary,
     SnapshotSummary,
+    StoredFolder,
     list_history,
     list_snapshots,
     list_storage,
     pipeline_summary,
 )
+from dagster_ckpt.operations.readers import readers_of
+from dagster_ckpt.operations.records import load_record
 
 T = TypeVar("T")
 
@@ -52,14 +54,20 @@ def list_(
     With the pipeline's code (-m, -f or -w) it also says for how long each can still be restored: `kept`: no clock
     removes what it needs; `?`: something could not be asked.
     """
+    of_snapshots: dict[str, object] = {"--history": history, "-m, -f or -w": code.is_given}
     if from_storage:
-        _list_storage(work)
+        unused = {**of_snapshots, "--pipelines": pipelines, "--long": long}
+        refuse_unused(unused, "asks the store, and --from-storage the storage alone: give one")
+        _list_storage(work, pipeline, limit)
         return ExitCode.FINE
+    if pipelines:
+        unused = {**of_snapshots, "--limit": limit}
+        refuse_unused(unused, "is about snapshots, and --pipelines lists pipelines: give one")
     deployment = work.deployment
     names, strict = [pipeline_id(pipeline)] if pipeline else deployment.store.pipelines(), bool(pipeline)
     if pipelines:
         found, unreadable = _readable(names, lambda name: [pipeline_summary(deployment, name)], strict=strict)
-        _show_pipelines(work, found)
+        _show_pipelines(work, found, long=long)
     else:
         rows_of = list_history if history else list_snapshots
         summaries, unreadable = _readable(
@@ -67,6 +75,7 @@ def list_(
         )
         work.output.result(summaries)
         _show_snapshots(work, summaries, long=long, horizons=_horizons(code, summaries))
+        _show_readers(work, [name for name in names if name not in unreadable], is_one=strict)
     for name, error in unreadable.items():
         click.echo(f"Error: {name}: {error}", err=True)
     return ExitCode.TROUBLE if unreadable else ExitCode.FINE
@@ -137,16 +146,36 @@ def _show_snapshots(
             work.output.say(f"{summary.pipeline} {summary.key} failed: {summary.message}")
 
 
+def _show_readers(work: Work, names: Sequence[PipelineId], *, is_one: bool) -> None:
+    """Say whose tables readers find, of pipelines that a swap concerns."""
+    store = work.deployment.store
+    for name in names:
+        found = readers_of(store, load_record(store, name))
+        if found is not None:
+            work.output.say(("" if is_one else f"{name}: ") + found.sentence(name))
+
+
 def _short_row(s: SnapshotSummary, now: float, horizons: Horizons) -> tuple[str, ...]:
     taken = ago(max(0.0, now - (s.completed_at or s.triggered_at)))
-    sizes = units.size(s.bytes_full), units.size(s.bytes_new)
-    timed = horizons.get((s.pipeline, s.key), "-") if horizons else units.duration(s.duration)
+    sizes = size(s.bytes_full), size(s.bytes_new)
+    timed = horizons.get((s.pipeline, s.key), "-") if horizons else duration(s.duration)
     beside = s.kept_for.replace(" and its", ",") if s.kept_for.startswith("its") else ""
     return (s.key, s.status.value, taken, timed, *sizes, s.name or beside)
 
 
-def _show_pipelines(work: Work, found: Sequence[PipelineSummary]) -> None:
+def _show_pipelines(work: Work, found: Sequence[PipelineSummary], *, long: bool) -> None:
+    """Show what fits 80 columns, unless more is wanted."""
     work.output.result(found)
+    if not long:
+        now = time.time()
+        lines = [
+            (p.pipeline, p.status.value, p.latest or "-", _taken(p, now), str(p.retained), str(p.savepoints),
+             str(p.in_progress), p.serving)
+            for p in found
+        ]  # fmt: skip
+        names = ("pipeline", "status", "latest", "taken", "kept>", "savepoints>", "pending>", "")
+        work.output.list("", (*names[:-1], "readers find" if any(p.serving for p in found) else ""), lines)
+        return
     columns = (
         "pipeline",
         "status",
@@ -156,33 +185,47 @@ def _show_pipelines(work: Work, found: Sequence[PipelineSummary]) -> None:
         "retained>",
         "savepoints>",
         "pending>",
+        "readers find",
     )
     rows = [
         (p.pipeline, p.status, p.epoch, p.latest or "-", moment(p.latest_completed_at), p.retained, p.savepoints,
-         p.in_progress)
+         p.in_progress, p.serving or "-")
         for p in found
     ]  # fmt: skip
     work.output.table("", columns, rows)
 
 
+def _taken(p: PipelineSummary, now: float) -> str:
+    return "-" if p.latest_completed_at is None else ago(max(0.0, now - p.latest_completed_at))
+
+
 def _long_row(s: SnapshotSummary) -> tuple[Any, ...]:
-    took = "-" if s.duration is None else f"{s.duration:.1f} s"
     place = s.message if s.message else s.uri
-    return (s.pipeline, s.key, s.status, moment(s.completed_at), took, size(s.bytes_full), size(s.bytes_new), s.epoch,
-            s.kept_for or "-", s.name, place)  # fmt: skip
+    return (s.pipeline, s.key, s.status, moment(s.completed_at), duration(s.duration), size(s.bytes_full),
+            size(s.bytes_new), s.epoch, s.kept_for or "-", s.name, place)  # fmt: skip
 
 
-def _list_storage(work: Work) -> None:
+def _list_storage(work: Work, pipeline: str, limit: int | None) -> None:
     locations = work.locations
     uris = [uri for uri in (locations.storage, locations.savepoints) if uri]
     if locations.base:
         uris += [f"{locations.base}/{name}" for name in ("checkpoints", "savepoints")]
     if not uris:
         raise InvalidRequest("say where to look: --base DIR, or --storage URI and --savepoints URI")
-    found = [folder for uri in uris for folder in list_storage(locations.open_storage(uri))]
+    everything = [folder for uri in uris for folder in list_storage(locations.open_storage(uri))]
+    found = [one for one in everything if not pipeline or _pipeline_of(one) in (pipeline, "")][:limit]
     work.output.result(found)
+    if not found:
+        whose = f" of {pipeline}" if pipeline else ""
+        work.output.say(f"no snapshot{whose} is stored there: {', '.join(uris)}")
+        return
     rows = [_stored_row(folder.uri, folder.metadata, folder.problem) for folder in found]
     work.output.table("", ("pipeline", "kind", "id>", "completed", "size>", "name", "place"), rows)
+
+
+def _pipeline_of(folder: StoredFolder) -> str:
+    """Return whose snapshot it is; empty: it cannot be read."""
+    return "" if folder.metadata is None else folder.metadata.pipeline
 
 
 def _stored_row(uri: str, metadata: CheckpointMetadata | None, problem: str) -> tuple[Any, ...]:

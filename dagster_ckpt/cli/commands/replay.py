@@ -53,4 +53,12 @@ def replay(
         )
         return ExitCode.FINE
     config = {"since": since, "only": narrowed, "again": again}
-    return ended(work, launched(work, target, replay_job_name(name), REPLAY_OP, config=config, tags={}))
+    run = launched(work, target, replay_job_name(name), REPLAY_OP, config=config, tags={})
+    code = ended(work, run)
+    for line in run.comparison:
+        work.output.say(line)
+    if run.approved:
+        work.output.say(f"to swap readers: dagster-ckpt blue-green swap {name} --approved {run.approved}")
+    if target.url and not run.has_failed:
+        work.output.say(f"what it compared is told by the run: {run.where}")
+    return code

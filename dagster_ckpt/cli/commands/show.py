@@ -19,9 +19,11 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.restore.positions import topic_positions
-from dagster_ckpt.core.units import moment, size
+from dagster_ckpt.core.units import duration, moment, size
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.inspect import StateTable, state_tables
+from dagster_ckpt.operations.readers import Readers, readers_of
+from dagster_ckpt.operations.records import find_record
 from dagster_ckpt.spark.source.lag import LagReader, SourceLag
 
 
@@ -36,6 +38,8 @@ class _Shown:
     positions: tuple[SourceLag, ...]
     horizon: Horizon | None
     """For how long it can be restored; None: no code was given, or the store does not know it."""
+    readers: Readers | None
+    """Swap by which its pipeline serves, or is served by another; None: there was none."""
 
 
 @command("show")
@@ -54,6 +58,7 @@ def show(work: Work, *, snapshot: str, pipeline: str, code: CodeOptions) -> None
     declared = declared_in(code, found.pipeline)
     positions = LagReader(pipeline=declared).read(stored.metadata)
     horizon = _horizon(found, code)
+    readers = _readers(work, found)
     work.output.result(
         _Shown(
             key=found.key,
@@ -63,9 +68,10 @@ def show(work: Work, *, snapshot: str, pipeline: str, code: CodeOptions) -> None
             state=state,
             positions=positions,
             horizon=horizon,
+            readers=readers,
         )
     )
-    _show_snapshot(work.output, found, state, horizon)
+    _show_snapshot(work.output, found, state, horizon, readers)
     show_positions(work.output, positions)
 
 
@@ -90,6 +96,12 @@ def _horizon(found: FoundSnapshot, code: CodeOptions) -> Horizon | None:
     return next((one for one in horizons_in(code, found.pipeline) if one.key == found.key), None)
 
 
+def _readers(work: Work, found: FoundSnapshot) -> Readers | None:
+    store = work.deployment.store
+    record = find_record(store, found.pipeline)
+    return None if record is None else readers_of(store, record)
+
+
 def _brief(offset: str) -> str:
     """Return an offset for a cell; those of topics have a table of their own."""
     positions = topic_positions(offset)
@@ -112,7 +124,11 @@ def _kept(found: FoundSnapshot) -> str:
 
 
 def _show_snapshot(
-    output: Output, found: FoundSnapshot, state: Mapping[str, Sequence[StateTable]], horizon: Horizon | None
+    output: Output,
+    found: FoundSnapshot,
+    state: Mapping[str, Sequence[StateTable]],
+    horizon: Horizon | None,
+    readers: Readers | None,
 ) -> None:
     """Show one snapshot."""
     metadata = found.stored.metadata
@@ -120,7 +136,7 @@ def _show_snapshot(
     for name, text in {
         "place": found.location.uri,
         "completed": moment(metadata.completed_at),
-        "took": f"{metadata.completed_at - metadata.triggered_at:.2f} s",
+        "took": duration(metadata.completed_at - metadata.triggered_at),
         "attempt": f"{metadata.epoch}" + (f" (run {metadata.run_id})" if metadata.run_id else ""),
         "name": metadata.name,
         "note": metadata.note,
@@ -128,6 +144,7 @@ def _show_snapshot(
         "known to the store": "yes" if found.known is not None else "no",
         "kept": _kept(found),
         "restorable": "" if horizon is None else horizon.sentence(),
+        "readers": "" if readers is None else readers.sentence(metadata.pipeline),
     }.items():
         if text:
             output.say(f"  {name}: {text}")

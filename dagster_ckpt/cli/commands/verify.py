@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option, refuse_unused
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import size
@@ -24,6 +24,9 @@ from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 def verify(work: Work, *, snapshots: tuple[str, ...], pipeline: str, everything: bool) -> ExitCode:
     """Read every file of SNAPSHOTS (default: latest) and compare checksums. Exit code 1 when one is damaged."""
     if everything:
+        refuse_unused(
+            {f"{' '.join(snapshots)}": snapshots}, "is named beside --all, which reads everything: give one"
+        )
         names = [pipeline_id(pipeline)] if pipeline else work.deployment.store.pipelines()
         results = [_verified(work, s) for name in names for s in list_snapshots(work.deployment, name)]
     else:

@@ -38,6 +38,7 @@ from dagster_ckpt.core.paths import CheckpointPaths
 from dagster_ckpt.core.properties import CheckpointProperties, SharingStrategy
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest, SnapshotScope
+from dagster_ckpt.core.units import duration
 
 # --- the next request ---------------------------------------------------------------------------------------
 
@@ -92,7 +93,7 @@ def _too_soon(state: CoordinatorState, queued: QueuedRequest, retry_in: float, n
     scheduler = state.scheduler.retried(now=now.monotonic, retry_in=retry_in)
     after = replace(state, queue=state.queue.without(queued), scheduler=scheduler)
     reason = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
-    return reject(after, queued, reason, f"The minimum pause ends in {retry_in:.3f} s.", now)
+    return reject(after, queued, reason, f"The minimum pause ends in {duration(retry_in)}.", now)
 
 
 def _start(state: CoordinatorState, queued: QueuedRequest, now: Now) -> Decision:

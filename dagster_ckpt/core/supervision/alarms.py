@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -94,7 +95,7 @@ class Alarm:
             return self.message
         if self.kind is AlarmKind.AGE:
             newest = f"the newest is {self.completed_id}" if self.completed_id else "there is none yet"
-            return f"no checkpoint has completed for {(self.age or 0.0):,.0f} s ({newest})"
+            return f"no checkpoint has completed for {duration(self.age or 0.0)} ({newest})"
         where = f" at stage {', '.join(self.stages)}" if self.stages else ""
         return (
             f"{self.failures} checkpoints in a row have failed, the last ({self.checkpoint_id}){where}: "

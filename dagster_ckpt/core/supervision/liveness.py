@@ -8,6 +8,7 @@ from typing import assert_never
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.supervision.owner import OwnerState
+from dagster_ckpt.core.units import duration
 
 OVERDUE = 60.0
 """Seconds after a checkpoint's deadline in which its own run may still expire it."""
@@ -85,7 +86,7 @@ def _of_living(
         )
     if lease_is_over:
         return NoAction(
-            f"run {record.owner} is {owner}, but has not renewed its lease for {now - (lease or now):,.0f} s: "
+            f"run {record.owner} is {owner}, but has not renewed its lease for {duration(now - (lease or now))}: "
             "it is taken for dead unless it does so before the next tick"
         )
     what = f"{len(record.pending)} checkpoint pending" if record.pending else "no checkpoint pending"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dagster_ckpt.core.settings import refusing_unknown
+from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -102,5 +103,5 @@ def decide_restart(policy: RestartPolicy, last: LastRunFacts, *, now: float) -> 
         )
     at = last.ended_at + policy.delay_before(before + 1)
     if at > now:
-        return RestartLater(at, f"run {last.run_id} failed: restart {before + 1} in {at - now:.0f} s")
+        return RestartLater(at, f"run {last.run_id} failed: restart {before + 1} in {duration(at - now)}")
     return RestartNow(before + 1)

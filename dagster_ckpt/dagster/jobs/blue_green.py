@@ -3,7 +3,7 @@
 Annotations are evaluated: Dagster reads config classes from them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -41,11 +41,13 @@ from dagster_ckpt.dagster.table_assets import swapped_events
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.blue_green import (
+    Swapped,
     compare_readers,
     name_of,
     swap_back,
     swap_readers,
 )
+from dagster_ckpt.operations.readers import readers_sentence
 from dagster_ckpt.operations.readers_comparison import ReadersComparison
 from dagster_ckpt.operations.replay import (
     ReplayStart,
@@ -56,6 +58,9 @@ from dagster_ckpt.operations.replay import (
 from dagster_ckpt.runtime.attempt_setup import Admit, Ownership
 from dagster_ckpt.runtime.audit import Operator
 
+_BETWEEN = "; "
+"""Between the lines of a comparison in its description."""
+_SAME = "same"
 _COUNTS = ("same", "added", "missing", "changed")
 
 
@@ -157,6 +162,8 @@ def _swap_job(
             context.log.info(f"{done.name}/{uid}: {place}")
         for event in swapped_events(name_of(fork), done, version=context.run_id):
             context.log_event(event)
+        for observed in _observed(done):
+            context.log_event(observed)
 
     return one_op_job(
         fork,
@@ -168,6 +175,15 @@ def _swap_job(
         "`readers: back` those that served before it.",
         resource_keys=keys,
     )
+
+
+def _observed(done: Swapped) -> Iterator[dg.AssetObservation]:
+    """Yield that readers find other tables, for the checkpoints of all pipelines that it concerns."""
+    for name in dict.fromkeys((done.name, done.serving, done.before)):
+        said = readers_sentence(name, name=done.name, serving=done.serving)
+        yield dg.AssetObservation(
+            checkpoints_asset_key(name), description=said, metadata={"readers": said, "before": done.before}
+        )
 
 
 def _replay_job(
@@ -258,7 +274,20 @@ def tell_comparison(
             f"[Restore {start.origin} itself from {start.key} →]({restore})"
         )
     key, metadata = checkpoints_asset_key(fork.name), {**links, **comparison_metadata(found)}
-    context.log_event(dg.AssetObservation(key, description="; ".join(found.lines), metadata=metadata))
+    context.log_event(dg.AssetObservation(key, description=_BETWEEN.join(found.lines), metadata=metadata))
+
+
+def told_comparison(events: Iterable[dg.DagsterEvent]) -> tuple[tuple[str, ...], str]:
+    """Return the comparison that a run's events tell, line by line, and the approval it gave; empty: none was made."""
+    for event in events:
+        if event.is_asset_observation:
+            told = event.asset_observation_data.asset_observation
+            if _SAME in told.metadata:
+                approved = told.metadata.get("approved")
+                return tuple((told.description or "").split(_BETWEEN)), str(
+                    approved.value if approved else ""
+                )
+    return (), ""
 
 
 def comparison_metadata(found: ReadersComparison) -> dict[str, Any]:
@@ -277,7 +306,7 @@ def comparison_metadata(found: ReadersComparison) -> dict[str, Any]:
                 )
             )
     metadata: dict[str, Any] = {
-        "same": dg.MetadataValue.bool(found.is_same),
+        _SAME: dg.MetadataValue.bool(found.is_same),
         "tables": dg.MetadataValue.table(tables),
     }
     if examples:

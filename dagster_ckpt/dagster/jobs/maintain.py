@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.units import size
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.names import MAINTAIN_OP, maintain_job_name
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of
@@ -53,8 +54,8 @@ def maintenance_lines(found: tuple[TableUpkeep, ...], *, is_dry: bool) -> Iterat
     for table in found:
         for upkeep in table.done:
             would = "would be: " if is_dry else ""
-            size = f", {upkeep.bytes:,} bytes" if upkeep.bytes else ""
+            freed = f", {size(upkeep.bytes)}" if upkeep.bytes else ""
             note = f" ({upkeep.note})" if upkeep.note else ""
-            yield f"{table.sink} ({table.place}): {would}{upkeep.what}: {upkeep.files}{size}{note}"
+            yield f"{table.sink} ({table.place}): {would}{upkeep.what}: {upkeep.files}{freed}{note}"
         if table.problem:
             yield f"{table.sink} ({table.place}): {table.problem}"

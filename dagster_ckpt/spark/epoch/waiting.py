@@ -6,6 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from dagster_ckpt.core.units import duration
 from dagster_ckpt.spark.batch_meter import BatchMeter
 from dagster_ckpt.spark.stage_report import Reporter
 
@@ -26,7 +27,7 @@ def wait_for(
         meter.take(query.recentProgress)
         rate, _ = meter.rates(pause)
         reporter.info(
-            f"{name}: {meter.rows:,} rows so far, {rate:,.0f} rows/s, {time.monotonic() - began:.0f} s"
+            f"{name}: {meter.rows:,} rows so far, {rate:,.0f} rows/s, {duration(time.monotonic() - began)}"
             f"{_behind(query)}; batch {meter.last_batch + 1} is running"
         )
         pause = min(LAST_WORD_AFTER, pause * 2)

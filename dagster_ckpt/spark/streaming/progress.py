@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.units import duration, milliseconds
 
 PROGRESS_FILE = "progress.json"
 LONG_PENDING = 60.0
@@ -74,7 +75,9 @@ class StreamProgress:
         said = [
             f"{stages}, {rate:,.0f} rows/s, {rows:,} rows in all",
             f"{backlog:,} entries waiting" if backlog else "",
-            f"slowest batch {slowest.last_batch_ms:,.0f} ms ({slowest.uid})" if slowest and rows else "",
+            f"slowest batch {milliseconds(slowest.last_batch_ms)} ({slowest.uid})"
+            if slowest and rows
+            else "",
             f"{self.completed:,} checkpoints completed{failed}",
             *self.lines(),
         ]
@@ -88,7 +91,7 @@ class StreamProgress:
             why = [waits for stage in late if (waits := _waits(stage, pending.outstanding))]
             if pending.age >= after and why:
                 told.append(
-                    f"checkpoint {pending.checkpoint_id} has waited {pending.age:.0f} s: {'; '.join(why)}"
+                    f"checkpoint {pending.checkpoint_id} has waited {duration(pending.age)}: {'; '.join(why)}"
                 )
         return told
 
@@ -101,7 +104,7 @@ class StreamProgress:
         head = "| stage | batch | rows/s | backlog | busy | last batch | blocked |\n|---|---|---|---|---|---|---|"
         rows = (
             f"| {s.uid} | {'-' if s.batch_id is None else s.batch_id} | {s.rows_per_second:,.0f} | {s.backlog} "
-            f"| {s.busy:.0%} | {s.last_batch_ms:.0f} ms | {_blocked(s.blocked)} |"
+            f"| {s.busy:.0%} | {milliseconds(s.last_batch_ms)} | {_blocked(s.blocked)} |"
             for s in self.stages
         )
         return "\n".join([head, *rows])
@@ -109,8 +112,8 @@ class StreamProgress:
     def lines(self) -> list[str]:
         """Return one sentence per pending checkpoint."""
         return [
-            f"checkpoint {p.checkpoint_id}: {p.age:.1f} s, acknowledged by {', '.join(p.acknowledged) or 'nobody'}, "
-            f"outstanding {', '.join(p.outstanding) or 'nothing'}"
+            f"checkpoint {p.checkpoint_id}: {duration(p.age)}, acknowledged by "
+            f"{', '.join(p.acknowledged) or 'nobody'}, outstanding {', '.join(p.outstanding) or 'nothing'}"
             for p in self.pending
         ]
 
@@ -119,7 +122,7 @@ def _waits(stage: StageProgress, outstanding: Sequence[str]) -> str:
     """Return what a stage waits for that has not acknowledged; empty: for one that is before it."""
     missing = [uid for uid in stage.inputs if uid not in stage.blocked]
     if stage.blocked and missing:
-        held = ", ".join(f"{uid} since {seconds:.0f} s" for uid, seconds in stage.blocked.items())
+        held = ", ".join(f"{uid} since {duration(seconds)}" for uid, seconds in stage.blocked.items())
         return f"{stage.uid} waits for the barrier of {', '.join(missing)} and holds {held}"
     if any(uid in outstanding for uid in stage.inputs):
         return ""
@@ -133,4 +136,4 @@ def _standing(seen: StreamProgress) -> tuple[object, ...]:
 
 
 def _blocked(blocked: Mapping[str, float]) -> str:
-    return ", ".join(f"{uid} for {seconds:.1f} s" for uid, seconds in blocked.items()) or "-"
+    return ", ".join(f"{uid} for {duration(seconds)}" for uid, seconds in blocked.items()) or "-"

@@ -14,6 +14,7 @@ from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
@@ -106,7 +107,7 @@ class StreamingService(PipelineSetup):
                     strategy = following
                     self.restarts += 1
                     self._leave(end.message)
-                    self.reporter.warn(f"{end.message}. Restart {self.restarts} in {seconds:.1f} s")
+                    self.reporter.warn(f"{end.message}. Restart {self.restarts} in {duration(seconds)}")
                     if self.stopping.wait(seconds):
                         return Interrupted(clean=False)
                 case GiveUp(why):

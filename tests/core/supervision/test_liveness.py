@@ -55,7 +55,7 @@ def test_a_run_dagster_believes_alive_is_ended_when_it_does_not_renew_its_lease_
     silent = running(lease_until=NOW - 500)
     judged = judge_attempt(silent, OwnerState.ALIVE, now=NOW)
     assert isinstance(judged, NoAction)
-    assert "has not renewed its lease for 500 s" in judged.why
+    assert "has not renewed its lease for 8 min 20 s" in judged.why
     awake = judge_attempt(silent, OwnerState.ALIVE, now=NOW, lease_before=NOW - 503)
     assert isinstance(awake, NoAction), "it renewed its lease: its machine was asleep"
     ended = judge_attempt(silent, OwnerState.ALIVE, now=NOW, lease_before=NOW - 500)

@@ -113,6 +113,8 @@ def test_a_fork_catches_up_is_compared_serves_readers_and_makes_way_again(lab: L
     assert reader.to_arrow().num_rows == 2, "who has opened the old table reads on"
     [newest, *_] = told_of(lab, dg.AssetKey(["shop", "totals"]))
     assert newest == "readers find the table of pipeline shop_green, and no longer of shop"
+    assert observed(lab, blue).metadata["readers"].value == "readers find the tables of shop_green"
+    assert observed(lab, green).metadata["readers"].value == "readers of shop find its tables"
 
     feed.order(("ann", 7))
     before = told_of(lab, dg.AssetKey(["shop", "totals"]))
@@ -121,9 +123,12 @@ def test_a_fork_catches_up_is_compared_serves_readers_and_makes_way_again(lab: L
     ).success  # the old one runs on: its tables change, what readers find does not
     assert totals_of(lab, blue) == by_green
     assert told_of(lab, dg.AssetKey(["shop", "totals"])) == before
+    shown = lab.materializations(blue)[0].metadata["readers"].value
+    assert shown == "readers find the tables of shop_green"
     assert run(lab, both, "shop_green").success
     assert totals_of(lab, blue)["fr"] == (3, 5 + 200 + 14)
     assert told_of(lab, dg.AssetKey(["shop", "totals"]))[0].endswith("of pipeline shop_green, which serves")
+    assert lab.materializations(green)[0].metadata["readers"].value == "readers of shop find its tables"
 
     back = run(lab, both, "shop_green_swap", swap={"readers": "back"})
     assert back.success, failure_text(back)
