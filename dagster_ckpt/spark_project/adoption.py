@@ -159,7 +159,8 @@ class _Work:
         """Return all stages as their working directories would be. Raises InvalidRequest, NotFound, Declined."""
         stored = [one for one in self.graph.datasets if one.kind is not Kind.MATERIALIZED_VIEW]
         for table in stored:
-            refuse_unadoptable(table, self._target(table), flows_with_batches(self.root, table.name))
+            written_by = flows_with_batches(self.root, table.name)
+            refuse_unadoptable(table, self._target(table), written_by, place=self._place(table))
         flows = [find_checkpoint(self.root, flow) for flow in self.graph.flows]
         tables = {one.name: found for one in stored if (found := self._found(one, flows)) is not None}
         queries = self._queries(flows, tables)
@@ -168,9 +169,15 @@ class _Work:
     def _target(self, table: DatasetNode) -> Any:
         return self.pipeline.stages[StageUid(table.uid)].to
 
+    def _place(self, table: DatasetNode) -> str:
+        """Return the folder of the table that is ours; empty: its rows end elsewhere."""
+        if not isinstance(self._target(table), ParquetTable):
+            return ""
+        return open_sink(self.pipeline, StageUid(table.uid), self.coordinator).place
+
     def _found(self, table: DatasetNode, flows: list[FlowCheckpoint]) -> TableLeft | None:
         mine = [flow for flow in flows if flow.flow.target == table.name and flow.batch is not None]
-        if not mine or table.kind is Kind.SINK:
+        if not mine or (table.kind is Kind.SINK and table.format.lower() != "parquet"):
             return None
         return find_table(self.spec, self.spark, table, mine, self.warehouse)
 
@@ -202,7 +209,7 @@ class _Work:
         directory.root.mkdir()
         snapshot = None
         if isinstance(self._target(table), ParquetTable):
-            place = open_sink(self.pipeline, uid, self.coordinator).place
+            place = self._place(table)
             ours = create_table(place, pipeline=self.pipeline.name, mode=Append())
             prepared: tuple[int, ...] = ()
             if left is not None and left.files:

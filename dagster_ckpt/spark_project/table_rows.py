@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,20 +49,26 @@ class TableLeft:
     files: frozenset[str]
 
 
-def refuse_unadoptable(table: DatasetNode, target: object, written_by: Sequence[str]) -> None:
-    """Raise InvalidRequest for a table or sink whose rows cannot become those of our sink, where it may have some."""
+def refuse_unadoptable(table: DatasetNode, target: object, written_by: Sequence[str], *, place: str) -> None:
+    """Raise InvalidRequest for a table or sink whose rows cannot become those of our sink, where it may have some.
+
+    ``place``: the folder of a target that is a Parquet table.
+    """
     if not written_by:
         return
     title = f"{table.kind} {table.name!r} ({table.where})"
     if table.kind is Kind.SINK:
         if table.format.lower() == "kafka":
             return
-        raise InvalidRequest(
-            f"{title} writes {table.format}, and which of its rows were written by which batch is Spark's own: "
-            "it cannot be "
-            "adopted. Leave it out of the project, adopt, and add it again; or begin without the checkpoints"
-        )
-    if table.format.lower() != "parquet" or not isinstance(target, ParquetTable):
+        if table.format.lower() == "parquet" and isinstance(target, ParquetTable):
+            _refuse_same_place(title, table, place)
+        else:
+            raise InvalidRequest(
+                f"{title} writes {table.format}, and which of its rows were written by which batch is Spark's own: "
+                "it cannot be adopted. Leave it out of the project, adopt, and add it again; or begin without the "
+                "checkpoints"
+            )
+    elif table.format.lower() != "parquet" or not isinstance(target, ParquetTable):
         where = type(target).__name__ if table.format.lower() == "parquet" else table.format
         raise InvalidRequest(
             f"{title} is a table of {where}, whose log names Spark's commits and none of ours: it cannot be "
@@ -78,6 +85,29 @@ def refuse_unadoptable(table: DatasetNode, target: object, written_by: Sequence[
         )
 
 
+def _refuse_same_place(title: str, sink: DatasetNode, place: str) -> None:
+    folder = _sink_folder(sink)
+    if not folder.is_absolute():
+        raise InvalidRequest(
+            f"{title} writes to {folder}, a relative path: nobody knows where Spark was when it ran. Write the whole "
+            "path in its options, and let spark-pipelines run once more"
+        )
+    one, other = (f"{os.path.realpath(path)}/" for path in (folder, place))
+    if one.startswith(other) or other.startswith(one):
+        raise InvalidRequest(
+            f"{title} is adopted with its rows, and Spark's own files are in {folder}: give its rows another place, "
+            f"sinks={{{sink.uid!r}: ParquetTable(...)}} here and where the pipeline is made, and tell its readers"
+        )
+
+
+def _sink_folder(sink: DatasetNode) -> Path:
+    path = sink.properties.get("path", "")
+    folder = local_path(path)
+    if folder is None or not path:
+        raise InvalidRequest(f"sink {sink.name!r} writes to {path or 'no path'}, which is no local folder")
+    return Path(folder)
+
+
 def find_table(
     spec: ProjectSpec,
     spark: SparkSession,
@@ -86,7 +116,10 @@ def find_table(
     warehouse: str,
 ) -> TableLeft:
     """Return the table that Spark's catalog has, or else the one in the warehouse. Raises InvalidRequest, Declined."""
-    folder = _in_catalog(spark, table.name) or _in_warehouse(spec, table.name, warehouse)
+    if table.kind is Kind.SINK:
+        folder = _sink_folder(table)
+    else:
+        folder = _in_catalog(spark, table.name) or _in_warehouse(spec, table.name, warehouse)
     log = read_file_log(folder / "_spark_metadata")
     batches = [flow.batch for flow in flows if flow.batch is not None]
     if log.newest != max(batches, default=None):

@@ -27,9 +27,9 @@ PROJECTS = Path(__file__).with_name("projects")
 Rows = list[tuple[Any, ...]]
 
 
-def rows_of(folder: Path) -> Rows:
-    """Return what readers find in a folder of Parquet files, by column name, sorted."""
-    files = folder.glob("part-*.parquet")
+def rows_of(folder: Path, suffix: str = "") -> Rows:
+    """Return what readers find in a folder of Parquet files, by column name, sorted; ``suffix`` of some of them."""
+    files = folder.glob(f"part-*{suffix}.parquet")
     found = (row for file in files for row in pq.ParquetFile(file).read().to_pylist())
     return sorted((tuple(sorted(row.items())) for row in found), key=repr)
 

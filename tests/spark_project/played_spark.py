@@ -88,10 +88,12 @@ def in_order(graph: ProjectGraph) -> list[FlowNode]:
 
 
 def _run(project: Project, graph: ProjectGraph, flow: FlowNode, frame: DataFrame) -> None:
-    kind = next(one.kind for one in graph.datasets if one.name == flow.target)
+    target = next(one for one in graph.datasets if one.name == flow.target)
     writer = frame.writeStream.option("checkpointLocation", str(checkpoint_of(project, flow)))
     writer = writer.trigger(availableNow=True)
-    if kind is Kind.SINK:
+    if target.kind is Kind.SINK and target.format == "parquet":
+        query = writer.format("parquet").options(**dict(target.properties)).start()
+    elif target.kind is Kind.SINK:
         query = writer.format("noop").start()
     else:
         query = writer.format("parquet").start(str(folder_of(project, flow.target)))

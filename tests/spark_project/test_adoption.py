@@ -421,7 +421,9 @@ def outs():
     ):
         adopted(project)
     shutil.rmtree(storage(project) / "_checkpoints" / "spark_catalog")
-    with pytest.raises(InvalidRequest, match=r"sink 'out' .* writes parquet, and which of its rows"):
+    with pytest.raises(
+        InvalidRequest, match=r"sink 'out' .* Spark's own files are in .*: give its rows another place"
+    ):
         adopted(project)
     with pytest.raises(NotFound, match="holds no _checkpoints"):
         adopt_spark_project(
