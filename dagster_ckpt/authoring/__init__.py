@@ -8,6 +8,7 @@
 | ``origins`` | where a source reads: ``@spark_source(reads=...)`` |
 | ``hooks`` | the decorator of a class that takes part in checkpoints on the driver |
 | ``derived`` | tables that are computed from published ones |
+| ``catalog_view`` | views in Spark's catalog on published tables |
 | ``chaining`` | what a stage's settings say of running it in one query with others |
 | ``pipeline`` | how stages are connected |
 """

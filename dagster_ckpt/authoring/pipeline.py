@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dagster_ckpt.authoring.catalog_view import CatalogView
 from dagster_ckpt.authoring.chaining import chaining_of
 from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.authoring.hooks import HookDefinition
@@ -40,6 +41,8 @@ class CheckpointedPipeline:
     """They take part in every checkpoint, on the driver."""
     derived: tuple[DerivedTable, ...] = ()
     """Tables that are computed from what sinks have published; each after those it reads."""
+    views: tuple[CatalogView, ...] = ()
+    """Views in Spark's catalog on its tables."""
     chains: tuple[Chain, ...] = ()
     """Stages that run as one query: ``stages`` has them as one, under the last one's uid (``run_as``)."""
     unchained: CheckpointedPipeline | None = None
@@ -159,7 +162,12 @@ class CheckpointedPipeline:
             for uid, stage in self.stages.items()
         }
         return replace(
-            self, name=pipeline_id(name), table_dir=table_dir, stages=stages, forked_from=self.authored
+            self,
+            name=pipeline_id(name),
+            table_dir=table_dir,
+            stages=stages,
+            views=(),
+            forked_from=self.authored,
         )
 
 

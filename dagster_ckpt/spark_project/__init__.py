@@ -10,7 +10,8 @@
 | ``reads`` | reads of datasets inside flows, answered by us |
 | ``evaluate`` | runs flows' functions where they are registered |
 | ``schemas`` | schemas of tables, rows brought into them |
-| ``auto_cdc`` | Auto CDC flows, SCD type 1 |
+| ``auto_cdc`` | Auto CDC flows: changes, SCD type 1 |
+| ``history`` | Auto CDC flows: SCD type 2 |
 | ``options`` | which options act, have no effect, are refused |
 | ``settings`` | the project's configuration in a session |
 | ``trace`` | makes a project's graph |

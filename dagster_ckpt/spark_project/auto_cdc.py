@@ -1,4 +1,4 @@
-"""Auto CDC flows, SCD type 1: the newest row of every key by its sequence, whatever order rows arrive in.
+"""Auto CDC flows: changes of a source, and of SCD type 1 the newest row of every key, whatever order rows arrive in.
 
 The flow's stage says of each row what its key, its order and its fate are; the sink keeps the newest of each key in its
 state, deleted keys among them, so that a late row does not bring one back.
@@ -6,6 +6,7 @@ state, deleted keys among them, so that a late row does not bring one back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +16,51 @@ from dagster_ckpt.spark_project.elements import FlowElement
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["DELETED", "ORDER", "ROW", "changes", "key_names", "newest_rows", "refuse_unsupported"]
+__all__ = [
+    "DELETED",
+    "ORDER",
+    "ROW",
+    "changes",
+    "classic",
+    "column_names",
+    "is_history",
+    "kept_columns",
+    "key_names",
+    "newest_rows",
+    "refuse_unsupported",
+]
 
 ROW, ORDER, DELETED = "__row", "__order", "__deleted"
 
 
+def is_history(flow: FlowElement) -> bool:
+    """Tell whether an Auto CDC flow keeps all versions of a row: SCD type 2."""
+    return str(flow.cdc.stored_as_scd_type or 1) == "2"
+
+
 def refuse_unsupported(flow: FlowElement) -> None:
-    """Raise InvalidRequest for an Auto CDC flow that is not SCD type 1."""
-    if str(flow.cdc.stored_as_scd_type or 1) != "1":
+    """Raise InvalidRequest for an Auto CDC flow of another type than 1 and 2, or with options of the other one."""
+    cdc = flow.cdc
+    if str(cdc.stored_as_scd_type or 1) not in ("1", "2"):
         raise InvalidRequest(
-            f"{flow.title} has stored_as_scd_type={flow.cdc.stored_as_scd_type!r}: only SCD type 1 is supported, as "
-            "type 2 rewrites rows that were published before"
+            f"{flow.title} has stored_as_scd_type={cdc.stored_as_scd_type!r}: there are 1 and 2"
         )
+    tracks = [
+        name
+        for name in ("track_history_column_list", "track_history_except_column_list")
+        if getattr(cdc, name)
+    ]
+    if tracks and not is_history(flow):
+        raise InvalidRequest(
+            f"{flow.title} has {tracks[0]}, and no stored_as_scd_type=2, to which that belongs"
+        )
+    if len(tracks) > 1:
+        raise InvalidRequest(f"{flow.title} has both {' and '.join(tracks)}: give one")
 
 
 def key_names(flow: FlowElement, rows: DataFrame) -> tuple[str, ...]:
     """Return the key columns. Raises InvalidRequest for keys that are no columns of the source."""
-    names = tuple(rows.select(_classic(key)).columns[0] for key in flow.cdc.keys)
+    names = tuple(column_names(flow, rows, flow.cdc.keys))
     missing = [name for name in names if name not in rows.columns]
     if missing or not names:
         raise InvalidRequest(f"{flow.title}: its keys are no columns of {flow.cdc.source!r}: {list(names)}")
@@ -45,7 +74,7 @@ def changes(flow: FlowElement, rows: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    keys, columns = key_names(flow, rows), _columns(flow, rows)
+    keys, columns = key_names(flow, rows), kept_columns(flow, rows)
     ours = next((name for name in rows.columns if name.lower() in (ROW, ORDER, DELETED)), None)
     if ours is not None:
         raise InvalidRequest(
@@ -54,8 +83,8 @@ def changes(flow: FlowElement, rows: DataFrame) -> DataFrame:
     lost = [key for key in keys if key not in columns]
     if lost:
         raise InvalidRequest(f"{flow.title}: its key {lost[0]!r} is not among the columns of its table")
-    sequence = _classic(flow.cdc.sequence_by)
-    deletes = f.lit(False) if flow.cdc.apply_as_deletes is None else _classic(flow.cdc.apply_as_deletes)
+    sequence = classic(flow.cdc.sequence_by)
+    deletes = f.lit(False) if flow.cdc.apply_as_deletes is None else classic(flow.cdc.apply_as_deletes)
     empty: Column = reduce(lambda a, b: a | b, (f.col(key).isNull() for key in keys), sequence.isNull())
     refused = f.raise_error(
         f.lit(f"a row of {flow.cdc.source} has no key ({', '.join(keys)}) or no sequence")
@@ -81,13 +110,27 @@ def newest_rows(changed: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     return found.where(~f.col(f"__newest.{DELETED}")).select(f"__newest.{ROW}.*")
 
 
-def _columns(flow: FlowElement, rows: DataFrame) -> list[str]:
-    named = [rows.select(_classic(one)).columns[0] for one in flow.cdc.column_list or ()]
-    except_for = [rows.select(_classic(one)).columns[0] for one in flow.cdc.except_column_list or ()]
+def kept_columns(flow: FlowElement, rows: DataFrame) -> list[str]:
+    """Return the columns of the source that its table has."""
+    except_for = column_names(flow, rows, flow.cdc.except_column_list)
+    named = column_names(flow, rows, flow.cdc.column_list)
     return named or [column for column in rows.columns if column not in except_for]
 
 
-def _classic(column: Any) -> Column:
+def column_names(flow: FlowElement, rows: DataFrame, given: Sequence[Any] | None) -> list[str]:
+    """Return the names of columns that an option lists. Raises InvalidRequest for one that the source has not."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return [rows.select(classic(one)).columns[0] for one in given or ()]
+    except AnalysisException as error:
+        raise InvalidRequest(
+            f"{flow.title} names a column that {flow.cdc.source!r} does not have: {error.getCondition()}, "
+            f"the columns are {rows.columns}"
+        ) from error
+
+
+def classic(column: Any) -> Column:
     """Return a column of a classic session: what is given as text becomes one of Spark Connect on the way here."""
     from pyspark.sql import functions as f
 

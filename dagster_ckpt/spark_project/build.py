@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.authoring.catalog_view import CatalogView
 from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline, checked_pipeline
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole, TableMode, TableTarget
@@ -18,11 +19,12 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark_project.auto_cdc import newest_rows
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph
+from dagster_ckpt.spark_project.history import START, in_one_file, versions
 from dagster_ckpt.spark_project.rows import RunningProject
-from dagster_ckpt.spark_project.schemas import schema_of_text, united
+from dagster_ckpt.spark_project.schemas import aligned, schema_of_text, united
 from dagster_ckpt.spark_project.settings import settings_of
 from dagster_ckpt.spark_project.spec import ProjectSpec
-from dagster_ckpt.spark_project.targets import target_of
+from dagster_ckpt.spark_project.targets import refuse_view, target_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +46,7 @@ def build_pipeline(
             upstream=builder.upstream(),
             description=f"Spark declarative pipeline {spec.name}.",
             derived=tuple(builder.derived(definition)),
+            views=tuple(builder.views()),
             **more,
         )
     )
@@ -66,7 +69,9 @@ class _Builder:
     def refuse_unknown(self) -> None:
         """Raise InvalidRequest for settings of datasets there are not."""
         uids = {one.uid for one in self.graph.datasets}
-        for what, named in (("sinks", self.sinks), ("previous_uids", self.spec.previous_uids)):
+        views = set(self.spec.catalog_views) - {EVERY}
+        settings = {"sinks": self.sinks, "previous_uids": self.spec.previous_uids, "catalog_views": views}
+        for what, named in settings.items():
             unknown = sorted(set(named) - uids)
             if unknown:
                 raise InvalidRequest(
@@ -113,30 +118,46 @@ class _Builder:
         cdc = flows[0].cdc
         earlier = self.spec.previous_uids.get(table.uid, ())
         keys = () if cdc is None else cdc.keys
+        is_history = cdc is not None and cdc.tracked is not None
+        place = earlier[-1] if earlier else table.uid
         return StageDefinition(
             uid=stage_uid(table.uid),
             role=StageRole.SINK,
             fn=partial(_table_rows, self.graph, table),
             inputs=self._inputs((table.name,)),
             reads_all=True,
-            output_mode="append" if cdc is None else "complete" if cdc.deletes else "update",
+            output_mode="append" if cdc is None else "complete" if cdc.deletes or is_history else "update",
             table=TableTarget(
-                name=earlier[-1] if earlier else table.uid,
+                name=place,
                 mode=TableMode.APPEND if cdc is None else TableMode.UPSERT,
-                key=keys,
+                key=(*keys, START) if is_history else keys,
             ),
-            to=self.sinks.get(table.uid)
-            or target_of(table, self.spec, earlier[-1] if earlier else table.uid),
+            to=self.sinks.get(table.uid) or self._target(table, place),
             conf={**settings_of(self.spec), **({} if cdc is None else flows[0].conf)},
             made_of=self._made_of(table),
             previous_uids=tuple(stage_uid(one) for one in earlier),
             description=table.comment or f"{table.kind.capitalize()} {table.name}, {table.where}.",
         )
 
+    def _target(self, table: DatasetNode, place: str) -> SinkTarget:
+        target = target_of(table, self.spec, place)
+        [flow, *_] = self.graph.flows_of(table.name)
+        return in_one_file(target) if flow.cdc and flow.cdc.tracked is not None else target
+
     def _made_of(self, table: DatasetNode) -> tuple[StageUid, ...]:
         """Return the tables that its flows read; one of them reading the table itself is no edge."""
         read = [name for flow in self.graph.flows_of(table.name) for name in flow.streams]
         return tuple(StageUid(self.dataset(name).uid) for name in dict.fromkeys(read) if name != table.name)
+
+    def views(self) -> list[CatalogView]:
+        """Return the views in Spark's catalog that the side file asks for. Raises InvalidRequest."""
+        chosen = self.spec.catalog_views
+        named = [one for one in self.graph.datasets if one.kind is not Kind.SINK] if EVERY in chosen else []
+        asked = [*named, *(one for one in self.graph.datasets if one.uid in chosen)]
+        for one in asked:
+            is_stored = one.kind is not Kind.MATERIALIZED_VIEW
+            refuse_view(one, (self.sinks.get(one.uid) or self._target(one, one.uid)) if is_stored else None)
+        return [CatalogView(uid=StageUid(one.uid), name=one.name, row_schema=one.row_schema) for one in asked]
 
     def derived(self, definition: str) -> list[DerivedTable]:
         return [
@@ -154,7 +175,7 @@ class _Builder:
         ]
 
 
-NO_ROWS = "no_rows"
+NO_ROWS, EVERY = "no_rows", "*"
 
 
 def _no_rows(spec: ProjectSpec) -> list[StageDefinition]:
@@ -195,9 +216,13 @@ def _flow_rows(
 
 def _table_rows(graph: ProjectGraph, table: DatasetNode, **inputs: DataFrame) -> DataFrame:
     [flow, *_] = graph.flows_of(table.name)
-    if flow.cdc is not None:
-        return newest_rows(inputs[flow.uid], flow.cdc.keys)
-    return _union(graph, table.name, inputs)
+    if flow.cdc is None:
+        return _union(graph, table.name, inputs)
+    if flow.cdc.tracked is not None:
+        rows = versions(inputs[flow.uid], flow.cdc.keys, flow.cdc.tracked)
+    else:
+        rows = newest_rows(inputs[flow.uid], flow.cdc.keys)
+    return aligned(rows, schema_of_text(table.row_schema), whose=f"flow {flow.name!r}")
 
 
 def _view_rows(

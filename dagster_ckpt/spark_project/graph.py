@@ -41,6 +41,8 @@ class CdcNode(_Kept):
 
     keys: tuple[str, ...]
     deletes: bool
+    tracked: tuple[str, ...] | None = None
+    """SCD type 2: columns whose change begins a new version of a row. None: SCD type 1."""
 
 
 class FlowNode(_Kept):

@@ -42,6 +42,8 @@ def notes_on(output: OutputElement) -> Iterable[str]:
         yield f"{output.title}: cluster_by has no effect, files are as the flows write them"
     if output.partition_cols and output.format.lower() in ("", "parquet"):
         yield f"{output.title}: partition_cols has no effect on a Parquet table, which is one folder of files"
+    if output.kind is Kind.SINK and "checkpointLocation" in output.properties:
+        yield f"{output.title}: its option checkpointLocation has no effect, checkpoints are the coordinator's"
     if output.properties and output.kind is not Kind.SINK and output.format.lower() != "iceberg":
         yield f"{output.title}: table_properties are kept nowhere, its table is a folder"
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark_project.auto_cdc import changes, key_names
+from dagster_ckpt.spark_project.auto_cdc import changes, is_history, key_names
 from dagster_ckpt.spark_project.elements import STORED, Elements, FlowElement, Kind, OutputElement
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
+from dagster_ckpt.spark_project.history import tracked_names
 from dagster_ckpt.spark_project.naming import Namespace
 from dagster_ckpt.spark_project.schemas import aligned, quoted, schema_of_text, stand_in
 from dagster_ckpt.spark_project.settings import refuse_connect
@@ -36,9 +37,14 @@ class RunningProject:
         key = (flow.written_target, flow.name)
         found = self._evaluated(known, key, f"flow {flow.name!r}", tables, streaming=True)
         if flow.cdc is not None:
-            if key_names(known.flows[key], found.frame) != flow.cdc.keys:
+            element = known.flows[key]
+            if key_names(element, found.frame) != flow.cdc.keys:
                 raise InvalidRequest(
                     f"flow {flow.name!r} has other keys than its graph says: {self._again()}"
+                )
+            if is_history(element) and tracked_names(element, found.frame) != flow.cdc.tracked:
+                raise InvalidRequest(
+                    f"flow {flow.name!r} tracks the history of other columns than its graph says: {self._again()}"
                 )
             return changes(known.flows[key], found.frame)
         schema = schema_of_text(self._dataset(flow.target).row_schema)
@@ -109,12 +115,15 @@ def why_different(graph: ProjectGraph, known: Elements) -> str:
     flows = [(known.outputs[known.target_of(flow)], flow) for flow in known.flows.values()]
     written = {f"{one.name!r}": _of_dataset(one) for one in graph.datasets}
     written |= {
-        f"flow {one.name!r} of {one.target!r}": (dict(one.conf), None if one.cdc is None else one.cdc.deletes)
+        f"flow {one.name!r} of {one.target!r}": (
+            dict(one.conf),
+            None if one.cdc is None else (one.cdc.deletes, one.cdc.tracked is not None),
+        )
         for one in graph.flows
     }
     found = {f"{one.name!r}": _of_dataset(one) for one in outputs}
     found |= {
-        f"flow {one.name!r} of {output.name!r}": (dict(one.spark_conf), _deletes(one))
+        f"flow {one.name!r} of {output.name!r}": (dict(one.spark_conf), _cdc(one))
         for output, one in flows
         if output.kind in STORED
     }
@@ -132,5 +141,5 @@ def _of_dataset(one: DatasetNode | OutputElement) -> object:
     return one.kind, one.partition_cols, dict(one.properties)
 
 
-def _deletes(flow: FlowElement) -> bool | None:
-    return None if flow.cdc is None else flow.cdc.apply_as_deletes is not None
+def _cdc(flow: FlowElement) -> tuple[bool, bool] | None:
+    return None if flow.cdc is None else (flow.cdc.apply_as_deletes is not None, is_history(flow))

@@ -23,7 +23,7 @@ SIDE_FILE = "dagster-ckpt.yml"
 
 _FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", "libraries")
 _REQUIRED = ("name", "storage")
-_SIDE_FIELDS = ("previous_uids",)
+_SIDE_FIELDS = ("previous_uids", "catalog_views")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,8 @@ class ProjectSpec:
     libraries: tuple[str, ...] = ()
     previous_uids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of renamed datasets: the names they had before."""
+    catalog_views: tuple[str, ...] = ()
+    """Datasets, by uid, that readers find by name in Spark's catalog; ``*``: all."""
 
     @property
     def root(self) -> Path:
@@ -97,7 +99,7 @@ def load_spec(place: str | Path) -> ProjectSpec:
         database=_text(path, data, "database") or _text(path, data, "schema"),
         configuration=_settings(path, data.get("configuration") or {}),
         libraries=_globs(path, data.get("libraries") or []),
-        previous_uids=_previous(path.parent / SIDE_FILE),
+        **_side_file(path.parent / SIDE_FILE),
     )
 
 
@@ -146,12 +148,21 @@ def _checked_glob(path: Path, pattern: str) -> str:
     raise InvalidRequest(f"{path}: Spark takes a file, or a folder and '/**', and not {pattern!r}")
 
 
-def _previous(side_file: Path) -> dict[str, tuple[str, ...]]:
+def _side_file(side_file: Path) -> dict[str, Any]:
     if not side_file.is_file():
         return {}
     data = _mapping(side_file)
     _refuse_fields(side_file, data, _SIDE_FIELDS)
-    found = data.get("previous_uids") or {}
+    views = data.get("catalog_views") or []
+    if views != "*" and not (isinstance(views, list) and all(isinstance(one, str) for one in views)):
+        raise InvalidRequest(f"{side_file}: catalog_views is a list of datasets, or '*' for all: {views!r}")
+    return {
+        "previous_uids": _previous(side_file, data.get("previous_uids") or {}),
+        "catalog_views": tuple(views),
+    }
+
+
+def _previous(side_file: Path, found: Any) -> dict[str, tuple[str, ...]]:
     if not isinstance(found, dict):
         raise InvalidRequest(f"{side_file}: previous_uids is written 'new_name: [old_name]'")
     for name, earlier in found.items():

@@ -10,7 +10,10 @@ from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.graph import DatasetNode
 from dagster_ckpt.spark_project.spec import ProjectSpec
 
-__all__ = ["target_of"]
+__all__ = ["refuse_view", "target_of"]
+
+OWN_CHECKPOINT = "checkpointLocation"
+"""Option of a sink that Spark's own runner replaces as well."""
 
 
 def target_of(table: DatasetNode, spec: ProjectSpec, folder: str) -> SinkTarget:
@@ -30,8 +33,28 @@ def target_of(table: DatasetNode, spec: ProjectSpec, folder: str) -> SinkTarget:
             )
 
 
+def refuse_view(table: DatasetNode, target: SinkTarget | None) -> None:
+    """Raise InvalidRequest where no view in Spark's catalog can show a dataset; ``target``: where its rows end."""
+    title = f"catalog_views names {table.uid!r}, {table.kind} {table.name} ({table.where})"
+    if table.kind is Kind.SINK:
+        raise InvalidRequest(f"{title}: a sink has no name in Spark's catalog")
+    if isinstance(target, IcebergTable):
+        raise InvalidRequest(
+            f"{title}: it is in a catalog of Iceberg's, where readers find it by name already"
+        )
+    if not isinstance(target, ParquetTable | None):
+        raise InvalidRequest(
+            f"{title}: it is a {type(target).__name__}, which Spark reads with jars of its own: make a table on it "
+            "with them (CREATE TABLE ... USING delta LOCATION ...), and name the other datasets in catalog_views"
+        )
+    if not table.name.startswith("spark_catalog."):
+        raise InvalidRequest(
+            f"{title}: views are made in spark_catalog, Spark's own, and in no other catalog"
+        )
+
+
 def _sink(sink: DatasetNode) -> SinkTarget:
-    options = dict(sink.properties)
+    options = {key: value for key, value in sink.properties.items() if key != OWN_CHECKPOINT}
     match sink.format.lower():
         case "kafka":
             return _kafka(sink, options)

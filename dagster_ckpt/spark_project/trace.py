@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.session import session_settings
-from dagster_ckpt.spark_project.auto_cdc import ROW, changes, key_names, refuse_unsupported
+from dagster_ckpt.spark_project.auto_cdc import ROW, changes, is_history, key_names, refuse_unsupported
 from dagster_ckpt.spark_project.elements import STORED, Elements, FlowElement, Kind, OutputElement
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, NotYet, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import CdcNode, DatasetNode, FlowNode, ProjectGraph, digests_of, made_by
+from dagster_ckpt.spark_project.history import tracked_names, with_bounds
 from dagster_ckpt.spark_project.naming import Namespace
 from dagster_ckpt.spark_project.options import (
     checked_uids,
@@ -94,7 +95,10 @@ class _Tracing:
         """Return the rows of a flow as its table gets them."""
         if flow.cdc is None:
             return evaluated.frame
-        return changes(flow, evaluated.frame).select(f"{ROW}.*")
+        if not is_history(flow):
+            return changes(flow, evaluated.frame).select(f"{ROW}.*")
+        tracked_names(flow, evaluated.frame)  # refuses what has no versions
+        return with_bounds(changes(flow, evaluated.frame))
 
     # --- what cannot be ---------------------------------------------------------------------------------------
 
@@ -194,6 +198,7 @@ class _Tracing:
             cdc = CdcNode(
                 keys=key_names(flow, found.frame),
                 deletes=flow.cdc.apply_as_deletes is not None,
+                tracked=tracked_names(flow, found.frame) if is_history(flow) else None,
             )
         return FlowNode(
             target=target,

@@ -16,6 +16,7 @@ from dagster_ckpt import (
 from dagster_ckpt.spark.attempt import derived
 from dagster_ckpt.spark.attempt.derived import DerivedFile
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+from dagster_ckpt.spark.table import buckets
 from tests.spark_project.ended import end_at
 from tests.spark_session import BRIEF_JVM
 
@@ -23,6 +24,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     "before computing": (PipelineSinks, "compute_derived"),
     "before replacing": (derived, "move_whole"),
     "before noting": (DerivedFile, "write_note"),
+    "before publishing": (buckets, "replace_by_link"),
 }
 
 

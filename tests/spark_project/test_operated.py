@@ -26,14 +26,13 @@ from dagster_ckpt.cli.app import main
 from tests.root import ROOT
 from tests.spark.epoch.conftest import WITHOUT_CAPTURE, failure_text
 from tests.spark_project.conftest import Project
-from tests.spark_project.kill_child import CALLS
 from tests.spark_project.test_projects import fan_in_tables, order
 
 KILLED_AT = {"before computing": 1, "before replacing": 2, "before noting": 2}
 """Of the two notes of each view, the second follows its rows."""
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", KILLED_AT)
 def test_a_killed_epoch_leaves_nothing_that_the_next_does_not_put_right(
     project: Callable[[str], Project], call: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -258,7 +259,15 @@ def both():
         '@dp.materialized_view(format="delta")\ndef other():\n    return spark.read.table("orders")\n',
         "a materialized view is written as parquet only",
     ),
-    "SCD type 2": (CDC.format(more=", stored_as_scd_type=2"), "has stored_as_scd_type=2: only SCD type 1"),
+    "SCD type 2 read as a stream": (
+        CDC.format(more=", stored_as_scd_type=2")
+        + '@dp.table\ndef more():\n    return spark.readStream.table("kept")\n',
+        r"flow 'more' .* reads 'spark_catalog.default.kept' as a stream, whose rows change \(Auto CDC\)",
+    ),
+    "history of SCD type 1": (
+        CDC.format(more=', track_history_column_list=["v"]'),
+        "track_history_column_list.*stored_as_scd_type",
+    ),
     "a key that is not kept": (
         CDC.format(more=', except_column_list=["k"]'),
         "its key 'k' is not among the columns",
@@ -368,7 +377,7 @@ dp.create_sink("messages", "kafka", {"kafka.bootstrap.servers": "b:1", "topic": 
 @dp.append_flow(target="messages")
 def told():
     return spark.readStream.table("orders").select(F.col("k").alias("value"))
-dp.create_sink("files", "parquet", {"path": "/somewhere/else"})
+dp.create_sink("files", "parquet", {"path": "/somewhere/else", "checkpointLocation": "/somewhere/of/its/own"})
 @dp.append_flow(target="files")
 def written():
     return spark.readStream.table("orders")
@@ -378,6 +387,8 @@ def written():
     assert stages["in_delta"].to == DeltaTable("in_delta", partition_by=("k",))
     assert stages["messages"].to == KafkaTopic("b:1", "t")
     assert stages["files"].to == ParquetTable("/somewhere/else")
+    notes = json.loads((project.root / ".dagster_ckpt" / "graph.json").read_text())["notes"]
+    assert any("checkpointLocation has no effect" in note for note in notes)
 
 
 def test_what_is_no_project_is_told(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def defined(
 ) -> Elements:
     """Return what the graph says, with changes: of flows and outputs by name, new ones among them."""
     elements = Elements(namespace=Namespace(catalog="spark_catalog", database="default"))
-    kept = SimpleNamespace(apply_as_deletes=None)
+    kept = SimpleNamespace(apply_as_deletes=None, stored_as_scd_type=1)
     all_outputs: dict[str, dict[str, Any]] = {
         "orders": {"name": FULL + "orders", "kind": Kind.STREAMING_TABLE},
         "kept": {"name": FULL + "kept", "kind": Kind.STREAMING_TABLE},
@@ -103,14 +103,30 @@ def test_what_its_graph_says_is_the_same() -> None:
             f"flow 'eu' of '{FULL}orders' has other options",
         ),
         (
-            defined(flows={"kept": {"cdc": SimpleNamespace(apply_as_deletes="gone")}}),
+            defined(flows={"kept": {"cdc": SimpleNamespace(apply_as_deletes="gone", stored_as_scd_type=1)}}),
+            f"flow 'kept' of '{FULL}kept' has other options",
+        ),
+        (
+            defined(flows={"kept": {"cdc": SimpleNamespace(apply_as_deletes=None, stored_as_scd_type=2)}}),
             f"flow 'kept' of '{FULL}kept' has other options",
         ),
         (defined(flows={"kept": {"cdc": None}}), f"flow 'kept' of '{FULL}kept' has other options"),
         (defined(out={"properties": {"path": "/b"}}), "'out' has other options"),
         (defined(sums={"kind": Kind.STREAMING_TABLE}), f"'{FULL}sums' has other options"),
     ],
-    ids=["view gone", "flow gone", "sink", "view", "flow", "conf", "deletes", "no cdc", "options", "kind"],
+    ids=[
+        "view gone",
+        "flow gone",
+        "sink",
+        "view",
+        "flow",
+        "conf",
+        "deletes",
+        "SCD type",
+        "no cdc",
+        "options",
+        "kind",
+    ],
 )
 def test_what_differs_is_said(now: Elements, said: str) -> None:
     assert said in why_different(the_graph(), now)
@@ -150,7 +166,12 @@ class SourceRows:
 def test_an_auto_cdc_flow_with_other_keys_than_its_table_has_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cdc = SimpleNamespace(apply_as_deletes=None, keys=[SimpleNamespace(_jc=None, name="v")], source="orders")
+    cdc = SimpleNamespace(
+        apply_as_deletes=None,
+        stored_as_scd_type=1,
+        keys=[SimpleNamespace(_jc=None, name="v")],
+        source="orders",
+    )
     known = defined(flows={"kept": {"cdc": cdc}})
     monkeypatch.setattr(RunningProject, "known", lambda self: known)
     monkeypatch.setattr(RunningProject, "_evaluated", lambda *_, **__: Evaluated(SourceRows(), Reads()))  # type: ignore[arg-type]

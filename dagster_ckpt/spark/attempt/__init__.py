@@ -13,6 +13,7 @@
 | ``sinks_at_start`` | the sinks when an attempt starts: gone on with, begun without rows, brought to a cut |
 | ``shown_before`` | rows that a sink has shown, as the store tells it |
 | ``derived`` | derived tables: computed from published rows, replaced whole |
+| ``catalog_views`` | views in Spark's catalog on published tables |
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``query_errors`` | what else ends a query, in one sentence: the user's line first |
 | ``plan_shape`` | what of a query's plan its state depends on, compared at every start |

@@ -18,6 +18,7 @@ from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.spark.attempt.catalog_views import CatalogViews
 from dagster_ckpt.spark.attempt.derived import DerivedFile, refresh
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -45,7 +46,8 @@ class PipelineSinks:
     attempt_id: Callable[[], AttemptId]
     """Identity of the attempt; known once the coordinator is open."""
     session: Callable[[], SparkSession]
-    """For derived tables only."""
+    """For derived tables and views only."""
+    views: CatalogViews = field(default_factory=CatalogViews)
     tell: Callable[[TableChanged], None] = lambda change: None
     """Told of every sink whose rows have changed."""
     unpublished: dict[str, str] = field(default_factory=dict)
@@ -208,6 +210,11 @@ class PipelineSinks:
             if done is not None:
                 reporter.info(f"table {table.uid}: computed, {done.rows:,} rows")
                 self.tell_changed(table.uid, checkpoint, rows=done.rows, bytes=done.bytes)
+        folders = {
+            one.uid: places[one.uid].root if one.uid in places else Path(self.of(one.uid).place)
+            for one in self.pipeline.views
+        }
+        self.views.show(self.pipeline, folders, self.session, self.unpublished, reporter)
 
     def _name(self, uid: StageUid) -> str:
         """Return under which name ``unpublished`` has a table: its own, unless another one has that too."""

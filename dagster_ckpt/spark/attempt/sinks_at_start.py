@@ -70,7 +70,7 @@ class SinksAtStart:
             if later := self.before.by(uid, sink.kind):
                 with TemporaryDirectory() as empty:
                     sink.bring_back(Path(empty), later)
-        _refuse_where_impossible(((uid, sink, None) for uid, sink in functions))
+        refuse_where_impossible((uid, sink, None) for uid, sink in functions)
 
     def begin(self, attempt: AttemptDirectory, later: LaterRows) -> None:
         """Set aside whatever the sinks hold, or keep it: the attempt begins without state, its batches count from 0."""
