@@ -34,7 +34,7 @@ dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
 	@DAGSTER_HOME="$$PWD/.demo/dagster_home" $(RUN) dagster dev -w workspace.yaml $(ARGS)
 
 test: ## Run the tests, in two processes with a Spark session each (PROCESSES=0: in this one)
-	@scripts/bootstrap python java postgres kafka spark_kafka chromium class_archive
+	@scripts/bootstrap python java postgres kafka spark_kafka spark_s3 chromium class_archive
 	@$(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
 LOWEST := tests/core tests/contract/test_coordinator_store.py tests/spark/epoch/test_programs.py tests/spark/snapshot/test_restore.py tests/metrics tests/dagster/launched/test_messages.py

@@ -12,7 +12,7 @@ import pytest
 
 from dagster_ckpt.spark.class_archive import fitting_archive, java_options
 from dagster_ckpt.spark.session import build_session
-from tests.adapters.servers import spark_kafka_jars
+from tests.adapters.servers import spark_kafka_jars, spark_s3_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSess
 
 def _jars() -> dict[str, str]:
     """Connectors that were fetched: a session gets none later."""
-    jars = ",".join(str(jar) for jar in spark_kafka_jars())
+    jars = ",".join(str(jar) for jar in (*spark_kafka_jars(), *spark_s3_jars()))
     return {"spark.jars": jars} if jars else {}
 
 

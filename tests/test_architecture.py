@@ -116,6 +116,7 @@ FLOORS = {
     ),
     "dagster_ckpt.spark": (
         "batch_meter files stage_report retryable_start worker_start",
+        "exchange",
         "class_archive cluster directories",
         "session",
         "typical_work warm",

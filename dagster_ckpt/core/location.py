@@ -90,7 +90,7 @@ def local_folder(text: str, *, setting: str) -> str:
             f"{setting} is a URI ({scheme}:) but has to be a local folder, or one that all machines mount: queries, "
             "channel logs and tables need its renames and links. Give a path or file:///path, also on a disk that is "
             "lost with its machine: what must last goes elsewhere (checkpoint_dir, savepoint_dir, Delta and Iceberg "
-            "tables at s3://…)"
+            "tables at s3://…). work_dir alone may also be a folder of a bucket (s3://, s3a://, gs://, abfs://, abfss://)"
         )
     return path
 

@@ -18,6 +18,8 @@ from dagster_ckpt.core.settings import NamedSettings, our_name
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.launchpad import QuietResource
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.exchange.mounts import mount, scratch_of
+from dagster_ckpt.spark.exchange.options import is_in_object_store, remote_folder
 
 if TYPE_CHECKING:
     from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
@@ -53,7 +55,10 @@ class CheckpointCoordinatorResource(QuietResource):
     )
     checkpoint_dir: str = Field(default="", description="fsspec URI of checkpoint storage.")
     savepoint_dir: str = Field(default="", description="fsspec URI under which savepoints are written.")
-    work_dir: str = Field(default="", description="Local or shared POSIX folder for running queries.")
+    work_dir: str = Field(
+        default="",
+        description="Folder for running queries: local, mounted by all machines, or in an object store (s3://…).",
+    )
     table_dir: str = Field(default="", description="Folder of the tables sinks write.")
     storage_options: dict[str, str] = Field(
         default_factory=dict,
@@ -154,7 +159,8 @@ class CheckpointCoordinatorResource(QuietResource):
             CheckpointConfig.layered(_checkpointing(known))
             ConcurrentRuns.of(known.get("concurrent_runs", ""))
             for name in _LOCAL_FOLDERS & known.keys():
-                local_folder(str(known[name] or ""), setting=name)
+                if name != "work_dir" or not is_in_object_store(str(known[name] or "")):
+                    local_folder(str(known[name] or ""), setting=name)
             super().__init__(**NamedSettings.of(settings).values)
 
     @contextmanager
@@ -220,7 +226,15 @@ class CheckpointCoordinatorResource(QuietResource):
     @property
     def resolved_work_dir(self) -> Path:
         """Folder for running queries."""
+        if is_in_object_store(self.work_dir):
+            return self._mounted_work_dir()
         return _folder(self.work_dir, "work_dir") if self.work_dir else self.base / "work"
+
+    def _mounted_work_dir(self) -> Path:
+        """Folder of the driver's own, whose rows lie in the object store that ``work_dir`` names."""
+        scratch, remote = scratch_of(self.work_dir), remote_folder(self.work_dir, self.storage_options)
+        mount(scratch, remote, self.open_storage(remote.uri))
+        return scratch
 
     def resolved_table_dir(self, pipeline: CheckpointedPipeline) -> Path:
         """Folder of a pipeline's tables."""

@@ -10,6 +10,7 @@
 | ``retryable_start`` | which failure of a query is cured by starting it again |
 | ``stage_report`` | what the runner tells its host |
 | ``batch_meter`` | rows and rates of a query's batches |
+| ``exchange/`` | rows and state that executors hand to one another through an object store |
 | ``cluster/`` | executors that are not the driver: probed, counted, sent this package |
 | ``snapshot/`` | a stage's part of a snapshot: captured, uploaded, read, restored |
 | ``channel/`` | the log between two stages: written, read, restored |

@@ -89,7 +89,8 @@ class TableChanged:
 
 def not_published(tables: Mapping[str, str]) -> str:
     """Return which tables do not show the rows of a completed checkpoint yet, and why; empty: all of them do."""
-    return "; ".join(f"table {name} does not show its rows yet: {why}" for name, why in tables.items())
+    named = {name if name.startswith("view ") else f"table {name}": why for name, why in tables.items()}
+    return "; ".join(f"{name} does not show its rows yet: {why}" for name, why in named.items())
 
 
 class Reporter(Protocol):

@@ -184,6 +184,11 @@ def spark_kafka_jars() -> list[Path]:
     return cached_jars(f"spark-kafka-{version('pyspark')}")
 
 
+def spark_s3_jars() -> list[Path]:
+    """Hadoop's connector to S3 for the installed PySpark; none: scripts/bootstrap spark_s3 has not run."""
+    return cached_jars(f"spark-s3-{version('pyspark')}")
+
+
 class KafkaBroker:
     """A broker that is its own controller, in a folder; it can be killed and started again."""
 

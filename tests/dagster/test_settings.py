@@ -1,5 +1,6 @@
 """Settings given to the resource, the decorators and the component: as Flink writes them, and refused by name."""
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -19,6 +20,7 @@ from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig, streaming_config
 from dagster_ckpt.dagster.sensors.restart import restart_config
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.exchange.mounts import exchange_of
 
 
 def small(**checkpointing: Any) -> Any:
@@ -68,6 +70,8 @@ def test_a_folder_of_queries_or_tables_is_no_uri(
     setting: str, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a path it silently was the folder ``s3:`` of the working directory."""
+    if setting == "work_dir" and uri == "s3://bucket/x":
+        uri = "s3:/bucket/x"  # with both slashes it is a bucket
     told = rf"{setting} is a URI \(\w+:\) but has to be a local folder.*Give a path or file:///path"
     with pytest.raises(InvalidRequest, match=told):
         CheckpointCoordinatorResource(**{setting: uri})
@@ -86,6 +90,24 @@ def _folders(resource: CheckpointCoordinatorResource) -> list[str]:
         str(folder)
         for folder in (resource.base, resource.resolved_work_dir, resource.resolved_table_dir(small()))
     ]
+
+
+def test_a_bucket_for_queries_has_a_folder_of_the_drivers_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    one = CheckpointCoordinatorResource(base_dir=str(tmp_path), work_dir="s3://bucket/work/")
+    scratch = one.resolved_work_dir
+    assert scratch.is_relative_to(tmp_path)
+    assert scratch.parent.stat().st_mode & 0o077 == 0
+    exchange = exchange_of(scratch / "small")
+    assert exchange is not None
+    assert exchange.remote.uri == exchange.storage.base_uri == "s3://bucket/work"
+    other = CheckpointCoordinatorResource(base_dir=str(tmp_path), work_dir="s3://bucket/other")
+    assert other.resolved_work_dir != scratch
+    odd = CheckpointCoordinatorResource(work_dir="s3://bucket/x", storage_options={"profile": "mine"})
+    with pytest.raises(InvalidRequest, match="storage_options has 'profile'"):
+        _ = odd.resolved_work_dir
 
 
 def test_a_folder_may_be_written_as_a_file_uri() -> None:

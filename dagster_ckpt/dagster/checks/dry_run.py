@@ -30,6 +30,7 @@ from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.restore import restore_logs
 from dagster_ckpt.spark.cluster.probe import prove_executors
 from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.exchange.mounts import begin, discard
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class RestoreTrial:
         trial = run_as(named, kept_chains(self.pipeline.graph, self.found.stored.metadata.chains))
         decision = self._decision()
         attempt = AttemptDirectory(self.scratch / "attempt-1")
+        begin(attempt.root, "dry-run")
         for match in decision.stages.matches:
             build_stage_directory(
                 self.found.stored,
@@ -203,4 +205,5 @@ def try_restore(
             arguments={uid: StageArguments(resources=resources) for uid in pipeline.stages},
         ).run()
     finally:
+        discard(scratch / "attempt-1")
         shutil.rmtree(scratch, ignore_errors=True)

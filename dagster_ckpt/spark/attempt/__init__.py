@@ -20,6 +20,7 @@
 | ``clean_source`` | file sources whose files Spark would take away: refused |
 | ``chain_plans`` | what the plans of stages say of running them in one query |
 | ``layout`` | the chains an attempt is opened with |
+| ``state_place`` | where a query's state is, and its checkpointLocation |
 | ``stage_query`` | a stage as a running query |
 | ``hooks`` | the pipeline's hooks, made for one attempt |
 | ``table_clean_up`` | removal of table files nothing restorable needs |

@@ -35,6 +35,7 @@ from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.exchange.mounts import work_in
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.manifest_handles import handles_in_manifest
 from dagster_ckpt.spark.source.groups import GroupOffsets
@@ -158,6 +159,7 @@ class Attempt(Generic[G]):
         """The attempt's working directory, restored unless another process of this run has done that."""
         recorded = self.coordinator.working_directory
         directory = _directory_of_run(recorded) if recorded else self._restored()
+        work_in(directory.root)
         self.gateway.attempt = directory
         return directory
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable
 from dagster_ckpt.core.location import local_path
 from dagster_ckpt.spark.cluster.probe import prove_executors
+from dagster_ckpt.spark.exchange.mounts import exchange_of
+from dagster_ckpt.spark.exchange.probe import prove_reached
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +27,10 @@ def proven_session(
     """
 
     def session() -> SparkSession:
+        for name, place in places.items():
+            exchange = exchange_of(place)
+            if exchange is not None:
+                prove_reached(exchange, name)
         spark = given()
         prove_executors(spark, places, say)
         return spark

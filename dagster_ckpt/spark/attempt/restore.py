@@ -29,7 +29,9 @@ from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.restore import restore_logs
 from dagster_ckpt.spark.channel.retention import sweep_staging
+from dagster_ckpt.spark.cluster.executors import is_local
 from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.exchange.mounts import begin, exchange_of, is_reached, sweep_older, work_in
 from dagster_ckpt.spark.sink.port import LaterRows
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy, find_local_copy
@@ -53,7 +55,7 @@ def state_of_directory(
 ) -> DirectoryState:
     """Return whether an attempt's directory holds everything its stages would go on from."""
     directory = AttemptDirectory(Path(path))
-    if not path or not directory.root.is_dir():
+    if not path or not directory.root.is_dir() or not is_reached(directory.root):
         return DirectoryState.MISSING
     if not is_as_left(directory, record):
         return DirectoryState.PUT_BACK
@@ -173,6 +175,7 @@ class AttemptRestorer:
         match decision:
             case Adopt():
                 directory = AttemptDirectory(Path(decision.working_directory))
+                work_in(directory.root)
                 self._adopt(directory)
             case Restore():
                 directory = self._own()
@@ -185,6 +188,7 @@ class AttemptRestorer:
         self.reporter.info(f"attempt {self.coordinator.epoch} of {self.pipeline.name}: {decision.reason}")
         mark(directory, self.coordinator.lineage, self.coordinator.epoch)
         self.coordinator.started(str(directory.root))
+        sweep_older(directory.root)
         for removed in directory.remove_older_siblings():
             self.reporter.info(f"removed the working directory of an earlier attempt: {removed.name}")
         return directory
@@ -192,6 +196,8 @@ class AttemptRestorer:
     def _own(self) -> AttemptDirectory:
         directory = AttemptDirectory.of(self.work_dir, self.pipeline.name, self.coordinator.epoch)
         shutil.rmtree(directory.root, ignore_errors=True)  # a try of this very attempt that failed half-way
+        begin(directory.root, self.coordinator.lineage)
+        work_in(directory.root)
         return directory
 
     @property
@@ -261,6 +267,11 @@ class AttemptRestorer:
         if wanted is None or saved is None or wanted == saved:
             return
         stage = directory.stage(match.uid)
+        if exchange_of(stage.root) is not None and not is_local(self.session()):
+            raise InvalidRequest(
+                f"the state of stage {match.uid!r} cannot be spread over {wanted} partitions where work_dir is in an "
+                f"object store and tasks run on other machines: run it once with spark.master local[*], or keep {saved}"
+            )
         done = rescale_stage(self.session(), stage_dir=stage.root, partitions=wanted)
         ChannelLog(stage.log).append_data(done.batch_id, ())
         self.reporter.info(

@@ -17,11 +17,11 @@ from dagster_ckpt.spark.attempt.chain_plans import ChainOfFrames, renamed
 from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.attempt.query_errors import understood
+from dagster_ckpt.spark.attempt.state_place import checkpoint_location
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
-from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.spark.session import session_settings
 
 if TYPE_CHECKING:
@@ -171,19 +171,21 @@ class StageQuery:
     ) -> StreamingQuery:
         stage = self.stage
         frame = self._output(spark)
+        location, settings = checkpoint_location(spark, self.uid, self.directory.query, frame)
         writer = (
             frame.writeStream.outputMode(stage.output_mode)
-            .option("checkpointLocation", spark_uri(self.directory.query))
+            .option("checkpointLocation", location)
             .foreachBatch(self.guard(self._batch_writer(frame)))
         )
         trigger = (
             writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=interval)
         )
-        return start_under_free_name(
-            lambda name: trigger.queryName(name).start(),
-            f"{self.pipeline.name}.{self.uid}",
-            lambda: {query.name for query in spark.streams.active},
-        )
+        with session_settings(spark, settings):
+            return start_under_free_name(
+                lambda name: trigger.queryName(name).start(),
+                f"{self.pipeline.name}.{self.uid}",
+                lambda: {query.name for query in spark.streams.active},
+            )
 
     def _output(self, spark: SparkSession) -> DataFrame:
         """Return the rows of the query: its stages' functions, each called with what those before it returned."""

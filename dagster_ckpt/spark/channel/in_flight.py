@@ -23,7 +23,8 @@ from dagster_ckpt.spark.channel.entries import DataEntry, Entry, decode
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import channel_positions, with_positions
 from dagster_ckpt.spark.directories import IN_FLIGHT, StageDirectory
-from dagster_ckpt.spark.files import link_or_copy, replace_whole
+from dagster_ckpt.spark.exchange.mounts import bring_here, put_file
+from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 
 
@@ -86,6 +87,10 @@ def _files_of(span: Span) -> Iterable[PlannedFile]:
         name = f"{position:020d}.json"
         yield _planned(f"{folder}/{name}", span.log.directory / name)
         if isinstance(entry, DataEntry):
+            try:
+                bring_here(span.log.directory, entry.files)
+            except Corrupt as error:
+                raise Declined(f"in-flight data was removed before it could be stored: {error}") from error
             for file in entry.files:
                 yield _planned(f"{folder}/{file.name}", span.log.directory / file.name)
     if count != span.stop - span.start:
@@ -149,7 +154,7 @@ def _brought(entry: Entry, folder: Path, log_dir: Path, in_flight: InFlight) -> 
     if in_flight is InFlight.DROP:
         return replace(entry, files=())
     for file in entry.files:
-        link_or_copy(folder / file.name, log_dir / file.name)
+        put_file(folder / file.name, log_dir / file.name)
     return entry
 
 

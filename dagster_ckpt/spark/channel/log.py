@@ -36,11 +36,11 @@ from dagster_ckpt.spark.channel.entries import (
     decode,
     encode,
 )
+from dagster_ckpt.spark.exchange.mounts import remove_rows
 from dagster_ckpt.spark.files import (
     DataFile,
     classified,
     create_exclusively,
-    remove_batch_files,
     remove_files,
     replace_whole,
 )
@@ -377,7 +377,7 @@ class ChannelLog:
 
     def _remove_data(self, entry: Entry) -> None:
         if isinstance(entry, DataEntry):
-            remove_batch_files(self.directory, [file.name for file in entry.files])
+            remove_rows(self.directory, [file.name for file in entry.files])
 
 
 def _header(start: LogPosition) -> bytes:

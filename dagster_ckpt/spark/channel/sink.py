@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.entries import AlreadyAppended, AppendResult
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.schema import arrow_schema, channel_schema_json, parsed_schema
 from dagster_ckpt.spark.cluster.counted import CountedRows
+from dagster_ckpt.spark.exchange.mounts import exchange_of, forget_remote
+from dagster_ckpt.spark.exchange.rows import write_rows
 from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files, refresh_listing, spark_uri
 
 if TYPE_CHECKING:
@@ -63,6 +66,7 @@ class ChannelSink:
         result = self._log.append_data(batch_id, files)
         if not files or isinstance(result, AlreadyAppended):
             shutil.rmtree(folder, ignore_errors=True)
+            forget_remote(self._log.directory, [file.name for file in files])
         return result
 
 
@@ -80,8 +84,17 @@ def write_staged(
     """Write a micro-batch's rows below a new folder as plain Parquet; return the files, named relative to ``root``.
 
     ``codec``: Spark's name of a compression; by default the session's. Raises Unavailable where the files
-    that are found do not hold the rows that were written.
+    that are found do not hold the rows that were written. Where the folder's rows lie in an object store they
+    are there then, and not in the folder.
     """
+    exchange = exchange_of(folder)
+    if exchange is not None:
+        if partition_by:
+            raise InvalidRequest(
+                f"rows in folders of {', '.join(partition_by)} cannot be staged in {exchange.remote.uri} yet: leave "
+                "partition_by out, or give work_dir a folder that all machines mount"
+            )
+        return write_rows(frame, exchange, folder, root, arrow_schema(frame.schema))
     counted = CountedRows(frame)
     # foreachBatch hands out a session of the query's own: these settings reach no other query.
     for name, value in _PLAIN_PARQUET.items():

@@ -8,7 +8,8 @@ Options: ``path`` (the log's folder), ``channel`` (a name that its offsets carry
 sources of a query in the order of its plan and not of its inputs: a restored offset of another channel is refused),
 ``formerly`` (earlier names of the channel, a JSON list), ``release`` (the reading stage's
 ``released`` file; without it no barrier ever holds), ``max_entries`` and ``max_rows`` per micro-batch,
-``parallelism`` (input partitions per batch).
+``parallelism`` (input partitions per batch), ``exchange_secret`` (the object store that holds the log's data files,
+where they are not in its folder; its name lets Spark hide it wherever options are shown).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, InputPartition
@@ -35,10 +37,13 @@ from dagster_ckpt.spark.channel.cursor import HoldNothing, Limit, next_end
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.schema import arrow_schema, conformed, parsed_schema
+from dagster_ckpt.spark.exchange.mounts import exchange_of
+from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.files import DataFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -73,6 +78,7 @@ def read_channel(
         "max_entries": max_entries,
         "max_rows": max_rows,
         "parallelism": parallelism or _session_parallelism(spark),
+        "exchange_secret": _exchange_of(Path(log_dir)),
     }
     reader = spark.readStream.format(FORMAT)
     for name, value in options.items():
@@ -115,6 +121,8 @@ class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[
         self._formerly = tuple(parse_json(options.get("formerly") or "[]"))
         self._limit = Limit(entries=_positive(options, "max_entries"), rows=_positive(options, "max_rows"))
         self._parallelism = _positive(options, "parallelism") or _DEFAULT_PARALLELISM
+        exchange = options.get("exchange_secret")
+        self._remote = RemoteFolder.parse(exchange) if exchange else None
         self._schema = schema
         self._target: LogPosition | None = None
         self._log: ChannelLog | None = None
@@ -167,7 +175,10 @@ class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[
         """Spread the files of a batch over at most ``parallelism`` tasks of about equal bytes."""
         data = self._channel.files_between(self._position(start), self._position(end))
         shares = balanced([file for entry in data for file in entry.files], self._parallelism)
-        return [DataFiles(tuple(f"{self._directory}/{file.name}" for file in share)) for share in shares]
+        return [DataFiles(tuple(self._place(file) for file in share)) for share in shares]
+
+    def _place(self, file: DataFile) -> str:
+        return f"{self._directory}/{file.name}" if self._remote is None else file.name
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: what may be forgotten is decided by the log's owner, over all its consumers."""
@@ -198,18 +209,29 @@ class ChannelReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some files as Arrow batches of exactly the channel's schema."""
-        import pyarrow.parquet as pq
-
         if not isinstance(partition, DataFiles):
             raise InvalidRequest(f"not a partition of a channel: {partition!r}")
         target = arrow_schema(self._schema)
-        for path in partition.paths:
-            with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-                for batch in file.iter_batches(batch_size=_ROWS_PER_ARROW_BATCH):
-                    yield conformed(batch, target)
+        opened = _local_files if self._remote is None else self._remote.parquet_files
+        for file in opened(partition.paths):
+            for batch in file.iter_batches(batch_size=_ROWS_PER_ARROW_BATCH):
+                yield conformed(batch, target)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_log": None}
+
+
+def _local_files(paths: Sequence[str]) -> Iterator[pq.ParquetFile]:
+    import pyarrow.parquet as pq
+
+    for path in paths:
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+            yield file
+
+
+def _exchange_of(log_dir: Path) -> str | None:
+    exchange = exchange_of(log_dir)
+    return None if exchange is None else exchange.below(log_dir).text
 
 
 def balanced(files: Sequence[DataFile], shares: int) -> list[list[DataFile]]:

@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.cluster import visit
 from dagster_ckpt.spark.cluster.executors import Executor, executor_ids, executors_of, is_local, run_on
+from dagster_ckpt.spark.exchange.mounts import exchange_of
+from dagster_ckpt.spark.exchange.objects import RemoteFolder
+from dagster_ckpt.spark.exchange.probe import probe_objects, refuse_unreached
 from dagster_ckpt.spark.files import refresh_listing, spark_uri
 from dagster_ckpt.version import __version__
 
@@ -66,11 +69,17 @@ def prove_executors(
             if there and not any(map(is_fresh, there)):
                 break
             fresh = [one for one in executors_of(spark) if is_fresh(one.id)]
-            with _told_of_waiting(spark, say, waits=not there), _probe_folders(places) as (folders, token):
+            with (
+                _told_of_waiting(spark, say, waits=not there),
+                _probe_folders(places) as (folders, token),
+                probe_objects(places, token) as stores,
+            ):
                 _refuse_other_java(spark, places, folders)
-                answers = _answers(spark, fresh, folders, token)
+                answers = _answers(spark, fresh, folders, stores, token)
                 for answer in answers:
                     _refuse(answer, _named(answer, fresh), folders, token)
+                    for name, seen_there in answer["stores"].items():
+                        refuse_unreached(name, stores[name], _named(answer, fresh), seen_there, token)
             seen.update((one.id, str(path)) for one in fresh for path in places.values())
             probed += len(fresh)
         return probed
@@ -90,7 +99,11 @@ def _seen(spark: SparkSession) -> set[tuple[str, str]]:
 def _probe_folders(places: Mapping[str, Path]) -> Iterator[tuple[dict[str, Path], str]]:
     """Yield a new folder in every place, by its name, and what the driver has written there."""
     token = uuid.uuid4().hex
-    folders = {name: path / f"{PROBE_FOLDER}{token[:12]}" for name, path in places.items()}
+    folders = {
+        name: path / f"{PROBE_FOLDER}{token[:12]}"
+        for name, path in places.items()
+        if exchange_of(path) is None
+    }
     try:
         for name, folder in folders.items():
             try:
@@ -126,11 +139,19 @@ def _told_of_waiting(spark: SparkSession, say: Callable[[str], None], *, waits: 
 
 
 def _answers(
-    spark: SparkSession, executors: Sequence[Executor], folders: Mapping[str, Path], token: str
+    spark: SparkSession,
+    executors: Sequence[Executor],
+    folders: Mapping[str, Path],
+    stores: Mapping[str, RemoteFolder],
+    token: str,
 ) -> list[dict[str, Any]]:
     from pyspark import cloudpickle
 
-    given = {"places": {name: str(folder) for name, folder in folders.items()}, "token": token}
+    given = {
+        "places": {name: str(folder) for name, folder in folders.items()},
+        "stores": {name: folder.text for name, folder in stores.items()},
+        "token": token,
+    }
     cloudpickle.register_pickle_by_value(visit)
     try:
         return run_on(spark, executors, visit.visit, given)

@@ -1,6 +1,6 @@
 """What a task finds out where it runs. Sent to executors by value: they may not have this package.
 
-``visit`` uses nothing of this module and imports what it needs itself.
+What is here imports what it needs itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 def visit(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is here: versions, whether the driver's files are readable, and names of files written for it.
 
-    ``given``: ``places`` (the probe folder of each, by name), ``token`` (what the driver wrote there), ``number``.
+    ``given``: ``places`` (the probe folder of each, by name), ``stores`` (the same in object stores, as text),
+    ``token`` (what the driver wrote there), ``number``.
     """
     import getpass
     import importlib
@@ -64,4 +65,16 @@ def visit(given: Mapping[str, Any]) -> dict[str, Any]:
         "package": version("dagster_ckpt"),
         "pyarrow": version("pyarrow"),
         "places": {name: seen(folder) for name, folder in given["places"].items()},
+        "stores": {name: reached(text, given) for name, text in given["stores"].items()},
     }
+
+
+def reached(text: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of what was written to a folder of an object store, or why nothing could be."""
+    import importlib
+
+    try:
+        probe = importlib.import_module("dagster_ckpt.spark.exchange.probe")
+        return {"wrote": probe.answer(text, given["token"], given["number"])}
+    except Exception as error:  # whatever its client raises is the answer
+        return {"unreached": f"{type(error).__name__}: {error}"}

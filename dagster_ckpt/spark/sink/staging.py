@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.digests import digest_file
 from dagster_ckpt.spark.channel.sink import write_staged
+from dagster_ckpt.spark.exchange.mounts import bring_here, forget_remote
 from dagster_ckpt.spark.files import batch_folder_name, flush_to_disk
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
 from dagster_ckpt.spark.sink.port import AttemptId
@@ -36,6 +37,8 @@ def stage_rows(
     folder = staged / batch_folder_name(batch_id)
     folder.parent.mkdir(parents=True, exist_ok=True)
     written = write_staged(frame, folder, root, partition_by)
+    bring_here(root, written)  # the driver publishes them, from its own disk
+    forget_remote(root, [file.name for file in written])
     suffix = folder.name.rsplit("-", 1)[1]
     files = (
         TableFile(

@@ -6,6 +6,7 @@
 | ``capture`` | which files a restart at batch N needs |
 | ``checkpoint_files`` | the formats of Spark's checkpoint files |
 | ``state_files`` | the same for ``state/`` |
+| ``remote_state`` | the same for state in an object store |
 | ``own_paths`` | paths of its own directory that Spark writes into a checkpoint |
 | ``pins`` | keeps captured files alive while they are uploaded |
 | ``upload`` | new files only, checksums recorded, manifest last |

@@ -113,7 +113,13 @@ def state_files(root: Path, batch: int, commit: CommitRecord, partitions: int) -
     """
     files: list[PlannedFile] = []
     ids = _ids_by_version(root, commit, batch)
-    for operator in sorted(_numbered(root / "query/state")):
+    operators = _numbered(root / "query/state")
+    lost = sorted(
+        operator for operator, count in commit.partitions.items() if count and operator not in operators
+    )
+    if lost:
+        raise Vanished(f"query/state/{lost[0]} is gone")  # else it would pass for a query without state
+    for operator in sorted(operators):
         base = f"query/state/{operator}"
         files += _schema_files(root, base, batch, operator=operator, partition=None)
         present = sorted(int(name) for name in _numbered(root / base))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +18,11 @@ from dagster_ckpt.errors import CheckpointError, Corrupt, Declined, Fenced, Outc
 from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
 from dagster_ckpt.runtime.location import CheckpointLocation
 from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.exchange.state import exchange_with_state
 from dagster_ckpt.spark.snapshot.capture import CapturePlan, plan_beginning, plan_capture
 from dagster_ckpt.spark.snapshot.local_copy import drop_local_copy, keep_local_copy
 from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_already
+from dagster_ckpt.spark.snapshot.remote_state import RemoteState
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 from dagster_ckpt.spark.snapshot.stored import read_manifest
 from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage
@@ -95,6 +97,9 @@ class StageSnapshotter:
             return self._taken(cut, retries_left)
         finally:  # behind the acknowledgement, which somebody waits for
             release_pins(self.directory.root, cut.checkpoint_id)
+            remote = self._remote_state()
+            if remote is not None:
+                remote.forget(cut.checkpoint_id)
 
     def _taken(self, cut: Cut, retries_left: int) -> SnapshotOutcome:
         try:
@@ -209,7 +214,7 @@ class StageSnapshotter:
     def _pin(self, cut: Cut, previous: Sequence[FileEntry]) -> tuple[CapturePlan, tuple[PlannedFile, ...]]:
         uploaded = uploaded_already(previous)
         for remaining in reversed(range(REPLANS)):
-            plan = self._plan(cut)
+            plan = self._plan(cut, uploaded)
             try:
                 files = pin_files(
                     (*plan.files, *cut.extra_files),
@@ -224,10 +229,17 @@ class StageSnapshotter:
             return plan, files
         raise AssertionError("unreachable: the last try raises")
 
-    def _plan(self, cut: Cut) -> CapturePlan:
+    def _plan(self, cut: Cut, uploaded: Container[tuple[str, int]]) -> CapturePlan:
         if cut.batch_id is None:
             return plan_beginning(self.directory.query)
+        remote = self._remote_state()
+        if remote is not None:
+            return remote.plan(cut.checkpoint_id, cut.batch_id, uploaded)
         return plan_capture(self.directory.query, cut.batch_id)
+
+    def _remote_state(self) -> RemoteState | None:
+        exchange = exchange_with_state(self.directory.root)
+        return None if exchange is None else RemoteState(self.directory, exchange)
 
     def _snapshot(self, cut: Cut, plan: CapturePlan, upload: StageUpload, sync_ms: float) -> StageSnapshot:
         metrics = upload.metrics.model_copy(

@@ -26,8 +26,9 @@ from tests.spark.epoch.small_pipeline import Feed
 class Driver:
     """A process that runs pipelines on the cluster, one after the other."""
 
-    def __init__(self, cluster: StandaloneCluster, log: Path) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: StandaloneCluster, log: Path, *, temporary: Path | None = None) -> None:
+        """``temporary``: its folder for what is temporary; executors see the default one."""
+        self.cluster = cluster
         self._answers: queue.Queue[str] = queue.Queue()
         with log.open("ab") as err:
             self.process = subprocess.Popen(
@@ -37,7 +38,7 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=err,
                 text=True,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(cluster.folder)},
+                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(temporary or cluster.folder)},
                 start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -51,7 +52,7 @@ class Driver:
 
     def begin(self, feed: Feed, lab: Path, *, pipeline: str = "shop", **how: Any) -> None:
         """Let it run a pipeline."""
-        step = {"stream": False, "ship": True, "probe": True, "master": self._cluster.url, **how}
+        step = {"stream": False, "ship": True, "probe": True, "master": self.cluster.url, **how}
         assert self.process.stdin is not None
         self.process.stdin.write(
             json.dumps({"feed": str(feed.folder), "lab": str(lab), "pipeline": pipeline, **step}) + "\n"
@@ -62,7 +63,7 @@ class Driver:
         """Return how what it ran has ended."""
 
         def works() -> object:
-            running = [self.process.pid, *(one.process.pid for one in self._cluster.workers.values())]
+            running = [self.process.pid, *(one.process.pid for one in self.cluster.workers.values())]
             return [work_of(pid) for pid in running]
 
         def check() -> None:

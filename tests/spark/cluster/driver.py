@@ -32,6 +32,7 @@ from dagster_ckpt.sinks import DeltaTable, IcebergTable
 from dagster_ckpt.spark.cluster import probe
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart
 from tests.spark.epoch.small_pipeline import shop
+from tests.spark.lake.deployment import Places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,6 +97,10 @@ def summed(feed: Path) -> CheckpointedPipeline:
 
 
 def chosen(name: str, feed: Path) -> CheckpointedPipeline:
+    if name.startswith("stateless "):
+        return Places.read(name.removeprefix("stateless ")).stateless()
+    if name.startswith("stateful "):
+        return Places.read(name.removeprefix("stateful ")).pipeline()
     if name in ("shop", "summed"):
         return {"shop": shop, "summed": summed}[name](feed)
     return copied(feed, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from dagster_ckpt import (
     checkpointed_pipeline,
     spark_sink,
     spark_source,
+    spark_stage,
 )
+from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.sinks import DeltaTable, IcebergTable, SqlTable
@@ -40,10 +42,17 @@ class Places:
     database: str
     bucket: str
     endpoint: str
+    work_dir: str = ""
+    """In the bucket; empty: on each machine's disk."""
 
     @classmethod
     def new(cls, feed: Path, postgres: PostgresCluster, s3: S3Server) -> Places:
         return cls(str(feed), postgres.new_database(), s3.new_bucket(), s3.endpoint)
+
+    @property
+    def all_in_the_bucket(self) -> Places:
+        """The same with the working directory in the object store too."""
+        return replace(self, work_dir=f"s3://{self.bucket}/work")
 
     @classmethod
     def read(cls, text: str) -> Places:
@@ -60,7 +69,7 @@ class Places:
             checkpoint_dir=f"s3://{self.bucket}/checkpoints",
             savepoint_dir=f"s3://{self.bucket}/savepoints",
             storage_options={"endpoint_url": self.endpoint, "key": "test", "secret": "test"},
-            work_dir=str(machine / "work"),
+            work_dir=self.work_dir or str(machine / "work"),
             table_dir=str(machine / "tables"),
             snapshot_retry_delay=0.1,
             **{"concurrent_runs": "take_over", **settings},  # the lease of a killed run is not over
@@ -123,6 +132,39 @@ class Places:
             bills(read)
 
         return pipeline  # type: ignore[no-any-return]
+
+    def stateless(self) -> CheckpointedPipeline:
+        """orders → checked (a channel) → lines (Delta on S3), bills (a database)."""
+        folder = Path(self.feed) / "orders"
+
+        @spark_source
+        def orders(spark):  # type: ignore[no-untyped-def]
+            return spark.readStream.schema(ORDERS).option("maxFilesPerTrigger", 1).json(f"file://{folder}")
+
+        @spark_stage
+        def checked(orders):  # type: ignore[no-untyped-def]
+            return orders.where("amount >= 0")
+
+        @spark_sink(to=DeltaTable(f"s3://{self.bucket}/lake/lines", storage_options=self._delta))
+        def lines(checked):  # type: ignore[no-untyped-def]
+            return checked.select("number", "customer")
+
+        @spark_sink(to=SqlTable(self.database, "bills", keep_before_images=True))
+        def bills(checked):  # type: ignore[no-untyped-def]
+            return checked.select("number", "amount")
+
+        @checkpointed_pipeline(name=NAME, checkpointing={"operator_chaining": False})
+        def pipeline() -> None:
+            kept = checked(orders())
+            lines(kept)
+            bills(kept)
+
+        return pipeline  # type: ignore[no-any-return]
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return what is in the bucket below a prefix."""
+        options = {"endpoint_url": self.endpoint, "key": "test", "secret": "test"}
+        return [found.key for found in open_storage(f"s3://{self.bucket}", **options).list(prefix)]
 
     # --- what readers find ------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A run on a machine of its own, which ends with it: ``python -m tests.spark.lake.kill_child PLACES HOW AT NUMBER``.
 
-``HOW`` is ``epoch`` or ``stream``. At the ``NUMBER``-th call of step ``AT`` the process group is killed. Run it with
-HOME, TMPDIR and the working directory on the machine's disk.
+``HOW`` is ``epoch`` or ``stream``. At the ``NUMBER``-th call of step ``AT`` the process group is killed; 0: never. Run
+it with HOME, TMPDIR and the working directory on the machine's disk.
 """
 
 from __future__ import annotations

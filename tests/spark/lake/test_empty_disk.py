@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,11 +16,11 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.runtime.mailbox import Posted, post
 from tests.adapters.servers import PostgresCluster, S3Server, s3_server_process
-from tests.progress import exit_code, join, wait_until
+from tests.progress import join, wait_until
 from tests.removal import remove_tree
-from tests.root import ROOT
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.lake.deployment import NAME, Places, truth
+from tests.spark.lake.machines import a_machine_dies
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,27 +44,6 @@ def feed(tmp_path: Path) -> Feed:
 @pytest.fixture
 def places(feed: Feed, postgres_server: PostgresCluster, s3_apart: S3Server) -> Places:
     return Places.new(feed.folder, postgres_server, s3_apart)
-
-
-def a_machine_dies(disk: Path, places: Places, how: str, step: str, number: int) -> None:
-    """Run on a machine of its own until the step is reached; machine and disk are gone then."""
-    home, temporary = disk / "home", disk / "tmp"
-    for folder in (disk, home, temporary):
-        folder.mkdir()
-    own = {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
-    log = disk.with_suffix(".log")
-    with log.open("ab") as said:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.lake.kill_child", places.text, how, step, str(number)],
-            cwd=disk,
-            env={**os.environ, **own},
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-        )
-    code = exit_code(child, f"the machine dies when it is about to {step}")
-    assert code == -signal.SIGKILL, log.read_text()[-3000:]
-    remove_tree(disk)
 
 
 class Stream:

@@ -1,0 +1,226 @@
+"""Working directories whose rows lie in an object store: a *mount* tells where the bytes of a local path are.
+
+What only the driver reads and writes (entries of channel logs, positions, committables, pins) stays on its own disk,
+below a folder that may be lost at any moment. What executors write (files of channel logs, rows that sinks stage) goes
+to the object store under the name it would have had beside that.
+
+Everything that an attempt writes there is below a folder of its own,
+``<pipeline>/<history>/attempt-<number>-<random>``, which the attempt's directory names. So neither two
+machines nor two histories ever write the same name.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import re
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.spark.exchange.garbage import Deletions
+from dagster_ckpt.spark.exchange.objects import RemoteFolder
+from dagster_ckpt.spark.files import (
+    DataFile,
+    link_or_copy,
+    remove_batch_files,
+    replace_whole,
+    run_in_parallel,
+)
+
+if TYPE_CHECKING:
+    from dagster_ckpt.ports import CheckpointStorage
+
+PLACE = "exchange.json"
+"""In an attempt's directory: the folder of what it has in the object store."""
+_ATTEMPT = re.compile(r"attempt-(\d+)-[0-9a-f]{16}")
+_TRANSFERS = 8
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A working directory's part in an object store."""
+
+    scratch: Path
+    """The driver's own folder."""
+    remote: RemoteFolder
+    storage: CheckpointStorage
+    """The same folder as the driver lists and deletes in it."""
+    deletions: Deletions
+    current: dict[str, str] = field(default_factory=dict)
+    """Folder of the attempt that works now, by pipeline."""
+
+    def key_of(self, path: Path) -> str:
+        """Return the key that a local path's bytes have. Raises Corrupt where an attempt has lost its note."""
+        parts = path.absolute().relative_to(self.scratch).parts
+        if len(parts) > 1 and parts[1].startswith("attempt-"):
+            return "/".join([_place_of(self.scratch / parts[0] / parts[1]), *parts[2:]])
+        return "/".join([*([self.current[parts[0]]] if parts[0] in self.current else []), *parts])
+
+    def below(self, path: Path) -> RemoteFolder:
+        """Return the folder in the object store that a local folder stands for."""
+        return self.remote.below(self.key_of(path))
+
+
+_mounting = threading.Lock()
+_mounted: dict[Path, Exchange] = {}
+
+
+def mount(scratch: Path, remote: RemoteFolder, storage: CheckpointStorage) -> Exchange:
+    """Let the rows below ``scratch`` lie in an object store, for as long as this process lives."""
+    scratch = scratch.absolute()
+    with _mounting:
+        known = _mounted.get(scratch)
+        if known is None or known.remote != remote:
+            current = {} if known is None else known.current
+            _mounted[scratch] = known = Exchange(scratch, remote, storage, Deletions(storage), current)
+        return known
+
+
+def exchange_of(path: Path) -> Exchange | None:
+    """Return the exchange that holds the rows below a local path; None: they are on the disk."""
+    if not _mounted:
+        return None
+    path = path.absolute()
+    return next((_mounted[above] for above in (path, *path.parents) if above in _mounted), None)
+
+
+def scratch_of(uri: str) -> Path:
+    """Return the driver's own folder for a working directory in an object store: below the system's temporary one.
+
+    Another one for each user; made so that only its owner reads it.
+    """
+    name = f"dagster-ckpt-{_user()}"
+    top = Path(tempfile.gettempdir()) / name
+    try:
+        top.mkdir(mode=0o700, exist_ok=True)
+        theirs = top.stat().st_uid != os.getuid()
+    except OSError as error:
+        raise InvalidRequest(f"the driver's own folder {top} cannot be made: {error}. Set TMPDIR") from error
+    if theirs:
+        raise InvalidRequest(
+            f"the driver's own folder {top} belongs to another user: set TMPDIR to another folder"
+        )
+    return top / hashlib.sha256(uri.rstrip("/").encode()).hexdigest()[:16]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, in a container
+        return str(os.getuid())
+
+
+# --- attempts ---------------------------------------------------------------------------------------------------
+
+
+def begin(directory: Path, lineage: str) -> None:
+    """Give an attempt's new directory its folder in the object store, where it has one."""
+    exchange = exchange_of(directory)
+    if exchange is None:
+        return
+    pipeline, attempt = directory.absolute().relative_to(exchange.scratch).parts
+    place = f"{pipeline}/{lineage or 'history'}/{attempt}-{uuid.uuid4().hex[:16]}"
+    directory.mkdir(parents=True, exist_ok=True)
+    replace_whole(directory / PLACE, json.dumps({"format_version": 1, "place": place}).encode())
+
+
+def is_reached(directory: Path) -> bool:
+    """Tell whether the rows of an attempt's directory are where this process looks for them.
+
+    They are not, where ``work_dir`` has become an object store since, or is none any more.
+    """
+    return (exchange_of(directory) is not None) is (directory / PLACE).exists()
+
+
+def work_in(directory: Path) -> None:
+    """Say that an attempt's directory is the one that works now: rows that sinks stage go there too."""
+    exchange = exchange_of(directory)
+    if exchange is not None:
+        exchange.current[directory.parent.name] = _place_of(directory)
+
+
+def sweep_older(directory: Path) -> None:
+    """Remove what earlier attempts of the same history have left in the object store, while work goes on."""
+    exchange = exchange_of(directory)
+    if exchange is None:
+        return
+    folder, _, own = _place_of(directory).rpartition("/")
+    match = _ATTEMPT.fullmatch(own)
+    number = int(match[1]) if match else 0
+
+    def is_older(key: str) -> bool:
+        name = key[len(folder) + 1 :].partition("/")[0]
+        found = _ATTEMPT.fullmatch(name)
+        return found is not None and name != own and int(found[1]) <= number
+
+    exchange.deletions.add_listed(folder, is_older)
+
+
+def discard(directory: Path) -> None:
+    """Remove, by and by, what an attempt that was only tried has written to the object store."""
+    exchange = exchange_of(directory)
+    if exchange is not None:
+        exchange.deletions.add_listed(_place_of(directory), lambda key: True)
+
+
+def _place_of(attempt: Path) -> str:
+    try:
+        document = parse_json((attempt / PLACE).read_bytes())
+        if document["format_version"] != 1:
+            raise ValueError(f"format version {document['format_version']}")
+        return str(document["place"])
+    except FileNotFoundError:
+        raise NotFound(f"{attempt} does not say where its rows are: restore the latest checkpoint") from None
+    except (ValueError, LookupError, TypeError) as error:
+        raise Corrupt(f"{attempt / PLACE} is damaged ({error}): restore the latest checkpoint") from error
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def bring_here(root: Path, files: Iterable[DataFile]) -> None:
+    """Let these files lie where their names say, also where executors have written them to an object store."""
+    exchange = exchange_of(root)
+    missing = [file for file in files if not (root / file.name).exists()] if exchange is not None else []
+    if exchange is None or not missing:
+        return
+    remote = exchange.below(root)
+    for folder in {(root / file.name).parent for file in missing}:
+        folder.mkdir(parents=True, exist_ok=True)
+    run_in_parallel(
+        lambda file: remote.download(file.name, root / file.name, size=file.bytes),
+        missing,
+        parallelism=_TRANSFERS,
+    )
+
+
+def put_file(source: Path, target: Path) -> None:
+    """Put a local file where readers of ``target`` find it: there, or in the object store that holds its rows."""
+    exchange = exchange_of(target)
+    if exchange is None:
+        link_or_copy(source, target)
+    else:
+        exchange.remote.upload(source, exchange.key_of(target))
+
+
+def remove_rows(root: Path, names: Sequence[str]) -> None:
+    """Remove files named relative to ``root``, with the batch folders that held them; remote ones by and by."""
+    remove_batch_files(root, names)
+    forget_remote(root, names)
+
+
+def forget_remote(root: Path, names: Sequence[str]) -> None:
+    """Remove files from the object store only, by and by."""
+    exchange = exchange_of(root)
+    if exchange is not None and names:
+        key = exchange.key_of(root)
+        exchange.deletions.add([f"{key}/{name}" for name in names])
