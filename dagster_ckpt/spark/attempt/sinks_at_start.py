@@ -111,7 +111,9 @@ class SinksAtStart:
                 if cut is not None:
                     self._refuse_another_table(uid, self.sinks.of(uid), cut.snapshot)
             since = CheckpointId(decision.metadata.number_at_sinks)
-            refuse_where_impossible(((uid, self.sinks.of(uid), cut) for uid, cut in cuts.items()), since=since)
+            refuse_where_impossible(
+                ((uid, self.sinks.of(uid), cut) for uid, cut in cuts.items()), since=since
+            )
         for uid, name, sink in self.sinks.two_phase():
             cut = cuts[uid]
             if not is_fork:
