@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import dagster as dg
@@ -10,6 +11,7 @@ from pydantic import BaseModel, Field, create_model, model_validator
 
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.supervision.restarts import RestartPolicy
+from dagster_ckpt.dagster.launch import Launch
 from dagster_ckpt.dagster.options import SavepointSchedule
 from dagster_ckpt.dagster.spark_resource import SparkSessionResource
 from dagster_ckpt.errors import InvalidRequest
@@ -54,6 +56,25 @@ def secret(given: Secret, *, attribute: str) -> Any:
 def secrets(given: dict[str, Secret], *, attribute: str) -> dict[str, Any]:
     """Return a mapping for a resource; its values as ``secret``."""
     return {name: secret(value, attribute=f"{attribute}.{name}") for name, value in given.items()}
+
+
+def named(path: str, *, attribute: str) -> Any:
+    """Return what ``package.module:name`` names. Raises InvalidRequest."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidRequest(
+            f"{attribute}: {path!r} cannot be imported ({error}): give package.module:name"
+        ) from error
+
+
+def function_named(path: str, *, attribute: str) -> Callable[..., Any]:
+    """Return the function that ``package.module:name`` names. Raises InvalidRequest."""
+    found = named(path, attribute=attribute)
+    if not callable(found):
+        raise InvalidRequest(f"{attribute}: {path!r} is not a function")
+    return found  # type: ignore[no-any-return]
 
 
 class SavepointAttributes(Attributes):
@@ -103,6 +124,74 @@ class RestartAttributes(Attributes):
     def policy(self) -> RestartPolicy:
         """Return the policy. Raises InvalidRequest for values that mean nothing."""
         return RestartPolicy(max_restarts=self.max_restarts, delay=self.delay_seconds)
+
+
+_EXECUTORS = {"in_process": dg.in_process_executor, "multiprocess": dg.multiprocess_executor}
+
+
+class ExecutorAttributes(Attributes):
+    """What executes the steps of a run."""
+
+    name: str = Field(
+        description="in_process, multiprocess, or an executor of Dagster's as package.module:name.",
+        examples=["multiprocess", "dagster_k8s:k8s_job_executor"],
+    )
+    config: dict[str, Any] = Field(
+        default_factory=dict, description="Its config.", examples=[{"max_concurrent": 2}]
+    )
+
+    def executor(self) -> dg.ExecutorDefinition:
+        """Return the executor, configured. Raises InvalidRequest."""
+        known = _EXECUTORS.get(self.name)
+        if known is None and ":" not in self.name:
+            raise InvalidRequest(
+                f"executor.name: {self.name!r} is no executor: give {' or '.join(_EXECUTORS)}, or package.module:name"
+            )
+        found = known or named(self.name, attribute="executor.name")
+        if not isinstance(found, dg.ExecutorDefinition):
+            raise InvalidRequest(
+                f"executor.name: {self.name!r} is no executor of Dagster's but {type(found).__name__}"
+            )
+        if not self.config:
+            return found
+        made = found.configured(self.config)
+        checked = made.apply_config_mapping({"config": {}})
+        if not checked.success:
+            said = " ".join(error.message for error in checked.errors or ())
+            raise InvalidRequest(f"executor.config does not fit {self.name}: {said}")
+        return made
+
+
+class LaunchAttributes(Attributes):
+    """Runs the stages in a program that a Pipes client launches."""
+
+    client: str = Field(
+        default="dagster:PipesSubprocessClient",
+        description="Pipes client, its class, or a function that returns one, as package.module:name.",
+        examples=["my_project.clients:databricks"],
+    )
+    arguments: dict[str, Any] | str = Field(
+        default_factory=dict,
+        description="What the client's run takes; or a function of the op's context, as package.module:name.",
+        examples=[{"command": ["python", "run_orders.py"]}],
+    )
+
+    def launch(self) -> Launch:
+        """Return the launch. Raises InvalidRequest."""
+        client = named(self.client, attribute="launch.client")
+        if not isinstance(client, dg.PipesClient) and callable(client):
+            try:
+                client = client()
+            except (TypeError, ValueError) as error:
+                raise InvalidRequest(
+                    f"launch.client: {self.client!r} cannot be called without arguments ({error}): name a function of "
+                    "your own that returns the client"
+                ) from error
+        if isinstance(self.arguments, str):
+            return Launch(
+                client=client, arguments=function_named(self.arguments, attribute="launch.arguments")
+            )
+        return Launch(client=client, arguments=self.arguments)
 
 
 class SparkAttributes(Attributes):

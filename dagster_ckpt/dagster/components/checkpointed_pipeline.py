@@ -1,6 +1,5 @@
 """``dagster_ckpt.CheckpointedPipelineComponent``. Annotations are evaluated: Dagster resolves YAML by them."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
@@ -18,10 +17,13 @@ from dagster_ckpt.core.settings import NamedSettings
 from dagster_ckpt.dagster.components.attributes import (
     AlarmAttributes,
     Attributes,
+    ExecutorAttributes,
+    LaunchAttributes,
     RestartAttributes,
     SavepointAttributes,
     Secret,
     SparkAttributes,
+    function_named,
     secret,
     secrets,
 )
@@ -105,6 +107,12 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
     savepoints: SavepointAttributes | None = Field(default=None, description="Scheduled savepoints.")
     alarm: AlarmAttributes = Field(default_factory=AlarmAttributes)
     restart: RestartAttributes | None = Field(default=None, description="Adds the restart sensor.")
+    executor: ExecutorAttributes | None = Field(
+        default=None, description="What executes the steps of a run; default: the run's own process."
+    )
+    launch: LaunchAttributes | None = Field(
+        default=None, description="The stages run in a program launched elsewhere by a Pipes client."
+    )
 
     def options(self) -> PipelineOptions:
         """Return how the pipeline shows in Dagster and is looked after."""
@@ -113,13 +121,15 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
             max_checkpoint_age=None if age is None else timedelta(seconds=age),
             alarm_after_failures=self.alarm.after_failures,
             horizon_alarm_days=self.alarm.horizon_days,
-            notify=_function(self.alarm.notify) if self.alarm.notify else None,
+            notify=function_named(self.alarm.notify, attribute="notify") if self.alarm.notify else None,
             restart=None if self.restart is None else self.restart.policy(),
             savepoints=None if self.savepoints is None else self.savepoints.schedule(),
             concurrent_runs=self.concurrent_runs,
             tables=self.tables,
             report=self.report,
             table_freshness=None if fresh is None else timedelta(seconds=fresh),
+            launch=None if self.launch is None else self.launch.launch(),
+            executor=dg.in_process_executor if self.executor is None else self.executor.executor(),
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -178,16 +188,3 @@ def _pipeline_named(name: str, module: ModuleType) -> CheckpointedPipeline:
             "@checkpointed_pipeline, or correct the attribute 'pipeline'"
         )
     return found
-
-
-def _function(path: str) -> Callable[[Any], Any]:
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidRequest(
-            f"notify: {path!r} cannot be imported ({error}): give package.module:name"
-        ) from error
-    if not callable(found):
-        raise InvalidRequest(f"notify: {path!r} is not a function")
-    return found  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,47 @@ def test_every_group_of_attributes_reaches_what_it_is_about(sandbox: DefsFolderS
         assert options.savepoints.retention.keep_for == 30 * 86400.0
 
 
+def test_the_steps_of_runs_are_executed_as_the_yaml_says(sandbox: DefsFolderSandbox) -> None:
+    named = {"name": "multiprocess", "config": {"max_concurrent": 2}}
+    with sandbox.load_component_and_build_defs(defs_path=scaffolded(sandbox, executor=named)) as (_, defs):
+        executor = defs.resolve_job_def("orders").executor_def
+        assert executor.name == "multiprocess"
+        assert executor.apply_config_mapping({"config": {}}).value["config"]["max_concurrent"] == 2
+    with sandbox.load_component_and_build_defs(defs_path=scaffolded(sandbox, "returns")) as (_, defs):
+        assert defs.resolve_job_def("returns").executor_def is dg.in_process_executor
+
+
+CLIENT = dg.PipesSubprocessClient()
+
+
+def arguments(context: dg.OpExecutionContext) -> dict[str, Any]:
+    """Return what the program of a run is started with."""
+    return {"command": [sys.executable, "-c", f"print({context.run_id!r})"]}
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        {"arguments": {"command": [sys.executable, "-c", ""]}},
+        {"client": f"{__name__}:CLIENT", "arguments": f"{__name__}:arguments"},
+    ],
+    ids=["in YAML", "by name"],
+)
+def test_the_program_that_the_yaml_names_is_launched_and_has_to_run_the_pipeline(
+    sandbox: DefsFolderSandbox, launch: dict[str, Any]
+) -> None:
+    path = scaffolded(sandbox, launch=launch)
+    with (
+        sandbox.load_component_and_build_defs(defs_path=path) as (_, defs),
+        dg.instance_for_test() as instance,
+    ):
+        result = defs.resolve_job_def("orders").execute_in_process(instance=instance, raise_on_error=False)
+        [failed] = result.filter_events(lambda event: event.is_step_failure)
+        told = str(failed.step_failure_data.user_failure_data)
+        assert "the program ended, but " in told
+        assert "does it call run_launched(orders, ...)" in told
+
+
 def test_secrets_are_named_in_yaml_and_read_in_the_run(
     sandbox: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +204,27 @@ def test_two_components_of_one_project_use_what_each_of_them_says(sandbox: DefsF
         ({"spark": {"conf": {"a.b": {}}}}, "spark.conf.a.b is text, or one key 'env'"),
         ({"alarm": {"notify": "no_such_module:f"}}, "cannot be imported"),
         ({"alarm": {"notify": "builtins:__name__"}}, "is not a function"),
+        (
+            {"executor": {"name": "threads"}},
+            "executor.name: 'threads' is no executor: give in_process or multi",
+        ),
+        (
+            {"executor": {"name": "builtins:print"}},
+            "'builtins:print' is no executor of Dagster's but builtin",
+        ),
+        (
+            {"executor": {"name": "multiprocess", "config": {"max_procs": 2}}},
+            "executor.config does not fit multiprocess: ",
+        ),
+        ({"launch": {"client": "no_such_module:f"}}, "launch.client: 'no_such_module:f' cannot be imported"),
+        ({"launch": {"client": "builtins:dict"}}, "launch: client={} is no Pipes client"),
+        ({"launch": {"client": "builtins:pow"}}, "'builtins:pow' cannot be called without arguments"),
+        ({"launch": {"arguments": {"context": 1}}}, "launch: arguments has 'context', which the op gives"),
+        ({"launch": {"arguments": "builtins:nothing"}}, "launch.arguments: 'builtins:nothing' cannot be"),
+        (
+            {"launch": {}, "executor": {"name": "multiprocess"}},
+            "launch and executor: the stages of a launched",
+        ),
     ],
 )
 def test_attributes_that_cannot_work_are_refused_in_one_sentence(
