@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from dagster_ckpt.authoring.targets import KafkaTopic
+from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.kafka.broker import Broker
 from dagster_ckpt.spark.kafka.sink import KafkaSink
-from dagster_ckpt.spark.sink.port import Sink, SinkContext
+from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
 from dagster_ckpt.testing import SinkContract
+from dagster_ckpt.testing.sinks.run import context_in
 
 
 def committed(servers: str, topic: str) -> list[tuple[bytes | None, bytes]]:
@@ -68,3 +72,22 @@ class TestKafka(SinkContract):
 
     def steps(self) -> Sequence[tuple[Any, str]]:
         return [(Broker, "send"), (Broker, "commit")]
+
+
+def test_a_topic_that_two_sinks_spell_in_two_ways_is_refused_to_the_second(
+    kafka_servers: str, tmp_path: Path
+) -> None:
+    """They shared the position: what the one had published passed for published by the other."""
+    first = AttemptId("first", CoordinatorEpoch(1))
+    spelled = KafkaTopic(kafka_servers, f"shared-{abs(hash(tmp_path))}")
+    otherwise = replace(spelled, bootstrap_servers=f"{kafka_servers},{kafka_servers}")
+    KafkaSink(spelled, context_in(tmp_path, first)).take_over()
+    second = KafkaSink(otherwise, context_in(tmp_path, first, name="copies"))
+    with pytest.raises(InvalidRequest, match="is the topic that sink 'orders' writes, under another spelling"):
+        second.take_over()
+    later = replace(first, epoch=CoordinatorEpoch(2))
+    renamed = KafkaSink(otherwise, context_in(tmp_path, later, name="copies"))
+    renamed.take_over()
+    position = renamed.position()
+    assert position is not None
+    assert position.epoch == 2

@@ -12,9 +12,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
-from dagster_ckpt.spark.sink.port import SinkPosition
+from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
 
 SECONDS = 60
 """How long a call waits for the cluster."""
@@ -22,6 +23,8 @@ _TRANSACTION_MS = 600_000
 """Longest transaction; brokers allow 15 minutes by default."""
 _NEWEST = 64
 """Offsets at the end of the position topic that are read first: a publish takes two."""
+_SINK = "sink"
+"""In a position's record, beside the position: uid of the sink that has written it."""
 _FENCED = (
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -44,10 +47,10 @@ Message = tuple[bytes | None, bytes | None]
 class Broker:
     """A topic as one pipeline writes it. Connections live for one step."""
 
-    def __init__(self, servers: str, options: Mapping[str, str], topic: str, pipeline: str) -> None:
+    def __init__(self, servers: str, options: Mapping[str, str], topic: str, *, pipeline: str, uid: str) -> None:
         self.topic, self.positions = topic, f"{topic}.dagster_ckpt"
         self.place = f"kafka://{servers}/{topic}"
-        self._pipeline = pipeline
+        self._pipeline, self._uid = pipeline, uid
         given = {name: resolved(name, value) for name, value in options.items()}
         self._has_topics = False
         self._client = {**given, "bootstrap.servers": servers}
@@ -69,8 +72,28 @@ class Broker:
                     raise self.classified(error) from error
         self._has_topics = True
 
-    def position(self) -> SinkPosition | None:
-        """Return the newest committed position."""
+    def position(self, attempt: AttemptId | None = None) -> SinkPosition | None:
+        """Return the newest committed position.
+
+        Raises InvalidRequest where another sink of this very ``attempt`` has written it: nothing else tells two
+        spellings of one cluster. A sink that was renamed since finds an older attempt's.
+        """
+        record = self._newest_record()
+        if record is None:
+            return None
+        writer = record.pop(_SINK, self._uid)  # positions of before have none
+        position = SinkPosition(**record)
+        is_of_now = attempt is not None and attempt == AttemptId(
+            position.lineage, CoordinatorEpoch(position.epoch)
+        )
+        if writer != self._uid and is_of_now:
+            raise InvalidRequest(
+                f"{self.place} is the topic that sink {writer!r} writes, under another spelling: rows of the one "
+                "would be taken for the other's. Give each sink a topic of its own"
+            )
+        return position
+
+    def _newest_record(self) -> dict[str, Any] | None:
         consumer = Consumer({**self._client, **_READING})
         try:
             if self.positions not in consumer.list_topics(timeout=SECONDS).topics:
@@ -100,9 +123,8 @@ class Broker:
             producer.begin_transaction()
             for key, value in messages:
                 self.send(producer, self.topic, key, value)
-            self.send(
-                producer, self.positions, self._pipeline.encode(), json.dumps(asdict(position)).encode()
-            )
+            record = json.dumps({**asdict(position), _SINK: self._uid})
+            self.send(producer, self.positions, self._pipeline.encode(), record.encode())
         except KafkaException as error:
             raise self.classified(error) from error
         try:
@@ -148,7 +170,7 @@ class Broker:
         except KafkaException as error:
             raise self.classified(error) from error
 
-    def _read(self, consumer: Consumer, *, newest: int | None) -> SinkPosition | None:
+    def _read(self, consumer: Consumer, *, newest: int | None) -> dict[str, Any] | None:
         found: bytes | None = None
         low, high = consumer.get_watermark_offsets(TopicPartition(self.positions, 0), SECONDS)
         first = low if newest is None else max(low, high - newest)
@@ -158,7 +180,7 @@ class Broker:
             if failure is None:
                 found = message.value() if message.key() == self._pipeline.encode() else found
             elif failure.code() == KafkaError._PARTITION_EOF:
-                return None if found is None else SinkPosition(**parse_json(found))
+                return None if found is None else parse_json(found)
             else:
                 raise KafkaException(failure)
         raise Unavailable(f"{self.place} did not answer within {SECONDS} s: retry")
