@@ -97,24 +97,29 @@ def summed(feed: Path) -> CheckpointedPipeline:
 
 
 def chosen(name: str, feed: Path) -> CheckpointedPipeline:
-    if name.startswith("stateless "):
-        return Places.read(name.removeprefix("stateless ")).stateless()
-    if name.startswith("stateful "):
-        return Places.read(name.removeprefix("stateful ")).pipeline()
     if name in ("shop", "summed"):
         return {"shop": shop, "summed": summed}[name](feed)
     return copied(feed, name)
 
 
-def run(step: dict[str, Any]) -> dict[str, Any]:
-    pipeline = chosen(step["pipeline"], Path(step["feed"]))
-    lab = {
-        "base_dir": step["lab"],
+def deployed(step: dict[str, Any]) -> tuple[CheckpointedPipeline, CheckpointCoordinatorResource]:
+    """What runs and where it keeps what it keeps: a folder that all see, or PostgreSQL and S3."""
+    how = {
         "interval": 1.0,
         "tolerable_failed_checkpoints": 100,
         "concurrent_runs": "take_over",
+        **step.get("coordinator", {}),
     }
-    coordinator = CheckpointCoordinatorResource(**{**lab, **step.get("coordinator", {})})
+    if "places" in step:
+        places = Places.read(step["places"])
+        pipeline = places.stateless() if step["pipeline"] == "stateless" else places.pipeline()
+        return pipeline, places.coordinator(Path(step["lab"]), **how)
+    pipeline = chosen(step["pipeline"], Path(step["feed"]))
+    return pipeline, CheckpointCoordinatorResource(**{"base_dir": step["lab"], **how})
+
+
+def run(step: dict[str, Any]) -> dict[str, Any]:
+    pipeline, coordinator = deployed(step)
     spark = SparkSessionResource(
         master=step["master"], ship_package=step["ship"], conf={**CONF, **step.get("conf", {})}
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.progress import Sampled, wait_until, work_of
-from tests.spark.cluster.conftest import Driver
+from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals
 
@@ -46,7 +46,7 @@ class Shop:
         self.feed.order(("ann", 4))
 
         def moves() -> object:
-            running = [driver.process.pid, *(one.process.pid for one in self.cluster.workers.values())]
+            running = [driver.process.pid, *self.cluster.pids]
             return ([work_of(pid) for pid in running], len(list(self.lab.rglob("*.json"))))
 
         wait_until(

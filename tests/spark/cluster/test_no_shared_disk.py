@@ -10,7 +10,7 @@ import pytest
 
 from tests.adapters.servers import PostgresCluster, S3Server, s3_server_process, spark_s3_jars
 from tests.progress import wait_until
-from tests.spark.cluster.conftest import Driver
+from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.lake.deployment import Places, truth
@@ -39,39 +39,13 @@ def alone(cluster: StandaloneCluster, tmp_path: Path) -> Iterator[Driver]:
     driver.kill()
 
 
-def told(places: Places, kind: str, disk: Path, **settings: Any) -> dict[str, Any]:
-    """Return what a driver is told: everything that lasts is in PostgreSQL and S3, the rest on its own disk."""
-    return {
-        "pipeline": f"{kind} {places.text}",
-        "coordinator": {
-            "store_url": places.database,
-            "checkpoint_dir": f"s3://{places.bucket}/checkpoints",
-            "storage_options": {"endpoint_url": places.endpoint, "key": "test", "secret": "test"},
-            "work_dir": places.work_dir,
-            "table_dir": str(disk / "tables"),
-            **settings,
-        },
-    }
-
-
-CONNECTOR = {
-    "spark.jars": ",".join(map(str, spark_s3_jars())),
-    "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-    "spark.hadoop.fs.s3a.access.key": "test",
-    "spark.hadoop.fs.s3a.secret.key": "test",
-    "spark.hadoop.fs.s3a.path.style.access": "true",
-    "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
-}
-
-
 @pytest.mark.parametrize("kind", ["stateless", "stateful"])
 def test_a_stream_is_killed_with_its_disk_and_an_epoch_goes_on_elsewhere(
-    alone: Driver, feed: Feed, places: Places, tmp_path: Path, kind: str
+    cluster: StandaloneCluster, alone: Driver, feed: Feed, places: Places, tmp_path: Path, kind: str
 ) -> None:
-    cluster = alone.cluster
     if kind == "stateful" and not spark_s3_jars():
         pytest.skip("Spark's connector to S3 is not installed: scripts/bootstrap spark_s3, which needs Maven")
-    conf = {**CONNECTOR, "spark.hadoop.fs.s3a.endpoint": places.endpoint} if kind == "stateful" else {}
+    how = {"pipeline": kind, "places": places.text, "conf": places.connector if kind == "stateful" else {}}
 
     def shown() -> dict[str, Any]:
         found = {"lines": places.lines(), "bills": places.bills()}
@@ -81,7 +55,7 @@ def test_a_stream_is_killed_with_its_disk_and_an_epoch_goes_on_elsewhere(
         return {name: rows for name, rows in truth(feed).items() if name in shown()}
 
     lab = cluster.private / "lab"
-    alone.begin(feed, lab, stream=True, conf=conf, **told(places, kind, lab))
+    alone.begin(feed, lab, stream=True, **how)
     wait_until(
         lambda: shown() == expected(),
         "rows are published",
@@ -103,7 +77,7 @@ def test_a_stream_is_killed_with_its_disk_and_an_epoch_goes_on_elsewhere(
     disk.mkdir()
     other = Driver(cluster, tmp_path / "other.log", temporary=disk)
     try:
-        answer = other.run(feed, disk, conf=conf, **told(places, kind, disk))
+        answer = other.run(feed, disk, **how)
     finally:
         other.kill()
     assert "failed" not in answer, answer
@@ -114,8 +88,7 @@ def test_a_stream_is_killed_with_its_disk_and_an_epoch_goes_on_elsewhere(
 def test_state_is_refused_where_spark_has_no_connector(
     cluster: StandaloneCluster, alone: Driver, feed: Feed, places: Places
 ) -> None:
-    lab = cluster.private / "lab"
-    answer = alone.run(feed, lab, **told(places, "stateful", lab))
+    answer = alone.run(feed, cluster.private / "lab", pipeline="stateful", places=places.text)
     assert answer["failed"] == "InvalidRequest", answer
     assert "stage 'totals' keeps state, which executors write through Spark's own connector" in answer["said"]
     assert not places.totals()

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.version import __version__
-from tests.spark.cluster.conftest import Driver
+from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals
 

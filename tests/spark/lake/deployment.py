@@ -27,7 +27,7 @@ from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.sinks import DeltaTable, IcebergTable, SqlTable
-from tests.adapters.servers import PostgresCluster, S3Server
+from tests.adapters.servers import PostgresCluster, S3Server, spark_s3_jars
 from tests.records import stored_record
 from tests.spark.epoch.small_pipeline import ORDERS, Feed
 
@@ -74,6 +74,19 @@ class Places:
             snapshot_retry_delay=0.1,
             **{"concurrent_runs": "take_over", **settings},  # the lease of a killed run is not over
         )
+
+    @property
+    def connector(self) -> dict[str, str]:
+        """Settings of Spark's own connector to the bucket, which writes state."""
+        return {
+            "spark.jars": ",".join(map(str, spark_s3_jars())),
+            "spark.hadoop.fs.s3a.endpoint": self.endpoint,
+            "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+            "spark.hadoop.fs.s3a.access.key": "test",
+            "spark.hadoop.fs.s3a.secret.key": "test",
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+        }
 
     def record(self, machine: Path) -> CoordinatorRecord:
         with closing(self.coordinator(machine).store()) as store:
