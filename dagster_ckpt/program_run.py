@@ -32,6 +32,7 @@ from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.turn import Skipped, Turn, unknown_state
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.cluster.lost import refuse_stopped
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
 from dagster_ckpt.spark.session import refuse_connect
@@ -307,7 +308,12 @@ def _session_of(
     if not isinstance(chosen, SparkSessionResource):
         session = chosen
         refuse_connect(session)
-        return lambda: session
+
+        def given() -> SparkSession:
+            refuse_stopped(session)
+            return session
+
+        return given
     resource = opened.enter_context(chosen.process_config_and_initialize_cm())
     return lambda: resource.session
 

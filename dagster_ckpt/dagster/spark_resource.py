@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.settings import seconds_of
 from dagster_ckpt.dagster.launchpad import QuietResource
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.cluster.lost import is_lost, refuse_stopped
 from dagster_ckpt.spark.session import refuse_remote
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     """Seconds, or text with a unit."""
 else:
     Duration = Any  # Dagster's config has no union of scalars
+
+
+_making = threading.RLock()
 
 
 class SparkSessionResource(QuietResource):
@@ -67,14 +72,23 @@ class SparkSessionResource(QuietResource):
             super().__init__(**settings)
 
     _session: Any = PrivateAttr(default=None)
+    _is_ours: bool = PrivateAttr(default=False)
     _opened: ExitStack = PrivateAttr(default_factory=ExitStack)
 
     @property
     def session(self) -> SparkSession:
-        """The session, made now if need be."""
-        if self._session is None:
-            self._session = self._opened.enter_context(self._started())
-        return self._session
+        """The session, made now if need be; another one where the cluster has let go of the one before.
+
+        Raises InvalidRequest where a session that this resource has not started was stopped.
+        """
+        with _making:
+            if self._session is not None and self._is_ours and is_lost(self._session):
+                self._session = None
+                self._opened.close()
+            if self._session is None:
+                self._session = self._opened.enter_context(self._started())
+            refuse_stopped(self._session)
+            return self._session
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[SparkSessionResource]:
@@ -108,7 +122,8 @@ class SparkSessionResource(QuietResource):
             "class_archive": self.class_archive,
         }
         # Not the active session: that one is known to the thread only that made it.
-        if SparkContext._active_spark_context is not None:
+        self._is_ours = SparkContext._active_spark_context is None
+        if not self._is_ours:
             yield build_session(self.app_name, **how)
         elif self.warm_engine:
             with warm_session(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,4 +63,8 @@ class PipelineSetup:
     def __post_init__(self) -> None:
         """Let nobody have the session before its executors are proven."""
         places = shared_places(self.pipeline, work_dir=self.work_dir, table_dir=self.table_dir)
-        self.session = proven_session(self.session, places, self.reporter.info)
+        self.session = proven_session(self.session, places, self.reporter.info, self.bounded)
+
+    def bounded(self, spark: SparkSession) -> AbstractContextManager[None]:
+        """Bound the wait for executors; an epoch waits until the cluster has room."""
+        return nullcontext()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
 
 
 def proven_session(
-    given: Callable[[], SparkSession], places: Mapping[str, Path], say: Callable[[str], None]
+    given: Callable[[], SparkSession],
+    places: Mapping[str, Path],
+    say: Callable[[str], None],
+    bounded: Callable[[SparkSession], AbstractContextManager[None]],
 ) -> Callable[[], SparkSession]:
     """Return what gives the session of an attempt, once every executor there is by then has been probed.
 
-    Calling it raises InvalidRequest for an executor that could lose rows, or cannot run stages.
+    Calling it raises InvalidRequest for an executor that could lose rows, or cannot run stages. ``bounded`` says how
+    long executors are waited for.
     """
 
     def session() -> SparkSession:
@@ -32,7 +37,8 @@ def proven_session(
             if exchange is not None:
                 prove_reached(exchange, name)
         spark = given()
-        prove_executors(spark, places, say)
+        with bounded(spark):
+            prove_executors(spark, places, say)
         return spark
 
     return session

@@ -7,4 +7,5 @@
 | ``probe`` | whether what was found lets a pipeline run, in one sentence |
 | ``package`` | this package as a zip, sent to executors |
 | ``counted`` | rows of a write as its tasks count them, compared with those found |
+| ``lost`` | applications that a cluster has ended, or left without executors: another session takes their place |
 """

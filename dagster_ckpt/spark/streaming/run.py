@@ -20,6 +20,7 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
+from dagster_ckpt.spark.cluster.lost import ExecutorWatch
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.stage_report import Reporter
 from dagster_ckpt.spark.streaming.background import ReusedThreads
@@ -112,8 +113,10 @@ class StreamingRun:
     _cutting: threading.Lock = field(default_factory=threading.Lock)
     _threads: ReusedThreads = field(default_factory=lambda: ReusedThreads("snapshot"))
     _backlog: BacklogReporter = field(init=False)
+    _executors: ExecutorWatch = field(init=False)
 
     def __post_init__(self) -> None:
+        self._executors = ExecutorWatch(self.spark)
         self._backlog = BacklogReporter(self.coordinator)
 
     # --- start ------------------------------------------------------------------------------------------------
@@ -194,7 +197,7 @@ class StreamingRun:
             with suppress(queue.Empty):
                 return self._ends.get_nowait()
             end = self._look_at_queries() or self._look_at_coordinator() or self._look_at_tables()
-            end = end or self._look_at_backlog() or self._look_for_the_end()
+            end = end or self._look_at_executors() or self._look_at_backlog() or self._look_for_the_end()
             if end is not None:
                 return end
             left = until - time.monotonic()
@@ -262,6 +265,10 @@ class StreamingRun:
     @property
     def _checkpoints_after_end(self) -> bool:
         return self.coordinator.config.checkpoints_after_tasks_finish
+
+    def _look_at_executors(self) -> RunEnd | None:
+        lost = self._executors.look()
+        return StageDied(None, lost) if lost else None
 
     def _look_at_backlog(self) -> RunEnd | None:
         try:

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
@@ -25,6 +25,7 @@ from dagster_ckpt.spark.attempt.hooks import with_hooks
 from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.cluster.lost import abandon_if_deserted, not_for_ever
 from dagster_ckpt.spark.streaming.background import DaemonBackground
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, GiveUp, RestartAfter, RestartStrategy
@@ -40,7 +41,7 @@ from dagster_ckpt.spark.streaming.settings import StreamingSettings
 from dagster_ckpt.spark.streaming.watch import ProgressWatch
 
 if TYPE_CHECKING:
-    pass
+    from pyspark.sql import SparkSession
 
 WAIT = 0.25
 
@@ -80,8 +81,14 @@ class StreamingService(PipelineSetup):
     current: StreamingRun | None = None
     unpublished: Mapping[str, str] = field(default_factory=dict)
     """Tables of the current attempt that do not show the newest checkpoint's rows, and why; changes while it runs."""
+    _spark: SparkSession | None = None
+    """Of the newest attempt."""
     _leased: CheckpointCoordinator | None = None
     """Of the newest attempt that was claimed: it keeps the run's lease, also between two attempts."""
+
+    def bounded(self, spark: SparkSession) -> AbstractContextManager[None]:
+        """Bound the wait for executors: a master that was restarted may not know of the application."""
+        return not_for_ever(spark)
 
     def run(self) -> ServiceEnd:
         """Run to the end. Raises what keeps the first attempt from starting; InvalidRequest at any attempt.
@@ -131,6 +138,7 @@ class StreamingService(PipelineSetup):
             self._stopped()
             if self.restarts == 0 and self.coordinator is None:
                 raise
+            self._renew_if_deserted()
             return StageDied(None, f"the attempt could not start: {error}", error)
         except BaseException:  # terminated while it started
             self._stopped_apart()
@@ -157,7 +165,8 @@ class StreamingService(PipelineSetup):
         self.unpublished = attempt.tables.unpublished
         for uid in attempt.pipeline.stages:
             attempt.coordinator.report_stage(uid, StageStatus.INITIALIZING)
-        spark = self.session()  # its executors are looked at before anything is restored for them
+        # Its executors are looked at before anything is restored for them.
+        spark = self._spark = self.session()
         self.current = StreamingRun(
             pipeline=attempt.pipeline,
             coordinator=attempt.coordinator,
@@ -192,6 +201,7 @@ class StreamingService(PipelineSetup):
                 return Interrupted(clean)
             case StageDied():
                 self._stopped()
+                self._renew_if_deserted()
             case TakenOver():
                 self._stopped()
                 self._end(RunStatus.FAILED, clean=False)
@@ -206,6 +216,11 @@ class StreamingService(PipelineSetup):
     def _stopped(self) -> bool:
         run, self.current = self.current, None
         return run.stop() if run is not None else True
+
+    def _renew_if_deserted(self) -> None:
+        """Let the next attempt have a session of its own where the cluster has left this one without executors."""
+        if self._spark is not None and abandon_if_deserted(self._spark):
+            self.reporter.info("no executor is left: the next attempt begins with another Spark session")
 
     def _stopped_apart(self) -> bool:
         """Stop from another thread: an interrupt within a call into the JVM leaves this one's answer unread in py4j."""

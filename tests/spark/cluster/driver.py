@@ -29,7 +29,7 @@ from dagster_ckpt import (
 from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.sinks import DeltaTable, IcebergTable
-from dagster_ckpt.spark.cluster import probe
+from dagster_ckpt.spark.cluster import lost, probe
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart
 from tests.spark.epoch.small_pipeline import shop
 from tests.spark.lake.deployment import Places
@@ -129,7 +129,10 @@ def run(step: dict[str, Any]) -> dict[str, Any]:
         probed.append(probe.prove_executors(*given) if step["probe"] else 0)
         return probed[-1]
 
-    with patch("dagster_ckpt.spark.attempt.places.prove_executors", prove):
+    with (
+        patch("dagster_ckpt.spark.attempt.places.prove_executors", prove),
+        patch("dagster_ckpt.spark.cluster.lost.PATIENCE", step.get("patience", lost.PATIENCE)),
+    ):
         if step["stream"]:
             strategy = ExponentialDelay() if step.get("restarts") else NoRestart()
             end = run_stream(pipeline, coordinator=coordinator, spark=spark, strategy=strategy)

@@ -1,0 +1,127 @@
+"""Applications a cluster has let go of: stopped from outside, or left without executors by a master that forgot them.
+
+A restart within the same session would wait for ever. Whoever made the session makes another one instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.errors import InvalidRequest, Unavailable
+from dagster_ckpt.spark.cluster.executors import executor_ids, is_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PATIENCE = 300.0
+"""Seconds without any executor, while tasks wait, after which an attempt is given up (Flink: slot.request.timeout)."""
+_LOOK_EVERY = 5.0
+_abandoned: set[str] = set()
+"""Ids of applications that are to be replaced by whoever has begun them."""
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Tell whether the session's application has ended, here or on the cluster's order."""
+    context = spark.sparkContext
+    return context._jsc is None or bool(context._jsc.sc().isStopped())
+
+
+def is_lost(spark: SparkSession) -> bool:
+    """Tell whether nothing can run in the session any more, or nothing is expected to."""
+    return is_stopped(spark) or spark.sparkContext.applicationId in _abandoned
+
+
+def refuse_stopped(spark: SparkSession) -> None:
+    """Raise InvalidRequest for a session whose application has ended."""
+    if is_stopped(spark):
+        raise InvalidRequest(
+            "the Spark session of this process was stopped, and the run did not start it: start another one, or let "
+            "the run start its own (SparkSessionResource in a process without a session)"
+        )
+
+
+def abandon_if_deserted(spark: SparkSession) -> bool:
+    """Let the session be replaced where all its executors are gone; for a session that runs nothing."""
+    try:
+        if is_stopped(spark) or is_local(spark) or executor_ids(spark):
+            return False
+    except Exception:  # its JVM does not answer: the next attempt tells why
+        return False
+    _abandoned.clear()  # of applications that are over
+    _abandoned.add(str(spark.sparkContext.applicationId))
+    return True
+
+
+class ExecutorWatch:
+    """Looks whether the tasks of one session still have an executor to wait for."""
+
+    def __init__(self, spark: SparkSession, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._spark, self._now = spark, now
+        self._is_local: bool | None = None
+        self._looked_at = now()
+        self._none_since: float | None = None
+
+    def look(self) -> str:
+        """Return why the attempt should end; empty: it should not."""
+        now = self._now()
+        if self._is_local or now - self._looked_at < _LOOK_EVERY:
+            return ""
+        self._looked_at = now
+        master, waits = self._spark.sparkContext.master, False
+        try:
+            if self._is_local is None:
+                self._is_local = is_local(self._spark)
+            waits = not self._is_local and self._tasks_wait()
+        except Exception:
+            if not is_stopped(self._spark):
+                raise
+        if is_stopped(self._spark):
+            return f"Spark's application was ended: {master}"
+        if not waits:
+            self._none_since = None
+            return ""
+        if self._none_since is None:
+            self._none_since = now
+        if now - self._none_since < PATIENCE:
+            return ""
+        return (
+            f"there is no executor and none has come for {PATIENCE:.0f} s, while tasks wait for one: {master} has no "
+            "room, or was restarted without its state (spark.deploy.recoveryMode) and does not know this application"
+        )
+
+    def _tasks_wait(self) -> bool:
+        if executor_ids(self._spark):
+            return False
+        return bool(self._spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+@contextlib.contextmanager
+def not_for_ever(spark: SparkSession) -> Iterator[None]:
+    """Give up jobs of a session that nothing else uses once they have waited too long for an executor.
+
+    Raises Unavailable then, and whoever has begun the application begins another one.
+    """
+    over, told = threading.Event(), [""]
+
+    def look() -> None:
+        watch = ExecutorWatch(spark)
+        while not told[0] and not over.wait(_LOOK_EVERY):
+            with contextlib.suppress(Exception):  # of an application that is being stopped
+                told[0] = watch.look()
+                if told[0] and not over.is_set() and abandon_if_deserted(spark):
+                    spark.sparkContext.cancelAllJobs()
+
+    thread = threading.Thread(target=look, name="ckpt-executors", daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception as error:
+        if told[0]:
+            raise Unavailable(told[0]) from error
+        raise
+    finally:
+        over.set()
