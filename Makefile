@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 
 ARGS ?=
 PROCESSES ?= 2
-BENCH ?= $(filter-out __init__ common streaming_common soak attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
 .PHONY: help setup demo examples dev test lowest lint types format reference docs wheel ci bench compare soak attack clean
@@ -79,8 +79,8 @@ compare: ## Measure against bare Spark and Flink on the same files, and draw doc
 	@scripts/bootstrap python java flink
 	@$(RUN) python -m benchmarks.comparison --chart docs/images/comparison.svg $(ARGS)
 
-soak: ## Stream for ten minutes under random kills and storage faults, then compare with the truth
-	@scripts/bootstrap python java
+soak: ## Stream for ten minutes under random kills and storage faults (ARGS=--cluster: of machines), then compare with the truth
+	@scripts/bootstrap python java postgres spark_s3
 	@$(RUN) python -m benchmarks.soak $(ARGS)
 
 attack: ## Put back, lose and swap what pipelines keep, hundreds of times: tables stay exact, or nothing runs

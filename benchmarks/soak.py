@@ -1,10 +1,11 @@
 """Streams for minutes with checkpoints every second, under kills and storage faults; then compares with the truth.
 
     python -m benchmarks.soak [--minutes 10] [--seed N] [--mode instant|aligned|unaligned|aligned_with_timeout]
+    python -m benchmarks.soak [--minutes 10] [--seed N] --cluster
 
 One source, two paths of different speed, a stage where they meet, two tables. While rows arrive the run's process is
 killed (SIGKILL), terminated (SIGTERM), one of its queries is stopped, its checkpoint storage refuses or hangs. Nothing
-may be lost or doubled, at any moment.
+may be lost or doubled, at any moment. On a cluster other things break: ``soak_cluster``.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.common import scratch, spark_session
+from benchmarks.soak_common import Soak
 from benchmarks.streaming_common import service
 from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.ports import CheckpointStorage
+from tests.adapters.servers import ServerMissing
 from tests.progress import exit_code, wait_until
 from tests.spark.streaming.pipelines import (
     Numbers,
@@ -42,7 +45,6 @@ MODES = {
     "unaligned": {"instant_cuts": False, "unaligned": True},
     "aligned_with_timeout": {"instant_cuts": False, "unaligned": True, "aligned_checkpoint_timeout": 0.3},
 }
-FAULTS = ("kill", "terminate", "query", "full", "hang")
 STAGES = ("numbers", "fast", "slow", "met", "rows", "totals")
 
 
@@ -110,12 +112,13 @@ def _obey(folder: Path, streaming: object) -> None:
 # --- the one that feeds, breaks and compares ----------------------------------------------------------------------
 
 
-class Soak:
+class LocalSoak(Soak):
+    faults = ("kill", "terminate", "query", "full", "hang")
+
     def __init__(self, folder: Path, mode: str, dice: random.Random) -> None:
-        self.folder, self.mode, self.dice = folder, mode, dice
+        super().__init__(dice)
+        self.folder, self.mode = folder, mode
         self.numbers = Numbers(folder / "numbers")
-        self.done: Counter[str] = Counter()
-        self.looks = 0
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -127,23 +130,14 @@ class Soak:
                 start_new_session=True,
             )
 
-    def run(self, seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        next_fault = time.monotonic() + 30
-        while time.monotonic() < until:
-            self.numbers.put(self.dice.randint(1, 20))
-            time.sleep(self.dice.uniform(0.2, 1.0))
-            self.restart_if_over()
-            if time.monotonic() > next_fault:
-                self.fault(self.dice.choice(FAULTS))
-                next_fault = time.monotonic() + self.dice.uniform(10, 30)
-            if not self.look():
-                return False
-        return self.settle()
+    @property
+    def fed(self) -> int:
+        return self.numbers.count
+
+    def feed(self) -> None:
+        self.numbers.put(self.dice.randint(1, 20))
 
     def fault(self, name: str) -> None:
-        self.done[name] += 1
-        print(f"  {time.strftime('%H:%M:%S')} {name} ({self.numbers.count} rows so far)", flush=True)
         match name:
             case "kill":
                 self.process.kill()
@@ -162,7 +156,6 @@ class Soak:
             self.process = self._start()
 
     def look(self) -> bool:
-        """The published tables never show a row twice, nor one that was not fed."""
         self.looks += 1
         try:
             seen = read_rows(self.folder / "tables")
@@ -174,7 +167,6 @@ class Soak:
         return not wrong
 
     def settle(self) -> bool:
-        """Everything that was fed is in both tables, once."""
         for name in ("hang", "full", "stop-query"):
             (self.folder / name).unlink(missing_ok=True)
         tables = self.folder / "tables"
@@ -198,6 +190,9 @@ class Soak:
             return False
         return well
 
+    def said(self) -> str:
+        return (self.folder / "child.log").read_text()[-4000:]
+
     def end(self) -> None:
         self.process.terminate()
         try:
@@ -211,23 +206,39 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--mode", choices=MODES, default="aligned")
+    parser.add_argument("--cluster", action="store_true", help="on a standalone cluster, PostgreSQL and S3")
     parser.add_argument("--child", default="")
     given = parser.parse_args()
     if given.child:
         return child(Path(given.child), given.mode)
-    print(f"soak: {given.minutes:g} minutes, {given.mode}, --seed {given.seed}", flush=True)
-    with scratch() as folder:
-        soak = Soak(folder, given.mode, random.Random(given.seed))
-        try:
-            well = soak.run(given.minutes * 60)
-        finally:
-            soak.end()
-        faults = ", ".join(f"{count} {name}" for name, count in soak.done.items())
-        print(f"{soak.numbers.count} rows fed, looked {soak.looks} times; faults: {faults}")
-        if not well:
-            print((folder / "child.log").read_text()[-4000:])
+    how = "cluster" if given.cluster else given.mode
+    print(f"soak: {given.minutes:g} minutes, {how}, --seed {given.seed}", flush=True)
+    dice = random.Random(given.seed)
+    with ExitStack() as opened:
+        if given.cluster:
+            from benchmarks.soak_cluster import cluster_soak
+
+            try:
+                soak: Soak = opened.enter_context(cluster_soak(dice))
+            except ServerMissing as missing:
+                sys.exit(str(missing))
+        else:
+            soak = LocalSoak(opened.enter_context(scratch()), given.mode, dice)
+        well = _soaked(soak, given.minutes * 60)
     print("nothing lost, nothing doubled" if well else "NOT EXACT")
     return 0 if well else 1
+
+
+def _soaked(soak: Soak, seconds: float) -> bool:
+    try:
+        well = soak.run(seconds)
+    finally:
+        soak.end()
+    faults = ", ".join(f"{count} {name}" for name, count in soak.done.items())
+    print(f"{soak.fed} rows fed, looked {soak.looks} times; faults: {faults}")
+    if not well:
+        print(soak.said())
+    return well
 
 
 if __name__ == "__main__":
