@@ -83,7 +83,9 @@ def test_a_topic_that_two_sinks_spell_in_two_ways_is_refused_to_the_second(
     otherwise = replace(spelled, bootstrap_servers=f"{kafka_servers},{kafka_servers}")
     KafkaSink(spelled, context_in(tmp_path, first)).take_over()
     second = KafkaSink(otherwise, context_in(tmp_path, first, name="copies"))
-    with pytest.raises(InvalidRequest, match="is the topic that sink 'orders' writes, under another spelling"):
+    with pytest.raises(
+        InvalidRequest, match="is the topic that sink 'orders' writes, under another spelling"
+    ):
         second.take_over()
     later = replace(first, epoch=CoordinatorEpoch(2))
     renamed = KafkaSink(otherwise, context_in(tmp_path, later, name="copies"))

@@ -47,7 +47,9 @@ Message = tuple[bytes | None, bytes | None]
 class Broker:
     """A topic as one pipeline writes it. Connections live for one step."""
 
-    def __init__(self, servers: str, options: Mapping[str, str], topic: str, *, pipeline: str, uid: str) -> None:
+    def __init__(
+        self, servers: str, options: Mapping[str, str], topic: str, *, pipeline: str, uid: str
+    ) -> None:
         self.topic, self.positions = topic, f"{topic}.dagster_ckpt"
         self.place = f"kafka://{servers}/{topic}"
         self._pipeline, self._uid = pipeline, uid

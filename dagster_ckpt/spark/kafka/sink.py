@@ -28,7 +28,9 @@ class KafkaSink(StagedSink):
     def __init__(self, target: KafkaTopic, context: SinkContext) -> None:
         super().__init__(context)
         topic = target.topic or context.name
-        self.broker = Broker(target.bootstrap_servers, target.options, topic, pipeline=context.pipeline, uid=context.uid)
+        self.broker = Broker(
+            target.bootstrap_servers, target.options, topic, pipeline=context.pipeline, uid=context.uid
+        )
 
     @property
     def place(self) -> str:
@@ -52,7 +54,9 @@ class KafkaSink(StagedSink):
     def exclusively(self) -> Iterator[Outside]:
         """Fence the producers of other attempts, unless they are the newer ones."""
         attempt = self.context.attempt()
-        refuse_fenced(self.place, self.broker.position(attempt), attempt)  # an old attempt must not fence a newer one
+        refuse_fenced(
+            self.place, self.broker.position(attempt), attempt
+        )  # an old attempt must not fence a newer one
         self.broker.create_topics()
         producer = self.broker.begin()
         try:
