@@ -87,7 +87,8 @@ class SparkSessionResource(QuietResource):
                 self._opened.close()
             if self._session is None:
                 self._session = self._opened.enter_context(self._started())
-            refuse_stopped(self._session)
+            if not self._is_ours:
+                refuse_stopped(self._session)
             return self._session
 
     @contextmanager

@@ -106,15 +106,33 @@ def build_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     with _keeping_interrupts(), compiled_pyspark():
+        had_context = _has_context()
         try:
             session = builder.getOrCreate()
         except Exception as error:
+            if not had_context:
+                _stop_context()
             without = without_java(error)
             if without is None:
                 raise
             raise without from error
     refuse_connect(session)
     return session
+
+
+def _has_context() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
+def _stop_context() -> None:
+    """Stop what a session that could not be made has begun: else the next one is made of it, in vain and for ever."""
+    from pyspark import SparkContext
+
+    left = SparkContext._active_spark_context
+    if left is not None:
+        left.stop()
 
 
 def refuse_connect(session: SparkSession) -> None:

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import InvalidRequest, SparkSessionResource, Unavailable
 from dagster_ckpt.program_run import _session_of
 from dagster_ckpt.spark.cluster import lost
+from dagster_ckpt.spark.session import build_session
 from tests.progress import wait_until
 
 
@@ -150,6 +154,34 @@ def test_a_session_of_this_run_is_replaced_once_the_cluster_has_let_go_of_it(how
     assert first.is_closed
     assert not second.is_closed
     assert resource.session is second
+
+
+def test_a_session_of_this_run_that_is_stopped_while_it_is_made_is_no_mistake_of_anyone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next attempt begins another one."""
+    monkeypatch.setattr(lost, "is_stopped", lambda spark: True)
+    resource = Resource(app_name="ours")
+    first: Any = resource.session
+    second: Any = resource.session
+    assert second is not first
+    assert first.is_closed
+
+
+def test_a_session_that_could_not_be_made_leaves_no_context_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = Mock()
+
+    def ended_meanwhile(builder: SparkSession.Builder) -> SparkSession:
+        SparkContext._active_spark_context = left
+        raise RuntimeError("Cannot call methods on a stopped SparkContext")
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", ended_meanwhile)
+    with pytest.raises(RuntimeError, match="stopped SparkContext"):
+        build_session("test", master="local[1]")
+    left.stop.assert_called_once_with()
 
 
 def test_a_session_with_an_executor_is_kept() -> None:
