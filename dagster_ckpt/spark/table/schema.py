@@ -24,6 +24,8 @@ _WIDER = {
     "float": ("double",),
 }
 """Types Arrow can tell the smaller values of without loss."""
+_DECIMAL_AS_LONG = 18
+"""Digits up to which Spark hashes a decimal as a number."""
 
 
 def columns(schema: str) -> dict[str, Column]:
@@ -84,8 +86,11 @@ def refuse_unfit(where: str, schema: str, keys: Sequence[str]) -> None:
             )
 
 
-def refuse_changed(where: str, old: str, new: str, *, can_rewrite: bool) -> None:
-    """Raise InvalidRequest, naming the change, where rows of ``new`` and files of ``old`` cannot be read together."""
+def refuse_changed(where: str, old: str, new: str, *, keys: Sequence[str]) -> None:
+    """Raise InvalidRequest, naming the change, where rows of ``new`` and files of ``old`` cannot be read together.
+
+    Files of a table with keys are written again; but a row lies where the value of its key, of its type, has put it.
+    """
     before, after = columns(old), columns(new)
     called = {name.lower(): name for name in before}
     for name in after.keys() - before.keys():
@@ -96,10 +101,14 @@ def refuse_changed(where: str, old: str, new: str, *, can_rewrite: bool) -> None
             )
     for name in before.keys() & after.keys():
         was, now = before[name]["type"], after[name]["type"]
-        if was == now or (can_rewrite and is_wider(was, now)):
+        if was == now or (keys and name not in keys and is_wider(was, now)):
+            continue
+        if name in keys and _has_same_hash(was, now):
             continue
         hint = "keep its type, or write to a new table"
-        if is_wider(was, now):
+        if name in keys:
+            hint = "its rows would be there twice, by the old key and by the new one: keep its type, or use a new table"
+        elif is_wider(was, now):
             hint = "readers of a folder with both types fail: keep its type, give the table a key, or use a new table"
         raise InvalidRequest(f"{where}: column {name!r} was {_text(was)} and is {_text(now)} now: {hint}")
 
@@ -112,6 +121,15 @@ def is_wider(was: Any, now: Any) -> bool:
         (p, s), (q, t) = (map(int, kind[8:-1].split(",")) for kind in (was, now))
         return s == t and q >= p
     return now in _WIDER.get(was, ())
+
+
+def _has_same_hash(was: Any, now: Any) -> bool:
+    """Tell whether Spark's xxhash64, by which rows are put into buckets, is the same for a value of a wider type."""
+    if not is_wider(was, now):
+        return False
+    if now.startswith("decimal("):
+        return int(now[8:-1].split(",")[0]) <= _DECIMAL_AS_LONG
+    return now in ("short", "integer")
 
 
 def _text(kind: Any) -> str:
