@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,16 @@ def replace_whole(path: Path, content: bytes, *, durably: bool = True) -> None:
     os.replace(temporary, path)
     if durably:
         flush_to_disk(path.parent)
+
+
+def replace_all_whole(contents: Mapping[Path, bytes]) -> None:
+    """Like ``replace_whole``, durably, for many files: the list of names of their folder is waited for once."""
+    for path, content in contents.items():
+        temporary = _written_aside(path, content)
+        flush_to_disk(temporary)
+        os.replace(temporary, path)
+    for folder in {path.parent for path in contents}:
+        flush_to_disk(folder)
 
 
 def create_durably(path: Path, content: bytes) -> bool:

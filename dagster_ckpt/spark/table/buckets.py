@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from dagster_ckpt.spark.files import (
     replace_by_link,
 )
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.latest import latest_rows
+from dagster_ckpt.spark.sink.latest import latest_rows, replaced
 from dagster_ckpt.spark.table.records import (
     BUCKET_COLUMN,
     BucketVersion,
@@ -32,11 +33,13 @@ from dagster_ckpt.spark.table.records import (
     Upsert,
 )
 from dagster_ckpt.spark.table.schema import columns
-from dagster_ckpt.spark.table.version_digests import keep_digest, refuse_other_content
+from dagster_ckpt.spark.table.version_digests import keep_digests, refuse_other_content
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SEAL = b"dagster_ckpt.lineage"
 """Note in a version's footer: the history of the publish that wrote it, so that another's file of its name is told."""
+_LARGE = 4 * 1024 * 1024
+"""Bytes of a file whose columns are decoded side by side."""
 
 
 def touched_buckets(root: Path, files: Iterable[TableFile]) -> list[int]:
@@ -66,13 +69,21 @@ def write_versions(
     if not missing:
         return
     staged = concatenated([read_file(root / file.staged) for file in files])
-    for bucket, target in missing.items():
-        rows = staged.filter(pc.equal(staged[BUCKET_COLUMN], pa.scalar(bucket))).drop_columns([BUCKET_COLUMN])
+    notes = _notes(staged, lineage, row_schema)
+    latest = latest_rows(staged, mode.keys)  # of all buckets at once: a key is in one of them
+
+    def version(bucket: int) -> pa.Table:
+        mine = latest.filter(pc.equal(latest[BUCKET_COLUMN], pa.scalar(bucket)))
+        new = mine.drop_columns([BUCKET_COLUMN])
         base = bases.get(bucket)
-        before = _without_rows(row_schema, rows) if base is None else read_file(base)
-        merged = latest_rows(concatenated([before, rows]), mode.keys)
-        notes = _notes(staged, lineage, row_schema)
-        _write_whole(merged.replace_schema_metadata(notes), target, is_version=bool(lineage))
+        before = _without_rows(row_schema, new) if base is None else read_file(base)
+        together = concatenated([before, new])
+        rows = replaced(together.slice(0, before.num_rows), together.slice(before.num_rows), mode.keys)
+        return rows.replace_schema_metadata(notes)
+
+    _write_all(
+        {target: partial(version, bucket) for bucket, target in missing.items()}, are_versions=bool(lineage)
+    )
 
 
 def merge_into_published(
@@ -183,18 +194,35 @@ def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
 def read_file(path: Path, names: list[str] | None = None) -> pa.Table:
     """Return a file's rows. Raises Corrupt where it is gone or damaged."""
     try:
-        return pq.read_table(path, columns=names, partitioning=None, coerce_int96_timestamp_unit="us")
+        # Not `read_table`: for small files its data set costs several times what reading does.
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+            found = file.read(names, use_threads=path.stat().st_size > _LARGE)
     except FileNotFoundError as error:
         raise Corrupt(f"{path} is gone: its rows cannot be read; restore another checkpoint") from error
     except pa.ArrowInvalid as error:
         raise Corrupt(f"{path} is damaged: {error}; restore another checkpoint") from error
+    if missing := set(names or ()) - set(found.column_names):
+        raise Corrupt(f"{path} is damaged: it has no column {min(missing)!r}; restore another checkpoint")
+    return found
 
 
-def _write_whole(rows: pa.Table, target: Path, *, is_version: bool) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-    pq.write_table(rows, temporary)
-    flush_to_disk(temporary)
-    if is_version:
-        keep_digest(temporary, target)
-    temporary.replace(target)
+def _write_all(content: Mapping[Path, Callable[[], pa.Table]], *, are_versions: bool) -> None:
+    """Write files of one folder, each whole and durably; digests are on disk, with their names, before versions are."""
+    folders = {target.parent for target in content}
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    written: dict[Path, Path] = {}
+    try:
+        for target, rows in content.items():
+            written[target] = temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+            pq.write_table(rows(), temporary)
+            flush_to_disk(temporary)
+        if are_versions:
+            keep_digests(written)
+        for target, temporary in written.items():
+            temporary.replace(target)
+    except BaseException:
+        remove_files(written.values())
+        raise
+    for folder in folders:
+        flush_to_disk(folder)

@@ -5,14 +5,15 @@ A digest is there before its version is: whoever finds a version without one has
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from dagster_ckpt.core.storage import Digest
 from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.files import replace_all_whole
 
-__all__ = ["digest_path", "keep_digest", "refuse_other_content"]
+__all__ = ["digest_path", "keep_digests", "refuse_other_content"]
 
 
 def digest_path(version: Path) -> Path:
@@ -20,10 +21,10 @@ def digest_path(version: Path) -> Path:
     return version.with_suffix(".digest")
 
 
-def keep_digest(written: Path, version: Path) -> None:
-    """Write down, durably, the digest of a file that is about to become a version."""
-    found = digest_file(written)
-    replace_whole(digest_path(version), f"{found.size} {found.checksum}\n".encode())
+def keep_digests(written: Mapping[Path, Path]) -> None:
+    """Write down, durably, the digest of every file that is about to become a version: version -> where it lies now."""
+    found = {version: digest_file(file) for version, file in written.items()}
+    replace_all_whole({digest_path(v): f"{d.size} {d.checksum}\n".encode() for v, d in found.items()})
 
 
 def _kept(version: Path) -> Digest | None:

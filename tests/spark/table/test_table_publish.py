@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+import errno
+import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -11,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.core.ids import BatchId, PipelineId
-from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
+from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.spark.sink.committables import TableFile, read_committables
-from dagster_ckpt.spark.sink.latest import latest_rows
+from dagster_ckpt.spark.sink.latest import latest_rows, replaced
 from dagster_ckpt.spark.sink.phases import cut_of_sink
 from dagster_ckpt.spark.sink.port import AlreadyPublished, Published
+from dagster_ckpt.spark.table import buckets
 from dagster_ckpt.spark.table.buckets import write_versions
 from dagster_ckpt.spark.table.log import create_table, open_table
 from dagster_ckpt.spark.table.publish import adopt
@@ -250,6 +256,61 @@ def test_merging_keeps_the_last_row_of_each_key_also_of_null_and_of_several_colu
     rows = pa.table({"a": [1, 1, None, None, 2], "b": ["x", "x", "y", "y", None], "v": [1, 2, 3, 4, 5]})
     assert latest_rows(rows, ["a", "b"])["v"].to_pylist() == [2, 4, 5]
     assert latest_rows(rows, ["a"])["v"].to_pylist() == [2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        (["a"], [1, 2, 3, 4, 5, None]),
+        (["a"], ["", "x", "y", "z", None]),
+        (["a"], [b"", b"x", b"y", None]),
+        (["a"], [datetime.date(2024, 1, day) for day in range(1, 6)]),
+        (["a"], [0.0, -0.0, float("nan"), 1.5, None]),
+        (["a", "b"], [1, 2, None]),
+    ],
+    ids=["integer", "text", "binary", "date", "float", "two"],
+)
+def test_a_bucket_gets_the_rows_that_grouping_all_of_them_would_leave(
+    keys: list[str], values: list[Any]
+) -> None:
+    chance = random.Random(7)
+    schema = pa.table({"a": values}).schema.field("a").type
+    for _ in range(200):
+        parts = []
+        for part in range(2):
+            size = chance.randrange(8)
+            columns = {
+                "a": pa.array([chance.choice(values) for _ in range(size)], schema),
+                "b": pa.array([chance.choice([1, None]) for _ in range(size)], pa.int64()),
+                "v": pa.array([part * 100 + row for row in range(size)], pa.int64()),
+            }
+            parts.append(latest_rows(pa.table(columns), keys))
+        expected = latest_rows(pa.concat_tables(parts), keys)
+        assert replaced(*parts, keys)["v"].to_pylist() == expected["v"].to_pylist()
+
+
+def test_a_publish_that_fails_half_way_leaves_no_files_of_its_own_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk would get fuller with every try."""
+    attempt = new_attempt(tmp_path, Upsert(keys=("k",), buckets=4))
+    attempt.batch([(k, 1) for k in range(8)])
+    cut = attempt.cut(1)
+    written: list[Path] = []
+
+    def full(rows: pa.Table, path: Path, **how: Any) -> None:
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(path)
+        pq.write_table(rows, path, **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(buckets, "pq", SimpleNamespace(**{**vars(pq), "write_table": full}))
+        with pytest.raises(Unavailable, match="Make room"):
+            attempt.publish(cut)
+    assert not [path for path in (tmp_path / "table").rglob("*") if path.name.startswith(".tmp-")]
+    attempt.publish(cut)
+    assert rows_of(tmp_path / "table") == cut.rows
 
 
 def test_a_column_that_cannot_be_a_key_is_refused() -> None:
