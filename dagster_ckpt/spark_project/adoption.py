@@ -160,7 +160,8 @@ class _Work:
         stored = [one for one in self.graph.datasets if one.kind is not Kind.MATERIALIZED_VIEW]
         for table in stored:
             written_by = flows_with_batches(self.root, table.name)
-            refuse_unadoptable(table, self._target(table), written_by, place=self._place(table))
+            flows_now = self.graph.flows_of(table.name)
+            refuse_unadoptable(table, flows_now, self._target(table), written_by, place=self._place(table))
         flows = [find_checkpoint(self.root, flow) for flow in self.graph.flows]
         tables = {one.name: found for one in stored if (found := self._found(one, flows)) is not None}
         queries = self._queries(flows, tables)

@@ -118,11 +118,16 @@ def kept_columns(flow: FlowElement, rows: DataFrame) -> list[str]:
 
 
 def column_names(flow: FlowElement, rows: DataFrame, given: Sequence[Any] | None) -> list[str]:
-    """Return the names of columns that an option lists. Raises InvalidRequest for one that the source has not."""
+    """Return the names of columns that an option lists, as the source writes them.
+
+    Raises InvalidRequest for one that the source has not.
+    """
     from pyspark.errors import AnalysisException
 
+    own = {name.lower(): name for name in rows.columns}
     try:
-        return [rows.select(classic(one)).columns[0] for one in given or ()]
+        written = [rows.select(classic(one)).columns[0] for one in given or ()]
+        return [name if name in rows.columns else own.get(name.lower(), name) for name in written]
     except AnalysisException as error:
         raise InvalidRequest(
             f"{flow.title} names a column that {flow.cdc.source!r} does not have: {error.getCondition()}, "

@@ -77,6 +77,19 @@ class _Builder:
                 raise InvalidRequest(
                     f"{what} names {unknown[0]!r}, and the datasets are {', '.join(sorted(uids))}"
                 )
+        self._refuse_taken_names(uids)
+
+    def _refuse_taken_names(self, uids: set[str]) -> None:
+        """Raise InvalidRequest where the old name of a renamed dataset is that of another one as well."""
+        claimed: dict[str, str] = {}
+        for name, earlier in self.spec.previous_uids.items():
+            for old in earlier:
+                other = old if old in uids else claimed.setdefault(old, name)
+                if other != name:
+                    raise InvalidRequest(
+                        f"{self.spec.side_file} says that {name!r} was {old!r}, and {other!r} would have its state "
+                        "and its table as well: give the newer of the two a name that no dataset has had"
+                    )
 
     def previous(self, flow: FlowNode) -> tuple[StageUid, ...]:
         table = self.dataset(flow.target).uid

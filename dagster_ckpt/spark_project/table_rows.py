@@ -21,7 +21,7 @@ from dagster_ckpt.spark.sink.staging import flush_staged, stage_rows
 from dagster_ckpt.spark.table.log import Table
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.flow_checkpoints import AGAIN, FlowCheckpoint
-from dagster_ckpt.spark_project.graph import DatasetNode
+from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode
 from dagster_ckpt.spark_project.schemas import columns_of_text, schema_of_text
 from dagster_ckpt.spark_project.spark_logs import read_file_log
 from dagster_ckpt.spark_project.spec import ProjectSpec
@@ -49,14 +49,22 @@ class TableLeft:
     files: frozenset[str]
 
 
-def refuse_unadoptable(table: DatasetNode, target: object, written_by: Sequence[str], *, place: str) -> None:
+def refuse_unadoptable(
+    table: DatasetNode, flows: Sequence[FlowNode], target: object, written_by: Sequence[str], *, place: str
+) -> None:
     """Raise InvalidRequest for a table or sink whose rows cannot become those of our sink, where it may have some.
 
-    ``place``: the folder of a target that is a Parquet table.
+    ``flows``: what writes it now. ``place``: the folder of a target that is a Parquet table.
     """
     if not written_by:
         return
     title = f"{table.kind} {table.name!r} ({table.where})"
+    if any(flow.cdc is not None for flow in flows):
+        raise InvalidRequest(
+            f"{title} is filled by Auto CDC: Spark has merged its changes, and which of them it still knows (deleted "
+            "keys, versions that are not shown) is Spark's own: it cannot be adopted. Leave it out of the project, "
+            "adopt, and add it again, so that it is filled from its source; or begin without the checkpoints"
+        )
     if table.kind is Kind.SINK:
         if table.format.lower() == "kafka":
             return
@@ -68,6 +76,11 @@ def refuse_unadoptable(table: DatasetNode, target: object, written_by: Sequence[
                 "it cannot be adopted. Leave it out of the project, adopt, and add it again; or begin without the "
                 "checkpoints"
             )
+    elif not table.name.startswith("spark_catalog."):
+        raise InvalidRequest(
+            f"{title} is in catalog {table.name.partition('.')[0]}, which keeps its rows in a way of its own: it "
+            "cannot be adopted. Begin without the checkpoints, so that it is filled from the sources"
+        )
     elif table.format.lower() != "parquet" or not isinstance(target, ParquetTable):
         where = type(target).__name__ if table.format.lower() == "parquet" else table.format
         raise InvalidRequest(

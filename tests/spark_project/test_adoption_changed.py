@@ -12,7 +12,7 @@ import pytest
 
 from dagster_ckpt import InvalidRequest, NotFound, adopt_spark_project
 from dagster_ckpt.operations.adopt import Adoption
-from dagster_ckpt.sinks import ParquetTable
+from dagster_ckpt.sinks import IcebergTable, ParquetTable
 from tests.spark_project.conftest import Project, rows_of
 from tests.spark_project.played_spark import folder_of, runs_under_spark, storage, warehouse
 from tests.spark_project.test_projects import as_rows
@@ -140,6 +140,46 @@ def test_a_flow_that_is_removed_before_the_adoption_is_refused_by_its_rows(writt
         InvalidRequest, match=r"'spark_catalog.default.orders' .* written by flows more, orders"
     ):
         adopted(project)
+
+
+# --- tables that are not Spark's own to hand over -------------------------------------------------------------
+
+KEPT_ELSEWHERE = {
+    "Delta": (
+        '@dp.table(format="delta")',
+        "is a table of delta, whose log names Spark's commits and none of ours",
+    ),
+    "Iceberg": ('@dp.table(format="iceberg")', "is a table of iceberg, whose log names Spark's commits"),
+    "another catalog": (
+        '@dp.table(name="lake.shop.kept")',
+        "is in catalog lake, which keeps its rows in a way of its",
+    ),
+    "SCD type 1": ("@dp.temporary_view", "is filled by Auto CDC: Spark has merged its changes, and which"),
+    "SCD type 2": ("@dp.temporary_view", "is filled by Auto CDC: Spark has merged its changes, and which"),
+}
+
+
+@pytest.mark.parametrize("what", KEPT_ELSEWHERE)
+def test_a_table_whose_rows_spark_keeps_in_another_way_is_refused_by_name(what: str, written: Make) -> None:
+    head, said = KEPT_ELSEWHERE[what]
+    python = f'{head}\ndef kept():\n    return feed("orders")\n'
+    if what.startswith("SCD"):
+        given = f'keys=["k"], sequence_by="v", stored_as_scd_type={what[-1]}'
+        python = f"""{python.replace("def kept", "def changes")}
+dp.create_streaming_table("kept")
+dp.create_auto_cdc_flow(target="kept", source="changes", {given})
+"""
+    project = written(SHOP.partition("@dp")[0] + python)
+    catalog, schema = ("lake", "shop") if "lake" in head else ("spark_catalog", "default")
+    flow = "lake.shop.kept" if "lake" in head else "kept"
+    committed = storage(project) / "_checkpoints" / catalog / schema / "kept" / flow / "0" / "commits" / "0"
+    committed.parent.mkdir(parents=True)
+    committed.touch()
+    sinks = {"kept": IcebergTable("db.kept")} if what == "Iceberg" else {}
+    with pytest.raises(InvalidRequest, match=rf"table '{catalog}.{schema}.kept' .* {said}"):
+        adopted(project, sinks=sinks)
+    assert not (project.root / "lab" / "savepoints").exists()
+    assert not (project.root / ".dagster_ckpt").exists()
 
 
 # --- flows that run once --------------------------------------------------------------------------------------

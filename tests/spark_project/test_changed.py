@@ -142,3 +142,28 @@ def test_a_table_that_becomes_a_materialized_view_does_not_keep_its_old_rows_bes
     (project.tables / "copies").rename(project.root / "copies-before")
     project.epoch(restore=again)
     assert project.rows("copies") == as_rows(row("a", 1))
+
+
+def test_a_renamed_dataset_whose_old_name_another_one_takes_is_refused(written: Make) -> None:
+    project = written(ORDERS)
+    project.feed("orders", row("a", 1))
+    project.feed("more", row("m", 7))
+    project.epoch()
+    main, said = project.root / "transformations" / "main.py", project.root / "dagster-ckpt.yml"
+    renamed = (
+        main.read_text().replace("def orders()", "def sales()").replace('table("orders")', 'table("sales")')
+    )
+    main.write_text(renamed + FLOW.replace('append_flow(target="orders")', 'table(name="orders")'))
+    for previous, why in {
+        "{sales: [orders]}": r"'sales' was 'orders', and 'orders' would have its state and its table as well",
+        "{sales: [sold], copies: [sold]}": r"'copies' was 'sold', and 'sales' would have its state",
+    }.items():
+        said.write_text(f"previous_uids: {previous}\n")
+        with pytest.raises(InvalidRequest, match=why):
+            project.pipeline()
+    main.write_text(renamed + FLOW.replace('append_flow(target="orders")', "table"))
+    said.write_text("previous_uids: {sales: [orders]}\n")
+    project.feed("orders", row("b", 2))
+    project.epoch()
+    assert project.rows("orders") == project.rows("copies") == as_rows(row("a", 1), row("b", 2))
+    assert project.rows("more") == as_rows(row("m", 7))

@@ -26,7 +26,7 @@ from dagster_ckpt.cli.app import main
 from tests.root import ROOT
 from tests.spark.epoch.conftest import WITHOUT_CAPTURE, failure_text
 from tests.spark_project.conftest import Project
-from tests.spark_project.test_projects import fan_in_tables, order
+from tests.spark_project.test_projects import change, changes_tables, fan_in_tables, order
 
 KILLED_AT = {"before computing": 1, "before replacing": 2, "before noting": 2}
 """Of the two notes of each view, the second follows its rows."""
@@ -43,21 +43,41 @@ def test_a_killed_epoch_leaves_nothing_that_the_next_does_not_put_right(
     shop.epoch()
     shop.feed("us", order("dan", 4))
     us.append(order("dan", 4))
-    child = [
-        sys.executable,
-        "-m",
-        "tests.spark_project.kill_child",
-        str(shop.root),
-        call,
-        str(KILLED_AT[call]),
-    ]
-    killed = subprocess.run(child, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert killed.returncode == 9, killed.stderr[-2000:]
+    killed(shop, call, KILLED_AT[call])
     shop.feed("eu", order("eva", 2))
     eu.append(order("eva", 2))
     where = shop.coordinator.model_copy(update={"concurrent_runs": "take_over"})
     shop.epoch(where=where)
     assert shop.all_rows() == fan_in_tables(eu, us)
+
+
+def killed(project: Project, call: str, number: int) -> None:
+    """Run an epoch in a process that ends before the ``number``-th call."""
+    child = [sys.executable, "-m", "tests.spark_project.kill_child", str(project.root), call, str(number)]
+    done = subprocess.run(child, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 9, done.stderr[-2000:]
+
+
+def test_changes_are_applied_once_though_an_epoch_is_killed_and_its_rows_are_forked_and_taken_back(
+    project: Callable[[str], Project],
+) -> None:
+    crm = project("changes")
+    said = [change(1, "ann", 1), change(2, "bob", 2), change(3, "cid", 3, "delete")]
+    crm.feed("changes", *said)
+    crm.epoch()
+    late = [change(1, "old", 0), change(2, "bob", 9, "delete"), change(4, "dan", 1)]
+    crm.feed("changes", *late)
+    killed(crm, "before publishing", 2)
+    later = [change(2, "late", 5), change(3, "cyd", 4)]
+    crm.feed("changes", *later)
+    crm.epoch(where=crm.coordinator.model_copy(update={"concurrent_runs": "take_over"}))
+    everything = changes_tables([*said, *late, *later])
+    assert crm.all_rows() == everything
+    assert crm.fork_from("chk-1") == everything
+    for number in (2, 3):
+        (crm.root / "feed" / "changes" / f"{number:03}.json").unlink()
+    crm.epoch(restore={"restore_from": "chk-1"})
+    assert crm.all_rows() == changes_tables(said)
 
 
 def test_its_tables_are_assets_of_dagster_and_load(project: Callable[[str], Project]) -> None:
