@@ -215,11 +215,15 @@ class ClusterSoak(Soak):
 def cluster_soak(dice: random.Random) -> Iterator[ClusterSoak]:
     """Start a cluster, the stores and a stream; stop and remove them all at the end. Raises ServerMissing."""
     if not spark_s3_jars():
-        raise ServerMissing("Spark's connector to S3 is not installed: scripts/bootstrap spark_s3, which needs Maven")
+        raise ServerMissing(
+            "Spark's connector to S3 is not installed: scripts/bootstrap spark_s3, which needs Maven"
+        )
     with ExitStack() as opened:
         folder = opened.enter_context(scratch())
         server = opened.enter_context(postgres_cluster())
         s3 = opened.enter_context(s3_server_process())
         cluster = opened.enter_context(standalone_cluster(*WORKERS))
         source = Feed(folder / "feed")
-        yield ClusterSoak(folder, cluster, source, Places.new(source.folder, server, s3).all_in_the_bucket, dice)
+        yield ClusterSoak(
+            folder, cluster, source, Places.new(source.folder, server, s3).all_in_the_bucket, dice
+        )

@@ -105,22 +105,24 @@ def not_for_ever(spark: SparkSession) -> Iterator[None]:
 
     Raises Unavailable then, and whoever has begun the application begins another one.
     """
-    over, told = threading.Event(), [""]
+    over = threading.Event()
+    told: list[str] = []
 
     def look() -> None:
         watch = ExecutorWatch(spark)
-        while not told[0] and not over.wait(_LOOK_EVERY):
+        while not told and not over.wait(_LOOK_EVERY):
             with contextlib.suppress(Exception):  # of an application that is being stopped
-                told[0] = watch.look()
-                if told[0] and not over.is_set() and abandon_if_deserted(spark):
-                    spark.sparkContext.cancelAllJobs()
+                if found := watch.look():
+                    told.append(found)
+                    if not over.is_set() and abandon_if_deserted(spark):
+                        spark.sparkContext.cancelAllJobs()
 
     thread = threading.Thread(target=look, name="ckpt-executors", daemon=True)
     thread.start()
     try:
         yield
     except Exception as error:
-        if told[0]:
+        if told:
             raise Unavailable(told[0]) from error
         raise
     finally:

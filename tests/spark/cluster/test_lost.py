@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -107,21 +107,26 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lost, "_LOOK_EVERY", 0.0)
 
 
+def job(application: Any, is_over: Callable[[], bool]) -> None:
+    """Run a job that fails once it is over."""
+    with lost.not_for_ever(application):
+        wait_until(is_over, "the job is over")
+        raise RuntimeError("the job has failed")
+
+
 @pytest.mark.usefixtures("hasty")
 def test_a_job_that_an_attempt_starts_with_is_given_up_where_no_executor_comes() -> None:
     application: Any = Application(executors="")
-    with pytest.raises(Unavailable, match="there is no executor"), lost.not_for_ever(application):
-        wait_until(application.is_cancelled.is_set, "its jobs are canceled")
-        raise RuntimeError("canceled")
+    with pytest.raises(Unavailable, match="there is no executor"):
+        job(application, application.is_cancelled.is_set)
     assert lost.is_lost(application)
 
 
 @pytest.mark.usefixtures("hasty")
 def test_a_job_that_an_attempt_starts_with_is_waited_for_where_there_is_an_executor() -> None:
     application: Any = Application()
-    with pytest.raises(RuntimeError, match="of its own"), lost.not_for_ever(application):
-        wait_until(lambda: application.looks > 3, "it is looked at")
-        raise RuntimeError("of its own")
+    with pytest.raises(RuntimeError, match="has failed"):
+        job(application, lambda: application.looks > 3)
     assert not application.is_cancelled.is_set()
 
 

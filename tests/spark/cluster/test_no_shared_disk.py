@@ -41,7 +41,7 @@ def alone(cluster: StandaloneCluster, tmp_path: Path) -> Iterator[Driver]:
 
 @pytest.mark.parametrize("kind", ["stateless", "stateful"])
 def test_a_stream_is_killed_with_its_disk_and_an_epoch_goes_on_elsewhere(
-    cluster: StandaloneCluster, alone: Driver, feed: Feed, places: Places, tmp_path: Path, kind: str
+    cluster: StandaloneCluster, alone: Driver, feed: Feed, *, places: Places, tmp_path: Path, kind: str
 ) -> None:
     if kind == "stateful" and not spark_s3_jars():
         pytest.skip("Spark's connector to S3 is not installed: scripts/bootstrap spark_s3, which needs Maven")
