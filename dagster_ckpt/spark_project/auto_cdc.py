@@ -59,11 +59,12 @@ def refuse_unsupported(flow: FlowElement) -> None:
 
 
 def key_names(flow: FlowElement, rows: DataFrame) -> tuple[str, ...]:
-    """Return the key columns. Raises InvalidRequest for keys that are no columns of the source."""
+    """Return the key columns. Raises InvalidRequest for keys that are no columns of the source, and for none."""
     names = tuple(column_names(flow, rows, flow.cdc.keys))
-    missing = [name for name in names if name not in rows.columns]
-    if missing or not names:
-        raise InvalidRequest(f"{flow.title}: its keys are no columns of {flow.cdc.source!r}: {list(names)}")
+    if not names:
+        raise InvalidRequest(
+            f"{flow.title} has no keys: name the columns of {flow.cdc.source!r} that tell its rows apart"
+        )
     return names
 
 
@@ -127,12 +128,18 @@ def column_names(flow: FlowElement, rows: DataFrame, given: Sequence[Any] | None
     own = {name.lower(): name for name in rows.columns}
     try:
         written = [rows.select(classic(one)).columns[0] for one in given or ()]
-        return [name if name in rows.columns else own.get(name.lower(), name) for name in written]
     except AnalysisException as error:
         raise InvalidRequest(
             f"{flow.title} names a column that {flow.cdc.source!r} does not have: {error.getCondition()}, "
             f"the columns are {rows.columns}"
         ) from error
+    strange = next((name for name in written if name.lower() not in own), None)
+    if strange is not None:
+        raise InvalidRequest(
+            f"{flow.title} lists {strange!r}, which is no column of {flow.cdc.source!r} but made of one: compute it in "
+            "a temporary view, and list its name"
+        )
+    return [name if name in rows.columns else own[name.lower()] for name in written]
 
 
 def classic(column: Any) -> Column:

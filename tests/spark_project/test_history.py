@@ -240,6 +240,10 @@ def started():
             {"more": ", track_history_column_list=['z']"},
         ),
         (
+            r"lists 'upper\(k\)', which is no column of 'orders' but made of one",
+            {"more": ", track_history_except_column_list=[F.upper('k')]"},
+        ),
+        (
             r"'k', of which history .* beside the keys: \['v'\]",
             {"more": ", track_history_except_column_list=['k']"},
         ),
@@ -248,7 +252,7 @@ def started():
             {"schema": ", schema='__START_AT STRING'"},
         ),
     ],
-    ids=["a map", "a column of Spark's", "a struct", "no column", "a key", "a schema"],
+    ids=["a map", "a column of Spark's", "a struct", "no column", "no name", "a key", "a schema"],
 )
 def test_what_has_no_versions_is_refused_by_name(said: str, given: dict[str, str], written: Make) -> None:
     plain = {"schema": "", "source": "'orders'", "by": "'v'", "more": ""} | given
