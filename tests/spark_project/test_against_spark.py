@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.root import ROOT
 from tests.spark_project.conftest import Project, Rows, rows_of
 from tests.spark_project.played_spark import storage
 from tests.spark_project.test_adoption import SHOP, Make, Shop, row
@@ -114,6 +116,75 @@ def test_what_spark_itself_has_left_is_adopted(written: Make) -> None:
     shop.feed("extra", row("y", 8))
     shop.project.epoch()
     shop.check()
+
+
+CDC = """
+FEED = str(Path.cwd() / "feed" / "changes")
+@dp.temporary_view
+def change_feed():
+    columns = "id INT, name STRING, city STRING, at INT, kind STRING"
+    return spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).json(FEED)
+KEPT = {
+    "newest": {"stored_as_scd_type": 1, "column_list": ["ID", "name", "city"]},
+    "versions": {"stored_as_scd_type": 2, "except_column_list": ["AT", "kind"]},
+    "moves": {"stored_as_scd_type": 2, "column_list": ["id", "name", "city"], "track_history_column_list": ["City"]},
+}
+for table, how in KEPT.items():
+    dp.create_streaming_table(f"merging.shop.{table}")
+    dp.create_auto_cdc_flow(
+        target=f"merging.shop.{table}", source="change_feed", keys=["id"], sequence_by="at",
+        apply_as_deletes="kind = 'delete'", name=f"cdc_{table}", **how,
+    )
+    @dp.materialized_view(name=f"{table}_seen")
+    def seen(table=table, how=how):
+        bounds = ["__START_AT", "__END_AT"] if how["stored_as_scd_type"] == 2 else []
+        return spark.read.table(f"merging.shop.{table}").select("id", "name", "city", *bounds)
+"""
+"""Spark's tables are in memory: what it has merged is seen in materialized views, which are files."""
+
+
+@pytest.fixture(scope="session")
+def merging(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Returns options that give Spark a catalog ``merging``, compiled with the Scala that Spark brings."""
+    classes = tmp_path_factory.mktemp("merging")
+    java = subprocess.run([ROOT / "scripts" / "java-home"], capture_output=True, text=True, check=True)
+    compiler = [Path(java.stdout.strip()) / "bin" / "java", "-cp", f"{Path(pyspark.__file__).parent}/jars/*"]
+    compiler += [
+        "scala.tools.nsc.Main",
+        "-usejavacp",
+        "-d",
+        classes,
+        Path(__file__).with_name("Merging.scala"),
+    ]
+    subprocess.run(compiler, check=True)
+    catalog = "spark.sql.catalog.merging=dagster_ckpt.tests.MergingCatalog"
+    return ("--conf", f"spark.driver.extraClassPath={classes}", "--conf", catalog)
+
+
+def test_auto_cdc_of_both_types_has_the_rows_that_spark_has(written: Make, merging: tuple[str, ...]) -> None:
+    crm, rng = written(CDC), random.Random(5)
+    changes = [
+        {
+            "id": key,
+            "name": rng.choice(["ann", "bob", None]),
+            "city": rng.choice(["rome", "oslo"]),
+            "at": at,
+            "kind": rng.choice(["upsert", "upsert", "delete"]),
+        }
+        for key in range(5)
+        for at in range(7)
+    ]
+    told = [*changes, *rng.sample(changes, 5)]
+    rng.shuffle(told)
+    for start in range(0, len(told), 14):
+        crm.feed("changes", *told[start : start + 14])
+        if start == 14:
+            crm.epoch()  # ours in two runs, Spark's in a batch a file
+    crm.epoch()
+    sparks = run_under_spark(crm, *merging, "--conf", "spark.sql.shuffle.partitions=2")
+    seen = {f"{table}_seen": crm.rows(f"{table}_seen") for table in ("newest", "versions", "moves")}
+    assert all(seen.values())
+    assert seen == sparks
 
 
 def test_spark_runs_auto_cdc_into_tables_that_can_merge_only(project: Callable[[str], Project]) -> None:
