@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark_project.elements import FlowElement
+from dagster_ckpt.spark_project.schemas import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -27,7 +28,9 @@ __all__ = [
     "kept_columns",
     "key_names",
     "newest_rows",
+    "order_by",
     "refuse_unsupported",
+    "sequence_of",
 ]
 
 ROW, ORDER, DELETED = "__row", "__order", "__deleted"
@@ -96,14 +99,15 @@ def changes(flow: FlowElement, rows: DataFrame) -> DataFrame:
     return marked.select(*keys, f.struct(*columns).alias(ROW), ORDER, DELETED)
 
 
-def newest_rows(changed: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Return the newest row of every key that is not deleted.
+def newest_rows(changed: DataFrame, keys: tuple[str, ...], sequence: str) -> DataFrame:
+    """Return the newest row of every key that is not deleted, by what ``sequence_of`` tells.
 
     Of rows with one order, one that is no deletion wins, and among those always the same one.
     """
     from pyspark.sql import functions as f
 
-    order: list[Column] = [f.col(ORDER), ~f.col(DELETED)]
+    changed = changed.withColumnRenamed(ORDER, order_by(sequence))
+    order: list[Column] = [f.col(quoted(order_by(sequence))), ~f.col(DELETED)]
     if "map<" not in changed.schema[ROW].dataType.simpleString():
         order.append(f.xxhash64(f.col(ROW)))
     newest = f.max_by(f.struct(ROW, DELETED), f.struct(*order)).alias("__newest")
@@ -127,19 +131,40 @@ def column_names(flow: FlowElement, rows: DataFrame, given: Sequence[Any] | None
 
     own = {name.lower(): name for name in rows.columns}
     try:
-        written = [rows.select(classic(one)).columns[0] for one in given or ()]
+        chosen = [rows.select(classic(one)) for one in given or ()]
     except AnalysisException as error:
         raise InvalidRequest(
             f"{flow.title} names a column that {flow.cdc.source!r} does not have: {error.getCondition()}, "
             f"the columns are {rows.columns}"
         ) from error
-    strange = next((name for name in written if name.lower() not in own), None)
+    written = [one.columns[0] for one in chosen]
+    strange = next((one.columns[0] for one in chosen if not _is_own(one)), None)
     if strange is not None:
         raise InvalidRequest(
             f"{flow.title} lists {strange!r}, which is no column of {flow.cdc.source!r} but made of one: compute it in "
             "a temporary view, and list its name"
         )
     return [name if name in rows.columns else own[name.lower()] for name in written]
+
+
+def _is_own(chosen: DataFrame) -> bool:
+    """Tell whether one selected column is a column of the source itself; a field of a struct has a name as well."""
+    selected: Any = chosen._jdf.queryExecution().analyzed().expressions().head()
+    return bool(selected.nodeName() == "AttributeReference")
+
+
+def sequence_of(flow: FlowElement) -> str:
+    """Return what puts the rows of an Auto CDC flow in order, as text."""
+    return str(classic(flow.cdc.sequence_by)).removeprefix("Column<'").removesuffix("'>")
+
+
+def order_by(sequence: str) -> str:
+    """Return a name for the order of changes that says what it is made of.
+
+    State cannot go on from another one: its plan has this name. New sequences would be compared with those of another
+    column that the state has.
+    """
+    return f"{ORDER} by {sequence}"
 
 
 def classic(column: Any) -> Column:

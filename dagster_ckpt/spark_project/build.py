@@ -232,9 +232,9 @@ def _table_rows(graph: ProjectGraph, table: DatasetNode, **inputs: DataFrame) ->
     if flow.cdc is None:
         return _union(graph, table.name, inputs)
     if flow.cdc.tracked is not None:
-        rows = versions(inputs[flow.uid], flow.cdc.keys, flow.cdc.tracked)
+        rows = versions(inputs[flow.uid], flow.cdc.keys, flow.cdc.tracked, flow.cdc.sequence)
     else:
-        rows = newest_rows(inputs[flow.uid], flow.cdc.keys)
+        rows = newest_rows(inputs[flow.uid], flow.cdc.keys, flow.cdc.sequence)
     return aligned(rows, schema_of_text(table.row_schema), whose=f"flow {flow.name!r}")
 
 

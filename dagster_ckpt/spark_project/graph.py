@@ -41,6 +41,8 @@ class CdcNode(_Kept):
 
     keys: tuple[str, ...]
     deletes: bool
+    sequence: str
+    """What puts its rows in order."""
     tracked: tuple[str, ...] | None = None
     """SCD type 2: columns whose change begins a new version of a row. None: SCD type 1."""
 

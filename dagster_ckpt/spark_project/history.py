@@ -19,6 +19,7 @@ from dagster_ckpt.spark_project.auto_cdc import (
     column_names,
     kept_columns,
     key_names,
+    order_by,
 )
 from dagster_ckpt.spark_project.elements import FlowElement
 from dagster_ckpt.spark_project.schemas import quoted
@@ -92,8 +93,8 @@ def with_bounds(changed: DataFrame) -> DataFrame:
     return changed.select(f"{ROW}.*", f.col(ORDER).alias(START), f.col(ORDER).alias(END))
 
 
-def versions(changed: DataFrame, keys: tuple[str, ...], tracked: tuple[str, ...]) -> DataFrame:
-    """Return all versions of the row of every key, in output mode complete.
+def versions(changed: DataFrame, keys: tuple[str, ...], tracked: tuple[str, ...], sequence: str) -> DataFrame:
+    """Return all versions of the row of every key, in output mode complete; ``sequence``: as ``sequence_of`` tells.
 
     Of changes with one sequence a deletion wins, as in Spark, and else always the same one. Consecutive rows with
     equal tracked columns are one version, which has the values of the last of them.
@@ -102,11 +103,12 @@ def versions(changed: DataFrame, keys: tuple[str, ...], tracked: tuple[str, ...]
 
     by = [f.col(quoted(key)) for key in keys]
     change = f.struct(
-        f.col(ORDER).alias("at"),
+        f.col(quoted(order_by(sequence))).alias("at"),
         f.col(DELETED).alias("gone"),
         f.xxhash64(f.col(ROW)).alias("tie"),
         f.col(ROW).alias("row"),
     )
+    changed = changed.withColumnRenamed(ORDER, order_by(sequence))
     found = changed.groupBy(*by).agg(f.array_sort(f.collect_set(change)).alias("all"))
 
     def is_last_of_its_sequence(one: Column, at: Column) -> Column:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark_project.auto_cdc import changes, is_history, key_names
+from dagster_ckpt.spark_project.auto_cdc import changes, is_history, key_names, sequence_of
 from dagster_ckpt.spark_project.elements import STORED, Elements, FlowElement, Kind, OutputElement
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
@@ -41,6 +41,10 @@ class RunningProject:
             if key_names(element, found.frame) != flow.cdc.keys:
                 raise InvalidRequest(
                     f"flow {flow.name!r} has other keys than its graph says: {self._again()}"
+                )
+            if sequence_of(element) != flow.cdc.sequence:
+                raise InvalidRequest(
+                    f"flow {flow.name!r} has another sequence_by than its graph says: {self._again()}"
                 )
             if is_history(element) and tracked_names(element, found.frame) != flow.cdc.tracked:
                 raise InvalidRequest(

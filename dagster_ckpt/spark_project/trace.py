@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.session import session_settings
-from dagster_ckpt.spark_project.auto_cdc import ROW, changes, is_history, key_names, refuse_unsupported
+from dagster_ckpt.spark_project.auto_cdc import (
+    ROW,
+    changes,
+    is_history,
+    key_names,
+    refuse_unsupported,
+    sequence_of,
+)
 from dagster_ckpt.spark_project.elements import STORED, Elements, FlowElement, Kind, OutputElement
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, NotYet, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import CdcNode, DatasetNode, FlowNode, ProjectGraph, digests_of, made_by
@@ -198,6 +205,7 @@ class _Tracing:
             cdc = CdcNode(
                 keys=key_names(flow, found.frame),
                 deletes=flow.cdc.apply_as_deletes is not None,
+                sequence=sequence_of(flow),
                 tracked=tracked_names(flow, found.frame) if is_history(flow) else None,
             )
         return FlowNode(

@@ -167,3 +167,29 @@ def test_a_renamed_dataset_whose_old_name_another_one_takes_is_refused(written: 
     project.epoch()
     assert project.rows("orders") == project.rows("copies") == as_rows(row("a", 1), row("b", 2))
     assert project.rows("more") == as_rows(row("m", 7))
+
+
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_changes_that_are_put_in_order_by_another_column_are_refused(written: Make, scd_type: int) -> None:
+    """Sequences of the one column were compared with those of the other that the state had."""
+    cdc = f"""
+@dp.temporary_view
+def told():
+    return spark.readStream.schema("k STRING, v INT, at INT").json(str(Path.cwd() / "feed" / "orders"))
+dp.create_streaming_table("kept")
+dp.create_auto_cdc_flow(target="kept", source="told", keys=["k"], sequence_by="at", stored_as_scd_type={scd_type})
+"""
+    project = written(cdc)
+    project.feed("orders", {"k": "a", "v": 7, "at": 1})
+    project.epoch()
+    before = project.rows("kept")
+    main = project.root / "transformations" / "main.py"
+    main.write_text(main.read_text().replace('sequence_by="at"', 'sequence_by=F.col("v")'))
+    project.feed("orders", {"k": "a", "v": 9, "at": 0})
+    with pytest.raises(
+        (InvalidRequest, RuntimeError), match=r"was made by .*__order by at.* has .*__order by v"
+    ):
+        project.epoch()
+    assert project.rows("kept") == before
+    project.epoch(restore={"restore_from": "none"})
+    assert project.rows("kept") != before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,9 @@ from dagster_ckpt.spark_project.graph import CdcNode, DatasetNode, FlowNode, Pro
 from dagster_ckpt.spark_project.naming import Namespace
 from dagster_ckpt.spark_project.rows import RunningProject, why_different
 from tests.spark_project.conftest import Project
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FULL = "spark_catalog.default."
 
@@ -44,7 +47,7 @@ def the_graph() -> ProjectGraph:
         ),
         flows=(
             a_flow(FULL + "orders", "eu", conf={"a.b": "1"}),
-            a_flow(FULL + "kept", "kept", cdc=CdcNode(keys=("k",), deletes=False)),
+            a_flow(FULL + "kept", "kept", cdc=CdcNode(keys=("k",), deletes=False, sequence="v")),
             a_flow("out", "out"),
         ),
     )
@@ -156,25 +159,19 @@ for region in os.environ["REGIONS_OF_TEST"].split():
     project.epoch(pipeline)
 
 
-class SourceRows:
-    columns = ("k", "v")
-
-    def select(self, key: Any) -> Any:
-        return SimpleNamespace(columns=[key.name])
-
-
 def test_an_auto_cdc_flow_with_other_keys_than_its_table_has_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> None:
+    rows = spark.range(1).selectExpr("'a' AS k", "id AS v")
     cdc = SimpleNamespace(
         apply_as_deletes=None,
         stored_as_scd_type=1,
-        keys=[SimpleNamespace(_jc=None, name="v")],
+        keys=[rows["v"]],
         source="orders",
     )
     known = defined(flows={"kept": {"cdc": cdc}})
     monkeypatch.setattr(RunningProject, "known", lambda self: known)
-    monkeypatch.setattr(RunningProject, "_evaluated", lambda *_, **__: Evaluated(SourceRows(), Reads()))  # type: ignore[arg-type]
+    monkeypatch.setattr(RunningProject, "_evaluated", lambda *_, **__: Evaluated(rows, Reads()))
     running = RunningProject(SimpleNamespace(path="here"), the_graph(), None)  # type: ignore[arg-type]
     [flow] = the_graph().flows_of(FULL + "kept")
     with pytest.raises(
