@@ -81,9 +81,8 @@ def write_versions(
         rows = replaced(together.slice(0, before.num_rows), together.slice(before.num_rows), mode.keys)
         return rows.replace_schema_metadata(notes)
 
-    _write_all(
-        {target: partial(version, bucket) for bucket, target in missing.items()}, are_versions=bool(lineage)
-    )
+    content = {target: partial(version, bucket) for bucket, target in missing.items()}
+    _write_all(content, mode.keys, are_versions=bool(lineage))
 
 
 def merge_into_published(
@@ -206,7 +205,9 @@ def read_file(path: Path, names: list[str] | None = None) -> pa.Table:
     return found
 
 
-def _write_all(content: Mapping[Path, Callable[[], pa.Table]], *, are_versions: bool) -> None:
+def _write_all(
+    content: Mapping[Path, Callable[[], pa.Table]], keys: Sequence[str], *, are_versions: bool
+) -> None:
     """Write files of one folder, each whole and durably; digests are on disk, with their names, before versions are."""
     folders = {target.parent for target in content}
     for folder in folders:
@@ -215,7 +216,8 @@ def _write_all(content: Mapping[Path, Callable[[], pa.Table]], *, are_versions: 
     try:
         for target, rows in content.items():
             written[target] = temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-            pq.write_table(rows(), temporary)
+            found = rows()
+            pq.write_table(found, temporary, use_dictionary=_repeating(found.schema, keys))
             flush_to_disk(temporary)
         if are_versions:
             keep_digests(written)
@@ -226,3 +228,10 @@ def _write_all(content: Mapping[Path, Callable[[], pa.Table]], *, are_versions: 
         raise
     for folder in folders:
         flush_to_disk(folder)
+
+
+def _repeating(schema: pa.Schema, keys: Sequence[str]) -> list[str] | bool:
+    """Return the columns that a dictionary may make smaller: one of values that are all different does the opposite."""
+    if len(keys) > 1 or any(pa.types.is_nested(field.type) for field in schema):
+        return True
+    return [name for name in schema.names if name not in keys]
