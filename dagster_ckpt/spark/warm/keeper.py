@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import secrets
 import sys
 import threading
@@ -32,7 +33,7 @@ DONE = b"done"
 THERE_IS_ANOTHER = 3
 """Exit code of a keeper whose folder has one."""
 _LEFT = {"dag-scheduler-event-loop": "a Spark context", "stream execution thread": "a query"}
-"""What threads of Spark's run as long as, by how their names begin."""
+"""What threads of Spark's run as long as, by a part of their names."""
 _HOST = "127.0.0.1"
 
 
@@ -54,11 +55,10 @@ class Jvm:
 
     def left_behind(self) -> str:
         """Return what a run has left in the JVM; empty where it is as good as new."""
-        threads = self._gateway.jvm.java.lang.Thread.getAllStackTraces().keySet()
-        names = sorted(thread.getName() for thread in threads)
-        return next(
-            (f"{what} ({n})" for n in names for start, what in _LEFT.items() if n.startswith(start)), ""
-        )
+        # In one call, where each of a hundred threads would be asked for its name: runs wait for the answer.
+        threads = str(self._gateway.jvm.java.lang.Thread.getAllStackTraces().keySet().toString())
+        found = ((what, re.search(rf"{start}[^\]]*", threads)) for start, what in _LEFT.items())
+        return next((f"{what} ({thread[0]})" for what, thread in found if thread), "")
 
 
 class Keeper:
