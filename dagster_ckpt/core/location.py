@@ -8,7 +8,7 @@ import re
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.model import CheckpointMetadata, Record, RelativePath
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, NotFound
 
 
 class SnapshotLocation(Record):
@@ -29,12 +29,13 @@ class SnapshotLocation(Record):
 def folder_of(uri: str) -> SnapshotLocation:
     """Split the URI of a folder so that its ``_metadata`` can be read before anything is known of it.
 
-    Raises InvalidRequest for one that ends in no name, such as ``s3://bucket/..``.
+    Raises InvalidRequest for one that ends in no name, such as ``s3://bucket/..``, NotFound for one in the root.
     """
     base, _, name = uri.rpartition("/")
     if base == "file://":
-        raise InvalidRequest(
-            f"{uri} lies in the root of the file system, where no snapshot is: check the path"
+        raise NotFound(
+            f"{uri} is no checkpoint or savepoint: it has no {paths.METADATA_FILE} file (none lies in the root of the "
+            "file system: check the path)"
         )
     try:
         return SnapshotLocation(base_uri=base or "/", folder=name)

@@ -79,8 +79,8 @@ def test_the_help_of_the_program_tells_every_command_in_whole_words_at_80_column
     ("words", "code", "said"),
     [
         ("audit -p nobody", 3, "knows no pipeline 'nobody'"),
-        ("show /nowhere", 2, "file:///nowhere lies in the root of the file system, where no snapshot is"),
-        ("import /nowhere", 2, "where no snapshot is: check the path"),
+        ("show /nowhere", 3, "file:///nowhere is no checkpoint or savepoint: it has no _metadata file"),
+        ("import /nowhere", 3, "none lies in the root of the file system: check the path"),
         ("checkpoint sales --url 127.0.0.1:1", 5, "the webserver at 127.0.0.1:1 cannot be reached: "),
     ],
 )
