@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.cluster.executors import executor_ids, is_local
 
@@ -89,8 +90,8 @@ class ExecutorWatch:
         if now - self._none_since < PATIENCE:
             return ""
         return (
-            f"there is no executor and none has come for {PATIENCE:.0f} s, while tasks wait for one: {master} has no "
-            "room, or was restarted without its state (spark.deploy.recoveryMode) and does not know this application"
+            f"there is no executor and none has come for {duration(PATIENCE)}, while tasks wait for one: {master} has "
+            "no room, or was restarted without its state (spark.deploy.recoveryMode) and does not know this application"
         )
 
     def _tasks_wait(self) -> bool:

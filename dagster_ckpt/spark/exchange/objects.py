@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.spark.files import TEMPORARY_PREFIX
 
@@ -55,7 +56,7 @@ class RemoteFolder:
     @classmethod
     def parse(cls, text: str) -> RemoteFolder:
         """Return what ``text`` was made of."""
-        uri, settings = json.loads(text)
+        uri, settings = parse_json(text)
         return cls(uri, tuple(settings.items()))
 
     def below(self, key: str) -> RemoteFolder:
@@ -98,7 +99,7 @@ class RemoteFolder:
                 raise Corrupt(
                     f"{self.uri}/{key} has {aside.stat().st_size} bytes, and {size} were written to it"
                 )
-            os.replace(aside, target)
+            aside.replace(target)
         finally:
             aside.unlink(missing_ok=True)
 
@@ -176,7 +177,7 @@ class _Folders:
         aside = f"{path}.{os.urandom(8).hex()}"
         with pa.OSFile(aside, "wb") as stream:
             yield stream
-        os.replace(aside, path)
+        Path(aside).replace(path)
 
 
 def _patiently(read: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.core.storage import StoredObject
 from dagster_ckpt.errors import Corrupt, Declined
-from dagster_ckpt.spark.directories import PLAN, StageDirectory
+from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.exchange.mounts import Exchange
 from dagster_ckpt.spark.exchange.state import listed
 from dagster_ckpt.spark.files import run_in_parallel
@@ -49,7 +49,7 @@ class RemoteState:
         for remaining in reversed(range(TRIES)):
             try:
                 self._list()
-                plan = plan_capture(self._root / "query", batch)
+                plan = plan_capture(self._copy.query, batch)
                 return replace(plan, files=self._fetched(checkpoint, plan.files, uploaded))
             except (Corrupt, Declined) as error:
                 if not remaining:
@@ -61,8 +61,8 @@ class RemoteState:
         shutil.rmtree(self._folder(checkpoint), ignore_errors=True)
 
     @property
-    def _root(self) -> Path:
-        return self.stage.root / LIST
+    def _copy(self) -> StageDirectory:
+        return StageDirectory(self.stage.root / LIST)
 
     def _folder(self, checkpoint: CheckpointId) -> Path:
         return self.stage.root / FETCHED / str(checkpoint)
@@ -72,7 +72,7 @@ class RemoteState:
     def _list(self) -> None:
         self._link_what_is_here()
         there = listed(self.stage.query, self.exchange)
-        state = self._root / "query" / "state"
+        state = self._copy.query / "state"
         _remove_other(state, there)
         missing = [path for path in there if not (state / path).exists()]
         for folder in {(state / path).parent for path in missing}:
@@ -89,12 +89,12 @@ class RemoteState:
                     file.truncate(there[path].size)
 
     def _link_what_is_here(self) -> None:
-        query = self._root / "query"
+        query = self._copy.query
         query.mkdir(parents=True, exist_ok=True)
         places = {
             self.stage.query / name: query / name for name in ("metadata", "offsets", "commits", "sources")
         }
-        for source, link in {**places, self.stage.plan: self._root / PLAN}.items():
+        for source, link in {**places, self.stage.plan: self._copy.plan}.items():
             if source.exists() and not link.is_symlink():
                 link.symlink_to(os.path.relpath(source, link.parent))
 

@@ -69,7 +69,7 @@ def test_an_attempt_whose_tasks_find_no_executor_for_five_minutes_is_given_up() 
     assert not watched.after(3600)
     application.executors = ""
     assert not watched.after(lost.PATIENCE)
-    assert watched.after(10).startswith("there is no executor and none has come for 300 s, while tasks wait")
+    assert watched.after(10).startswith("there is no executor and none has come for 5 min, while tasks wait")
 
 
 def test_executors_that_come_back_are_waited_for_from_the_beginning() -> None:
