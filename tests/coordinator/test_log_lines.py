@@ -11,18 +11,10 @@ from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 COORDINATOR = "dagster_ckpt.coordinator"
 
 
-@pytest.fixture(autouse=True)
-def heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has set up the logging of this process before, as Dagster does for a run, may have silenced all loggers."""
-    monkeypatch.setattr(logging.root.manager, "disable", 0)
-    for name in ("dagster_ckpt", COORDINATOR):
-        monkeypatch.setattr(logging.getLogger(name), "disabled", False)
-        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
-
-
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    # not `record.message`: PySpark's own loggers put a formatter on pytest's handler that does not set it
     return [
-        record.message for record in caplog.records if record.name == COORDINATOR and record.levelno == level
+        record.getMessage() for record in caplog.records if record.name == COORDINATOR and record.levelno == level
     ]
 
 

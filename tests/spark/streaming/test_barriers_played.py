@@ -320,7 +320,7 @@ def test_the_log_follows_a_barrier_through_a_stage(folder: Path, caplog: pytest.
     stage.emit(5)
     stage.trigger()
     stage.run_down()
-    lines = [record.message for record in caplog.records if record.message.startswith("met: ")]
+    lines = [line for line in caplog.messages if line.startswith("met: ")]
     assert sorted(lines[:2]) == [
         "met: Received barrier from channel left @ 1.",
         "met: Received barrier from channel right @ 1.",
