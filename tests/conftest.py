@@ -16,6 +16,7 @@ from tests.adapters.servers import (
     kafka_broker,
     postgres_cluster,
     s3_server,
+    s3_server_process,
     spark_kafka_jars,
 )
 from tests.spark_session import pytest_collection_modifyitems, pytest_configure, shared_spark, spark
@@ -79,6 +80,13 @@ def kafka_for_spark(kafka: KafkaBroker) -> KafkaBroker:
 def s3() -> Iterator[S3Server]:
     """S3 over HTTP for the whole session; ``s3.options`` are what ``open_storage`` needs to reach it."""
     with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_apart() -> Iterator[S3Server]:
+    """S3 in a process of its own, for clients that hold Python's lock while they wait, as delta-rs does."""
+    with s3_server_process() as server:
         yield server
 
 

@@ -11,8 +11,8 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark_project.elements import FlowElement
-from dagster_ckpt.spark_project.schemas import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

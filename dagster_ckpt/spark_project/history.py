@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.targets import ParquetTable, SinkTarget
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark_project.auto_cdc import (
     DELETED,
     ORDER,
@@ -22,7 +23,6 @@ from dagster_ckpt.spark_project.auto_cdc import (
     order_by,
 )
 from dagster_ckpt.spark_project.elements import FlowElement
-from dagster_ckpt.spark_project.schemas import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

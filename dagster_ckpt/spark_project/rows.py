@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark_project.auto_cdc import changes, is_history, key_names, sequence_of
 from dagster_ckpt.spark_project.elements import STORED, Elements, FlowElement, Kind, OutputElement
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
 from dagster_ckpt.spark_project.history import tracked_names
 from dagster_ckpt.spark_project.naming import Namespace
-from dagster_ckpt.spark_project.schemas import aligned, quoted, schema_of_text, stand_in
+from dagster_ckpt.spark_project.schemas import aligned, schema_of_text, stand_in
 from dagster_ckpt.spark_project.settings import refuse_connect
 from dagster_ckpt.spark_project.spec import ProjectSpec
 

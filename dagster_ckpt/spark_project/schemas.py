@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark_project.elements import OutputElement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["aligned", "columns_of_text", "quoted", "schema_of_text", "stand_in", "table_schema", "united"]
+__all__ = ["aligned", "columns_of_text", "schema_of_text", "stand_in", "table_schema", "united"]
 
 
 def table_schema(output: OutputElement, flows: Sequence[tuple[str, StructType]]) -> StructType:
@@ -131,8 +132,3 @@ def united(inputs: Mapping[str, DataFrame], schema: StructType) -> DataFrame:
     for frame in frames[1:]:
         rows = rows.union(frame)
     return rows
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as Spark reads it whatever is in it."""
-    return f"`{name.replace('`', '``')}`"

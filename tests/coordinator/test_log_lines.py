@@ -14,7 +14,9 @@ COORDINATOR = "dagster_ckpt.coordinator"
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     # not `record.message`: PySpark's own loggers put a formatter on pytest's handler that does not set it
     return [
-        record.getMessage() for record in caplog.records if record.name == COORDINATOR and record.levelno == level
+        record.getMessage()
+        for record in caplog.records
+        if record.name == COORDINATOR and record.levelno == level
     ]
 
 

@@ -17,6 +17,7 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.files import spark_uri
+from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.stage_report import Reporter
 
 if TYPE_CHECKING:
@@ -70,19 +71,19 @@ def definition_of(view: CatalogView, folder: Path) -> str:
 
     columns = StructType.fromJson(parse_json(view.row_schema)).fields
     if not any(folder.glob("*.parquet")):  # of no file Spark learns no columns
-        empty = (f"CAST(NULL AS {one.dataType.simpleString()}) AS {_quoted(one.name)}" for one in columns)
+        empty = (f"CAST(NULL AS {one.dataType.simpleString()}) AS {quoted(one.name)}" for one in columns)
         return f"SELECT {', '.join(empty)} WHERE false"
     if _GLOBS & set(str(folder)):
         raise InvalidRequest(
             f"{folder} has a character that Spark takes for a pattern of paths: choose another table_dir, {_HOW}"
         )
-    names = ", ".join(_quoted(one.name) for one in columns)
-    return f"SELECT {names} FROM parquet.{_quoted(spark_uri(folder))} WITH ('mergeSchema' = 'true')"
+    names = ", ".join(quoted(one.name) for one in columns)
+    return f"SELECT {names} FROM parquet.{quoted(spark_uri(folder))} WITH ('mergeSchema' = 'true')"
 
 
 def show_in_catalog(spark: SparkSession, view: CatalogView, definition: str, *, owner: str) -> None:
     """Make a view, or replace it where it is ours. Raises InvalidRequest where something else has its name."""
-    name, digest = ".".join(map(_quoted, view.name.split("."))), digest_bytes(definition.encode()).checksum
+    name, digest = ".".join(map(quoted, view.name.split("."))), digest_bytes(definition.encode()).checksum
     if spark.catalog.tableExists(name):
         there = _properties(spark, name)
         if there.get(_OWNER) != owner:
@@ -103,7 +104,3 @@ def show_in_catalog(spark: SparkSession, view: CatalogView, definition: str, *, 
 
 def _properties(spark: SparkSession, name: str) -> dict[str, Any]:
     return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

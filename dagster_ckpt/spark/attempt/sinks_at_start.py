@@ -131,8 +131,7 @@ class SinksAtStart:
         published_since: Mapping[CheckpointId, CoordinatorEpoch],
     ) -> Mapping[CheckpointId, CoordinatorEpoch]:
         """Return what may have been published since the cut: anything, where the snapshot has no such sink."""
-        match = next((m for m in decision.stages.matches if m.uid == uid), None)
-        table = None if match is None else match.snapshot.table
+        table = _table_of(uid, decision)
         is_in_it = table is not None and table.sink == sink.kind
         return published_since if is_in_it else self.before.by(uid, sink.kind)
 
@@ -148,8 +147,7 @@ class SinksAtStart:
                 )
 
     def _cut_of(self, uid: StageUid, attempt: AttemptDirectory, decision: Restore) -> SinkCut | None:
-        match = next((m for m in decision.stages.matches if m.uid == uid), None)
-        snapshot = match.snapshot.table if match is not None else None
+        snapshot = _table_of(uid, decision)
         if snapshot is None:
             return None
         metadata = decision.metadata
@@ -177,3 +175,9 @@ class SinksAtStart:
         if done.text:
             self.reporter.info(f"table {name}: {done.text}, to hold exactly the rows of the restore point")
             self.sinks.tell_changed(uid, 0 if cut is None else cut.checkpoint_id, taken_back=done.text)
+
+
+def _table_of(uid: StageUid, decision: Restore) -> TableSnapshot | None:
+    """Return what the restore point has of a sink's table."""
+    match = next((m for m in decision.stages.matches if m.uid == uid), None)
+    return None if match is None else match.snapshot.table

@@ -80,12 +80,14 @@ def _row_groups(batches: Iterator[pa.RecordBatch], target: pa.Schema) -> Iterato
     import pyarrow as pa
 
     waiting: list[pa.RecordBatch] = []
+    size = 0
     for batch in batches:
         if batch.num_rows:
             waiting.append(_as(batch, target))
-            if sum(one.nbytes for one in waiting) >= _ROW_GROUP_BYTES:
+            size += waiting[-1].nbytes
+            if size >= _ROW_GROUP_BYTES:
                 yield pa.Table.from_batches(waiting, target)
-                waiting = []
+                waiting, size = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting, target)
 

@@ -31,6 +31,7 @@ from dagster_ckpt.spark.iceberg.read import rows_of
 from dagster_ckpt.spark.iceberg.roll_back import roll_back, way_to
 from dagster_ckpt.spark.iceberg.staged import staged_files
 from dagster_ckpt.spark.iceberg.upkeep import maintained, planned
+from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.log_table import LogTableSink, why_not
 from dagster_ckpt.spark.sink.port import (
@@ -115,7 +116,7 @@ class IcebergSink(LogTableSink[Writer]):
         parts = [] if self._context.key else list(self._lake.partition_by)
         for number, name in enumerate(parts):
             # Spark puts null and "" into one folder: a letter in front tells them apart.
-            column = frame["`" + name.replace("`", "``") + "`"].cast("string")
+            column = frame[quoted(name)].cast("string")
             frame = frame.withColumn(f"{_PART}{number}", _prefixed(column))
         return stage_rows(
             frame,

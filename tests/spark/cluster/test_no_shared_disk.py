@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.servers import PostgresCluster, S3Server, s3_server_process, spark_s3_jars
+from tests.adapters.servers import PostgresCluster, S3Server, spark_s3_jars
 from tests.progress import wait_until
 from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster
@@ -16,12 +16,6 @@ from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.lake.deployment import Places, truth
 
 pytestmark = [pytest.mark.s3, pytest.mark.postgres]
-
-
-@pytest.fixture(scope="module")
-def s3_apart() -> Iterator[S3Server]:
-    with s3_server_process() as server:
-        yield server
 
 
 @pytest.fixture

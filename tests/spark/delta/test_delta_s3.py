@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,10 @@ from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import Staging
 from dagster_ckpt.testing.sinks.run import Row
-from tests.adapters.servers import S3Server, s3_server_process
+from tests.adapters.servers import S3Server
 from tests.spark.delta.test_delta_contract import TestDeltaSink as Local
 
 pytestmark = pytest.mark.s3
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[S3Server]:
-    with s3_server_process() as server:
-        yield server
 
 
 ON_THE_WIRE = {
@@ -42,10 +35,10 @@ ON_THE_WIRE = {
 
 class TestDeltaSinkInAnObjectStore(Local):
     @pytest.fixture(autouse=True)
-    def bucket(self, store: S3Server) -> None:
-        self.base = f"s3://{store.new_bucket()}"
+    def bucket(self, s3_apart: S3Server) -> None:
+        self.base = f"s3://{s3_apart.new_bucket()}"
         self.options = {
-            "AWS_ENDPOINT_URL": store.endpoint,
+            "AWS_ENDPOINT_URL": s3_apart.endpoint,
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_REGION": "us-east-1",

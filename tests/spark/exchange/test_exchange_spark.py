@@ -14,7 +14,7 @@ from dagster_ckpt.spark.channel.sink import ChannelSink, write_staged
 from dagster_ckpt.spark.channel.source import read_channel
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.staging import stage_rows
-from tests.adapters.servers import S3Server, s3_server_process
+from tests.adapters.servers import S3Server
 from tests.spark.channel.test_channel_spark import ALL_TYPES, Collected, in_full, run
 from tests.spark.exchange.places import Place, place_of
 
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.s3
-
-
-@pytest.fixture(scope="module")
-def s3_apart() -> Iterator[S3Server]:
-    with s3_server_process() as server:
-        yield server
 
 
 @pytest.fixture

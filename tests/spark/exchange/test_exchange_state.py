@@ -21,7 +21,7 @@ from dagster_ckpt.spark.session import default_spark_conf, session_settings
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, plan_capture
 from dagster_ckpt.spark.snapshot.remote_state import RemoteState
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
-from tests.adapters.servers import S3Server, s3_server_process, spark_s3_jars
+from tests.adapters.servers import S3Server, spark_s3_jars
 from tests.spark.exchange.places import Place, place_of
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.s3
 UID = StageUid("totals")
-
-
-@pytest.fixture(scope="module")
-def s3_apart() -> Iterator[S3Server]:
-    with s3_server_process() as server:
-        yield server
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -18,17 +18,11 @@ from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import Staging
 from dagster_ckpt.testing.sinks.run import Row, Step
-from tests.adapters.servers import S3Server, s3_server_process
+from tests.adapters.servers import S3Server
 from tests.spark.iceberg.rest_catalog import rest_catalog
 from tests.spark.iceberg.test_iceberg_contract import TestIcebergSink as Local
 
 pytestmark = pytest.mark.s3
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[S3Server]:
-    with s3_server_process() as server:
-        yield server
 
 
 ON_THE_WIRE = {
@@ -43,14 +37,14 @@ ON_THE_WIRE = {
 
 class TestIcebergSinkOfARestCatalog(Local):
     @pytest.fixture(autouse=True)
-    def catalog(self, store: S3Server, tmp_path: Path) -> Iterator[None]:
+    def catalog(self, s3_apart: S3Server, tmp_path: Path) -> Iterator[None]:
         files = {
-            "s3.endpoint": store.endpoint,
+            "s3.endpoint": s3_apart.endpoint,
             "s3.access-key-id": "test",
             "s3.secret-access-key": "test",
             "s3.region": "us-east-1",
         }
-        warehouse = f"s3://{store.new_bucket()}/lake"
+        warehouse = f"s3://{s3_apart.new_bucket()}/lake"
         with rest_catalog(tmp_path, warehouse, **files) as (address, behind):
             self.settings = {"type": "rest", "uri": address, **files}
             yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.runtime.mailbox import Posted, post
-from tests.adapters.servers import PostgresCluster, S3Server, s3_server_process
+from tests.adapters.servers import PostgresCluster, S3Server
 from tests.progress import join, wait_until
 from tests.removal import remove_tree
 from tests.spark.epoch.small_pipeline import Feed
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.s3, pytest.mark.postgres]
-
-
-@pytest.fixture(scope="module")
-def s3_apart() -> Iterator[S3Server]:
-    with s3_server_process() as server:  # delta-rs holds Python's lock while it waits
-        yield server
-
-
-@pytest.fixture
-def feed(tmp_path: Path) -> Feed:
-    made = Feed(tmp_path / "feed")
-    made.order(("ann", 5), ("bob", 7))
-    return made
 
 
 @pytest.fixture

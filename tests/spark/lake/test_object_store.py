@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.adapters.servers import PostgresCluster, S3Server, s3_server_process
+from tests.adapters.servers import PostgresCluster, S3Server
 from tests.removal import remove_tree
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.lake.deployment import Places, truth
 from tests.spark.lake.machines import a_machine_dies, a_machine_runs
 
 pytestmark = [pytest.mark.s3, pytest.mark.postgres]
-
-
-@pytest.fixture(scope="module")
-def s3_apart() -> Iterator[S3Server]:
-    with s3_server_process() as server:
-        yield server
-
-
-@pytest.fixture
-def feed(tmp_path: Path) -> Feed:
-    made = Feed(tmp_path / "feed")
-    made.order(("ann", 5), ("bob", 7))
-    return made
 
 
 @pytest.fixture
