@@ -54,7 +54,7 @@ ROOMS = {
     "adapters": room("core errors ports digests adapters", "sqlalchemy alembic fsspec"),
     "spark": room(
         "core errors version ports digests runtime authoring spark",
-        "pyspark pyarrow pydantic deltalake pyiceberg sqlalchemy confluent_kafka",
+        "pyspark py4j pyarrow pydantic deltalake pyiceberg sqlalchemy confluent_kafka",
     ),
     "testing": room("core errors ports digests runtime authoring spark testing", "pyarrow pytest"),
     "spark_project": room(
@@ -115,7 +115,7 @@ FLOORS = {
         "mailbox",
     ),
     "dagster_ckpt.spark": (
-        "batch_meter files quoting stage_report retryable_start worker_start",
+        "batch_meter files plain_arguments quoting stage_report retryable_start worker_start",
         "exchange",
         "class_archive cluster directories",
         "session",

@@ -9,6 +9,7 @@
 | ``files`` | whole-or-nothing file operations, alone and on many files at once |
 | ``retryable_start`` | which failure of a query is cured by starting it again |
 | ``stage_report`` | what the runner tells its host |
+| ``plain_arguments`` | what goes to Java without being looked at by all converters |
 | ``quoting`` | a name in backticks |
 | ``batch_meter`` | rows and rates of a query's batches |
 | ``exchange/`` | rows and state that executors hand to one another through an object store |

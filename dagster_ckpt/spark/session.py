@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.class_archive import fitting_archive, java_options
+from dagster_ckpt.spark.plain_arguments import convert_plain_arguments_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,6 +102,7 @@ def build_session(
     except ModuleNotFoundError as error:
         raise InvalidRequest('PySpark is not installed: pip install "dagster-ckpt[spark]"') from error
     refuse_remote(conf or {}, os.environ)
+    convert_plain_arguments_first()
     settings = launch_settings(master=master, conf=conf, class_archive=class_archive)
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():

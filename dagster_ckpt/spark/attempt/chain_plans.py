@@ -143,7 +143,7 @@ def _see_plans(pipeline: CheckpointedPipeline, spark: SparkSession, call: Calls)
 def _stand_in(spark: SparkSession, frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
-    columns = [f.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
+    columns = [f.expr("NULL").cast(field.dataType).alias(field.name) for field in frame.schema.fields]
     return spark.readStream.format("rate").load().select(*columns)
 
 

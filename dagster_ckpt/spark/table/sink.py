@@ -18,7 +18,8 @@ def with_bucket(frame: DataFrame, mode: Append | Upsert) -> DataFrame:
         case Upsert():
             from pyspark.sql import functions as F  # noqa: N812 (everybody's name for it)
 
-            bucket = F.pmod(F.xxhash64(*[F.col(f"`{key}`") for key in mode.keys]), F.lit(mode.buckets))
+            # not `lit`, which imports PySpark's test tools, and with them pandas (4.3)
+            bucket = F.pmod(F.xxhash64(*[F.col(f"`{key}`") for key in mode.keys]), F.expr(str(mode.buckets)))
             return frame.withColumn(BUCKET_COLUMN, bucket.cast("int"))
         case _:
             assert_never(mode)

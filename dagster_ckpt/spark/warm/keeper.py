@@ -1,7 +1,8 @@
 """The process that keeps a warm engine: ``python -m dagster_ckpt.spark.warm.keeper``, started by the first run.
 
-It starts the JVM, lends it to one run at a time, and ends it: after a time without a run; when a run asks with other
-settings; when a borrower dies or leaves a query behind (what it had begun must not go on); after `MAX_RUNS` runs.
+It starts the JVM, lends it to one run at a time, and ends it: after a time without a run; when its folder is removed;
+when a run asks with other settings; when a borrower dies or leaves a query behind (what it had begun must not go on);
+after `MAX_RUNS` runs.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Keeper:
         self._lent = threading.Lock()
         self._given_back = time.monotonic()
         self._runs = 0
+        self._address: KeeperAddress | None = None
 
     def serve(self) -> None:
         """Answer until the end of the process."""
@@ -76,7 +78,8 @@ class Keeper:
         # The handshake of whoever connects is its own thread's business: one that says nothing blocks nobody.
         with Listener((_HOST, 0), authkey=None) as listener:
             host, port = listener.address  # type: ignore[misc, unused-ignore]
-            self._files.write(KeeperAddress(host=host, port=port, key=key.hex(), pid=os.getpid()))
+            self._address = KeeperAddress(host=host, port=port, key=key.hex(), pid=os.getpid())
+            self._files.write(self._address)
             threading.Thread(target=self._end_when_idle, daemon=True).start()
             while True:
                 connection = listener.accept()
@@ -137,14 +140,22 @@ class Keeper:
     def _end_when_idle(self) -> None:
         while True:
             time.sleep(min(1.0, self._idle / 4))
-            if time.monotonic() - self._given_back < self._idle or not self._lent.acquire(blocking=False):
-                continue
-            if time.monotonic() - self._given_back >= self._idle:
-                self._end(f"nobody used it for {self._idle:g} s")
-            self._lent.release()
+            if (why := self._why_end()) and self._lent.acquire(blocking=False):
+                if why := self._why_end():  # a run may have had it meanwhile
+                    self._end(why)
+                self._lent.release()
+
+    def _why_end(self) -> str:
+        """Return why an engine that is not lent has no use any more; empty where it has."""
+        if time.monotonic() - self._given_back >= self._idle:
+            return f"nobody used it for {self._idle:g} s"
+        if self._address is not None and not self._files.are_of(self._address):
+            return f"its address in {self._files.folder} is gone: no run can find it"
+        return ""
 
     def _withdraw(self) -> None:
-        self._files.address.unlink(missing_ok=True)
+        if self._address is not None:
+            self._files.withdraw(self._address)
 
     def _end(self, why: str) -> None:
         """End this process, and with it the JVM, whatever other threads do."""

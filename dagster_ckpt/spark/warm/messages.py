@@ -88,10 +88,7 @@ class EngineFiles:
             pass
         except OSError:
             return None
-        try:
-            return KeeperAddress.model_validate_json(self.address.read_bytes())
-        except (OSError, ValueError):
-            return None
+        return self._address()
 
     def write(self, address: KeeperAddress) -> None:
         """Say where the keeper listens."""
@@ -99,6 +96,21 @@ class EngineFiles:
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(address.model_dump_json())
         fresh.replace(self.address)
+
+    def are_of(self, address: KeeperAddress) -> bool:
+        """Say whether runs find this keeper here; not so where somebody removed the folder or its files."""
+        return self._address() == address
+
+    def withdraw(self, address: KeeperAddress) -> None:
+        """Let no run find this keeper any more. The address of one that came after it stays."""
+        if self.are_of(address):
+            self.address.unlink(missing_ok=True)
+
+    def _address(self) -> KeeperAddress | None:
+        try:
+            return KeeperAddress.model_validate_json(self.address.read_bytes())
+        except (OSError, ValueError):
+            return None
 
 
 _OF_ONE_RUN = frozenset({"_", "OLDPWD", "PWD", "SHLVL", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"})

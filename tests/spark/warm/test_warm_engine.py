@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +200,15 @@ def test_an_engine_nobody_uses_ends(runs: Runs) -> None:
     assert "nobody used it for 0.2 s" in (runs.folder / "engine.log").read_text()
 
 
+def test_an_engine_whose_folder_was_removed_ends_and_leaves_the_next_one_alone(runs: Runs) -> None:
+    runs.run()
+    first = runs.keeper()
+    shutil.rmtree(runs.folder)
+    second = runs.run()
+    wait_until(lambda: not is_alive(first), "the keeper that nobody finds ends")
+    assert runs.run()["jvm"] == second["jvm"]
+
+
 @pytest.mark.parametrize("kept", ["", "{}", '{"host": "127.0.0.1", "port": 1, "key": "00", "pid": 1}'])
 def test_what_is_no_address_of_a_keeper_that_lives_is_not_read(tmp_path: Path, kept: str) -> None:
     files = EngineFiles(tmp_path)
@@ -223,10 +235,8 @@ def test_a_keeper_answers_nobody_who_does_not_know_the_key(runs: Runs) -> None:
     files = EngineFiles(runs.folder)
     address = files.read()
     assert address is not None
-    files.write(address.model_copy(update={"key": "00" * 32}))
-    other = runs.run()  # nobody can be asked, and the keeper holds the lock: a JVM of its own
-    assert other["jvm"] != first["jvm"]
-    files.write(address)
+    with pytest.raises(AuthenticationError):
+        Client((address.host, address.port), authkey=b"\0" * 32)
     assert runs.run()["jvm"] == first["jvm"]
 
 
