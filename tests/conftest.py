@@ -19,14 +19,25 @@ from tests.adapters.servers import (
     s3_server_process,
     spark_kafka_jars,
 )
-from tests.spark_session import pytest_collection_modifyitems, pytest_configure, shared_spark, spark
+from tests.order import keep_the_order, longest_first
+from tests.spark_session import allow_installed_pandas, mark_spark, shared_spark, spark
 
 # In CI the same examples every time: a new counterexample is found at a desk, not in someone else's change.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
-__all__ = ["pytest_collection_modifyitems", "pytest_configure", "shared_spark", "spark"]
+__all__ = ["shared_spark", "spark"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    allow_installed_pandas(config)
+    keep_the_order(config)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_spark(items)
+    longest_first(items)
 
 
 @pytest.fixture(scope="session")

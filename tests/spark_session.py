@@ -53,9 +53,9 @@ BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Of every JVM that tests start: each lives for minutes; the optimizing compiler took 0.4 of their processor time."""
 _ARCHIVE = fitting_archive(Path(sys.prefix) / "class-archive")
 """Of Spark's classes, made by ``scripts/bootstrap class_archive``: half of the time a JVM needs to start Spark."""
-os.environ.setdefault(
-    "SPARK_SUBMIT_OPTS", f"{BRIEF_JVM} {java_options(_ARCHIVE)}" if _ARCHIVE is not None else BRIEF_JVM
-)
+SPARK_JVM = f"{BRIEF_JVM} {java_options(_ARCHIVE)}" if _ARCHIVE is not None else BRIEF_JVM
+"""Of JVMs with Spark's own jars: drivers, and what a cluster starts."""
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SPARK_JVM)
 
 
 PATIENT_STARTS = 40
@@ -78,14 +78,14 @@ def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
             shared_spark.conf.set(key, value)
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def allow_installed_pandas(config: pytest.Config) -> None:
     """Let PySpark say what it thinks of the installed pandas; everything else is still an error."""
     config.addinivalue_line(
         "filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning"
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def mark_spark(items: list[pytest.Item]) -> None:
     """Mark whatever uses the session."""
     for item in items:
         if "shared_spark" in getattr(item, "fixturenames", ()):
