@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,24 +103,24 @@ def project(tmp_path: Path, spark: SparkSession) -> Callable[[str], Project]:
     return copied
 
 
+def write_project(root: Path, spark: SparkSession, python: str, **files: str) -> Project:
+    """Make a project of one Python file, and of further ones by name."""
+    (root / "transformations").mkdir(parents=True)
+    (root / "feed" / "orders").mkdir(parents=True)
+    (root / "spark-pipeline.yml").write_text(
+        "name: written\nstorage: file:///unused\nlibraries:\n  - glob:\n      include: transformations/**\n"
+    )
+    head = "from pyspark import pipelines as dp\nfrom pyspark.sql import functions as F\nfrom pathlib import Path\n"
+    (root / "transformations" / "main.py").write_text(head + python)
+    for name, text in files.items():
+        (root / "transformations" / name.replace("__", ".")).write_text(text)
+    return Project(root, spark)
+
+
 @pytest.fixture
 def written(tmp_path: Path, spark: SparkSession) -> Callable[..., Project]:
     """Returns a project of one Python file, and of further ones by name."""
-
-    def make(python: str, **files: str) -> Project:
-        root = tmp_path / "written"
-        (root / "transformations").mkdir(parents=True)
-        (root / "feed" / "orders").mkdir(parents=True)
-        (root / "spark-pipeline.yml").write_text(
-            "name: written\nstorage: file:///unused\nlibraries:\n  - glob:\n      include: transformations/**\n"
-        )
-        head = "from pyspark import pipelines as dp\nfrom pyspark.sql import functions as F\nfrom pathlib import Path\n"
-        (root / "transformations" / "main.py").write_text(head + python)
-        for name, text in files.items():
-            (root / "transformations" / name.replace("__", ".")).write_text(text)
-        return Project(root, spark)
-
-    return make
+    return partial(write_project, tmp_path / "written", spark)
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -34,9 +35,12 @@ from dagster_ckpt.operations.adopt import Adoption
 from dagster_ckpt.spark_project.adoption import _Work
 from tests.records import find_record
 from tests.root import ROOT
-from tests.spark_project.conftest import Project, rows_of
+from tests.spark_project.conftest import Project, rows_of, write_project
 from tests.spark_project.played_spark import runs_under_spark, storage, warehouse
 from tests.spark_project.test_projects import as_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Make = Callable[..., Project]
 
@@ -136,14 +140,34 @@ def begun_with(shop: Shop, key: str) -> bool:
     return bool(adopted) and adopted.items() <= ids.items()
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for the project of every test: what Spark has left names files by their whole path."""
+    return tmp_path_factory.mktemp("place")
+
+
+@pytest.fixture
+def written(place: Path, spark: SparkSession) -> Make:
+    shutil.rmtree(place / "written", ignore_errors=True)
+    return partial(write_project, place / "written", spark)
+
+
 def fed_and_run(shop: Shop) -> None:
-    """Run it twice under Spark, with rows for every source."""
+    """Run it twice under Spark, with rows for every source; a second test gets a copy of what the first was left."""
+    root = shop.project.root
+    kept = root.with_name(f"{root.name} as Spark left it")
+    runs = (lambda _: None) if kept.exists() else runs_under_spark
     shop.feed("orders", row("a", 1), row("b", 2))
     shop.feed("extra", row("x", 7))
-    runs_under_spark(shop.project)
+    runs(shop.project)
     shop.feed("orders", row("a", 3))
     shop.feed("more", row("a", 10))
-    runs_under_spark(shop.project)
+    runs(shop.project)
+    if kept.exists():
+        shutil.rmtree(root)
+        shutil.copytree(kept, root)
+    else:
+        shutil.copytree(root, kept)
 
 
 def test_an_adopted_project_goes_on_after_what_spark_has_read(shop: Shop) -> None:
