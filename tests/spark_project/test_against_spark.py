@@ -42,6 +42,8 @@ def _spark_connect() -> None:
         pytest.skip(f"Spark Connect needs {lost}")
 
 
+PARTITIONS = ("--conf", "spark.sql.shuffle.partitions=3")
+"""Of Spark's own runner: fewer than its 200, each of which costs files and tasks, and not the 2 of our session."""
 HIVE = ("--conf", "spark.sql.catalogImplementation=hive")
 """With Spark's own catalog, tables are known to one run only: a second one does not find them."""
 
@@ -62,7 +64,7 @@ def spark_pipelines(project: Project, *options: str) -> subprocess.CompletedProc
     apart = {"SPARK_TESTING": "side by side"}
     try:
         return subprocess.run(
-            [str(home / "bin" / "spark-pipelines"), "run", *options],
+            [str(home / "bin" / "spark-pipelines"), "run", *PARTITIONS, *options],
             cwd=project.root,
             env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, **apart},
             capture_output=True,
@@ -181,7 +183,7 @@ def test_auto_cdc_of_both_types_has_the_rows_that_spark_has(written: Make, mergi
         if start == 14:
             crm.epoch()  # ours in two runs, Spark's in a batch a file
     crm.epoch()
-    sparks = run_under_spark(crm, *merging, "--conf", "spark.sql.shuffle.partitions=2")
+    sparks = run_under_spark(crm, *merging)
     seen = {f"{table}_seen": crm.rows(f"{table}_seen") for table in ("newest", "versions", "moves")}
     assert all(seen.values())
     assert seen == sparks
