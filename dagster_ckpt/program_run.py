@@ -22,6 +22,7 @@ from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.core.supervision.owner import OwnerState
 from dagster_ckpt.dagster.folders import gone_with_container, refuse_impossible
 from dagster_ckpt.dagster.jobs.streaming import streaming_config
+from dagster_ckpt.dagster.opened import opened
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.spark_resource import SparkSessionResource
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest, Unavailable
@@ -282,10 +283,10 @@ def _run(
             f"config of stage {unknown[0]!r}: pipeline {pipeline.name!r} has the stages {known}"
         )
     _refuse_without_places(coordinator)
-    with contextlib.ExitStack() as opened:
-        where = opened.enter_context(coordinator.process_config_and_initialize_cm())
+    with contextlib.ExitStack() as stack:
+        where = stack.enter_context(opened(coordinator))
         if os.environ.get("DAGSTER_HOME"):
-            where.use_instance(opened.enter_context(dg.DagsterInstance.get()))
+            where.use_instance(stack.enter_context(dg.DagsterInstance.get()))
         refuse_impossible(where, pipeline)
         if lost := gone_with_container(where, pipeline):
             host.reporter.warn(lost)
@@ -294,7 +295,7 @@ def _run(
             host=host,
             pipeline=pipeline,
             coordinator=where,
-            session=_session_of(spark, opened),
+            session=_session_of(spark, stack),
             stages=stages or {},
             resources=SimpleNamespace(**(resources or {})),
             run_id=host.run_id or f"program-{uuid.uuid4()}",
@@ -302,7 +303,7 @@ def _run(
 
 
 def _session_of(
-    spark: SparkSession | SparkSessionResource | None, opened: contextlib.ExitStack
+    spark: SparkSession | SparkSessionResource | None, stack: contextlib.ExitStack
 ) -> Callable[[], SparkSession]:
     chosen = SparkSessionResource() if spark is None else spark
     if not isinstance(chosen, SparkSessionResource):
@@ -314,7 +315,7 @@ def _session_of(
             return session
 
         return given
-    resource = opened.enter_context(chosen.process_config_and_initialize_cm())
+    resource = stack.enter_context(opened(chosen))
     return lambda: resource.session
 
 

@@ -131,7 +131,7 @@ FLOORS = {
     "dagster_ckpt.dagster": (
         "launch launchpad lines metadata names",
         "alarm_facts asset job_names op_log options resources spark_resource table_assets",
-        "events folders operator pipeline_resources",
+        "events folders opened operator pipeline_resources",
         "attempt published_tables stream_events",
         "checks lease",
         "launched turn",

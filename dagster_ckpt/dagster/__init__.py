@@ -8,6 +8,7 @@
 | ``job_names`` | names of pipelines that Dagster can carry |
 | ``resources`` | the coordinator as a Dagster resource |
 | ``spark_resource`` | the Spark session as a Dagster resource |
+| ``opened`` | both resources outside of a Dagster run |
 | ``launchpad`` | what a job's Launchpad shows of its settings |
 | ``folders`` | folders that cannot be made, by their setting |
 | ``pipeline_resources`` | resources of one pipeline beside those of others |

@@ -167,8 +167,14 @@ class CheckpointCoordinatorResource(QuietResource):
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[CheckpointCoordinatorResource]:
         """Close what the run opened and did not close itself (failure, termination)."""
         self._instance = context.instance
-        try:
+        with self.held():
             yield self
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The same, outside of a Dagster run."""
+        try:
+            yield
         finally:
             for attempt in self._attempts.values():
                 attempt.leave()

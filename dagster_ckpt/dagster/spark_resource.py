@@ -94,8 +94,14 @@ class SparkSessionResource(QuietResource):
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[SparkSessionResource]:
         """Stop the session at the end of the run if this resource started it."""
-        try:
+        with self.held():
             yield self
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The same, outside of a Dagster run."""
+        try:
+            yield
         finally:
             self._session = None
             self._opened.close()

@@ -16,6 +16,7 @@ from dagster_ckpt.dagster.names import (
     restore_job_name,
     streaming_job_name,
 )
+from dagster_ckpt.dagster.opened import opened
 
 if TYPE_CHECKING:
     from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
@@ -54,7 +55,7 @@ class BoundCoordinator:
     def of(self, instance: dg.DagsterInstance) -> CheckpointCoordinatorResource:
         """Return the resource, its settings resolved (environment variables too), for a tick's instance."""
         if self._ready is None:
-            with self._resource.process_config_and_initialize_cm() as ready:
+            with opened(self._resource) as ready:
                 self._ready = ready
         self._ready.use_instance(instance)
         return self._ready
