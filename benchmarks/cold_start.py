@@ -3,6 +3,7 @@
 One new file of 1,000 rows: source → keyed sum → table. Each way is a process of its own, from its start to its end, so
 many rounds in alternating order: a bare Spark script (`availableNow`, the table written by `foreachBatch`), an epoch in
 a plain program, and the pipeline's Dagster job; each cold, with an archive of Java's classes, ours on a warm engine.
+Beside them a Dagster job with nothing in it, for what of a job is Dagster.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import dagster as dg
 from pyspark.sql import functions as f
 
 from benchmarks.common import median, scratch, show, write_keys
@@ -22,7 +22,6 @@ from dagster_ckpt import (
     CheckpointCoordinatorResource,
     CheckpointedPipeline,
     SparkSessionResource,
-    build_pipeline_definitions,
     checkpointed_pipeline,
     run_epoch,
     spark_sink,
@@ -41,6 +40,7 @@ WAYS = (
     "job",
     "job, archive",
     "job, warm",
+    "empty job",
 )
 CONF = {
     "spark.driver.memory": "1g",
@@ -90,10 +90,30 @@ def epoch(folder: Path, how: str, spark: SparkSessionResource) -> None:
     if how == "program":
         run_epoch(pipeline, coordinator=coordinator, spark=spark)
         return
+    import dagster as dg  # a plain program needs neither Dagster's storage nor our jobs
+
+    from dagster_ckpt import build_pipeline_definitions
+
     definitions = build_pipeline_definitions(pipeline, coordinator=coordinator, spark=spark)
     (folder / "dagster").mkdir(exist_ok=True)
     with dg.DagsterInstance.local_temp(str(folder / "dagster")) as instance:
         definitions.resolve_job_def("little").execute_in_process(instance=instance)
+
+
+def empty_job(folder: Path) -> None:
+    """A Dagster job with nothing in it: what no job can do without."""
+    import dagster as dg
+
+    @dg.op
+    def nothing() -> None: ...
+
+    @dg.job
+    def empty() -> None:
+        nothing()
+
+    (folder / "dagster").mkdir(parents=True, exist_ok=True)
+    with dg.DagsterInstance.local_temp(str(folder / "dagster")) as instance:
+        empty.execute_in_process(instance=instance)
 
 
 def child(way: str, folder: Path, archive: str) -> None:
@@ -101,6 +121,9 @@ def child(way: str, folder: Path, archive: str) -> None:
     archive = archive if engine == "archive" else ""
     if how == "script":
         script(folder, archive)
+        return
+    if how == "empty job":
+        empty_job(folder)
         return
     warm = str(folder / "engine") if engine == "warm" else ""
     epoch(
