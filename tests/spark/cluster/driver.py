@@ -33,6 +33,7 @@ from dagster_ckpt.spark.cluster import lost, probe
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart
 from tests.spark.epoch.small_pipeline import shop
 from tests.spark.lake.deployment import Places
+from tests.spark_session import SPARK_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +45,7 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": SPARK_JVM,
     "spark.ui.enabled": "false",
     "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": "2",

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.adapters.servers import BRIEF, free_port
+from tests.adapters.servers import free_port
 from tests.spark.cluster.machines import Machine, Machines, machine_room, spark_home
+from tests.spark_session import SPARK_JVM
 
 _HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)"')
 
@@ -81,7 +82,7 @@ class StandaloneCluster(Machines):
             "SPARK_LOCAL_DIRS": str(self.folder / name / "local"),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": " ".join(BRIEF),
+            "SPARK_DAEMON_JAVA_OPTS": SPARK_JVM,
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         }
         return self.boot(name, [*program, *command[1:]], masked=masked, environment=environment)
