@@ -28,7 +28,7 @@ def test_operators_restored_and_spread_go_on_as_if_nothing_had_happened(
     spark: SparkSession, tmp_path: Path, operators: Operators
 ) -> None:
     operators.state.apply(spark)
-    spark.conf.set("spark.sql.shuffle.partitions", "4")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
     for number in range(operators.files):
         write_events(tmp_path / "a", number)
         write_events(tmp_path / "b", number, seed=1)
@@ -39,7 +39,7 @@ def test_operators_restored_and_spread_go_on_as_if_nothing_had_happened(
 
     one = take(FsspecCheckpointStorage((tmp_path / "storage").as_uri()), tmp_path / "stage", 1, batch=AT)
     remove_tree(tmp_path / "stage")
-    for name, counts in (("restored", ()), ("spread", (8, 2))):
+    for name, counts in (("restored", ()), ("spread", (5, 2))):
         target = tmp_path / name
         build_stage_directory(one.stored, one.snapshot, target_dir=target, new_query_id=str(uuid.uuid4()))
         for partitions in counts:
