@@ -193,3 +193,22 @@ dp.create_auto_cdc_flow(target="kept", source="told", keys=["k"], sequence_by="a
     assert project.rows("kept") == before
     project.epoch(restore={"restore_from": "none"})
     assert project.rows("kept") != before
+
+
+def test_a_second_project_of_one_name_does_not_go_on_from_the_first_ones_checkpoint(written: Make) -> None:
+    first = written(ORDERS)
+    first = Project(first.root.rename(first.root.with_name("first")), first.spark)
+    first.feed("orders", row("a", 1))
+    first.epoch()
+    second = written(ORDERS)
+    second.feed("orders", row("b", 2))
+    with pytest.raises(
+        InvalidRequest,
+        match=r"stage 'orders__flow' .* has read .*/first/feed/orders/001.json, and its function reads files of "
+        r".*/written/feed/orders now: .* two projects\) have one name and one base_dir, .* a name of its own",
+    ):
+        second.epoch(where=first.coordinator)
+    second.epoch(second.pipeline(name="second", table_dir=str(second.tables)), where=first.coordinator)
+    assert second.rows("copies") == as_rows(row("b", 2))
+    first.epoch()
+    assert first.rows("copies") == as_rows(row("a", 1))

@@ -36,6 +36,7 @@ _STATE_APPEARED = re.compile(
     r"\[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY\].*?in current batch: \[(.*?)\]", re.DOTALL
 )
 _SOURCES = re.compile(r"There are \[(\d+)\] sources in the checkpoint offsets and now there are \[(\d+)\]")
+_FILES = re.compile(r"Wrong basePath (.*?) for the root path: (\S.*?)(?= SQLSTATE|\n|$)")
 _OTHER_STATE = re.compile(
     r"\[((?:STATE_STORE|STATEFUL_PROCESSOR|TRANSFORM_WITH_STATE)_\w*(?:SCHEMA|INVALID|MISMATCH|EVOLUTION)\w*)\] "
     r"([^\n]*)"
@@ -83,7 +84,16 @@ def _what_changed(text: str) -> str | None:
         return f"it had {found[1]} sources and has {found[2]} now"
     if found := _OTHER_STATE.search(text):
         return f"Spark says {found[1]}: {found[2].rstrip('.')}"
-    return None
+    return _other_files(text)
+
+
+def _other_files(text: str) -> str | None:
+    found = _FILES.search(text)
+    return found and (
+        f"it has read {found[2]}, and its function reads files of {found[1]} now: a folder was moved, or two "
+        "pipelines (two projects) have one name and one base_dir, so that one goes on from the other's checkpoint: "
+        "give one of them a name of its own"
+    )
 
 
 def _fields(schema: str) -> str:

@@ -32,6 +32,10 @@ APPEARED = """[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY] Cannot resta
 Stateful operators in current batch: [(OperatorId: 0 -> OperatorName: stateStoreSave)].
 """
 SOURCES = "assertion failed: There are [1] sources in the checkpoint offsets and now there are [2] sources requested."
+FILES = (
+    "[STREAM_FAILED] Query [id = 46dd0186] terminated with exception: Wrong basePath /two/my feed for the root path: "
+    "file:/one/my feed/001.json SQLSTATE: XXKST\n=== Streaming Query ==="
+)
 VARIABLE = "[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change total to MapState.\n"
 
 
@@ -49,6 +53,10 @@ VARIABLE = "[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change total to Ma
         ),
         (OPERATORS.replace(NOW, ""), "were aggregation and are now none"),
         (APPEARED, "it had no stateful operators and has aggregation now"),
+        (
+            FILES,
+            "it has read file:/one/my feed/001.json, and its function reads files of /two/my feed now: a folder",
+        ),
         (SOURCES, "it had 1 sources and has 2 now"),
         (VARIABLE, "Spark says STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE: Cannot change total to MapState"),
     ],
