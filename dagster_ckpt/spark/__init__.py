@@ -10,6 +10,7 @@
 | ``retryable_start`` | which failure of a query is cured by starting it again |
 | ``stage_report`` | what the runner tells its host |
 | ``plain_arguments`` | what goes to Java without being looked at by all converters |
+| ``query_end`` | whether a query came to its end, or was stopped |
 | ``quoting`` | a name in backticks |
 | ``batch_meter`` | rows and rates of a query's batches |
 | ``exchange/`` | rows and state that executors hand to one another through an object store |

@@ -7,7 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.units import duration
+from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.batch_meter import BatchMeter
+from dagster_ckpt.spark.query_end import has_read_everything, was_stopped
 from dagster_ckpt.spark.stage_report import Reporter
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ LAST_WORD_AFTER = 60.0
 def wait_for(
     query: StreamingQuery, name: str, reporter: Reporter, *, first_after: float = FIRST_WORD_AFTER
 ) -> None:
-    """Return when the query has ended. Raises what it failed with."""
+    """Return when the query has read all there was. Raises what it failed with, Unavailable where it was stopped."""
     meter, began, pause = BatchMeter(), time.monotonic(), first_after
     while not query.awaitTermination(math.ceil(pause)):
         meter.take(query.recentProgress)
@@ -31,6 +33,8 @@ def wait_for(
             f"{_behind(query)}; batch {meter.last_batch + 1} is running"
         )
         pause = min(LAST_WORD_AFTER, pause * 2)
+    if not has_read_everything(query):
+        raise Unavailable(was_stopped(name))
 
 
 def _behind(query: StreamingQuery) -> str:

@@ -22,6 +22,7 @@ from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.cluster.lost import ExecutorWatch
 from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.query_end import was_stopped
 from dagster_ckpt.spark.stage_report import Reporter
 from dagster_ckpt.spark.streaming.background import ReusedThreads
 from dagster_ckpt.spark.streaming.backlog import BacklogReporter
@@ -244,7 +245,7 @@ class StreamingRun:
             if self._started_again(stage):
                 continue
             error = stage.failure
-            if error is None and stage.is_bounded:
+            if error is None and stage.is_bounded and not stage.was_stopped:
                 self._source_ended(stage)
                 continue
             told = None if error is None else stage.stage_query.understood(error)
@@ -252,7 +253,7 @@ class StreamingRun:
                 told.__cause__ = error
                 return StageDied(uid, str(told), told)
             title = self.pipeline.title(uid)
-            message = f"{title} failed: {error}" if error else f"the query of {title} was stopped"
+            message = f"{title} failed: {error}" if error else was_stopped(title)
             return StageDied(uid, message, error)
         return None
 

@@ -21,6 +21,7 @@ from dagster_ckpt.spark.batch_meter import BatchMeter
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches, names_of_inputs
+from dagster_ckpt.spark.query_end import has_read_everything
 from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_start
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, StoppedAtBatchBoundary
@@ -169,6 +170,13 @@ class RunningStage:
         """Error that ended the query, unless it was stopped or came to its end."""
         error = None if self.query is None else self.query.exception()
         return None if error is None or StoppedAtBatchBoundary.__name__ in str(error) else error
+
+    @property
+    def was_stopped(self) -> bool:
+        """True where somebody else stopped the query of a bounded source before it had read everything."""
+        if self.query is None or self.query.exception() is not None:
+            return False
+        return not has_read_everything(self.query)
 
     def is_quiet(self) -> bool:
         """True when nothing is to be read, no batch runs and the last one is committed."""

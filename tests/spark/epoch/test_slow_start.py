@@ -26,7 +26,10 @@ class Query:
 
     def start(self, session: object, *, available_now: bool) -> Any:
         progress = [{"batchId": len(self.ends), "numInputRows": 2}]
-        return SimpleNamespace(awaitTermination=self._end, stop=self._stop, recentProgress=progress)
+        in_java = SimpleNamespace(streamingQuery=lambda: SimpleNamespace(noNewData=lambda: True))
+        return SimpleNamespace(
+            awaitTermination=self._end, stop=self._stop, recentProgress=progress, _jsq=in_java
+        )
 
     def understood(self, error: BaseException) -> CheckpointError | None:
         """It says best itself what it is."""

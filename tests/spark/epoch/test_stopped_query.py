@@ -1,0 +1,115 @@
+"""A query that something else in the process stops has not read everything, and no run says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as f
+
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    CheckpointedPipeline,
+    checkpointed_pipeline,
+    run_epoch,
+    run_stream,
+    spark_sink,
+    spark_source,
+)
+from dagster_ckpt.errors import Unavailable
+from tests.progress import join, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILES = 6
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for number in range(FILES):
+        file = tmp_path / "in" / f"{number}.json"
+        file.write_text(json.dumps({"k": number}) + "\n")
+        os.utime(file, (1000 + number, 1000 + number))  # Spark reads the oldest first
+    return tmp_path
+
+
+def numbers(folder: Path, boundedness: str) -> CheckpointedPipeline:
+    """A file a batch; the second one waits until the gate is there, so that the query is stopped inside of a batch."""
+    gate = str(folder / "open")
+
+    def waited(k):  # type: ignore[no-untyped-def]
+        import time
+        from pathlib import Path
+
+        while k and not Path(gate).exists():
+            time.sleep(0.02)
+        return k
+
+    @spark_source(boundedness=boundedness)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("k long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+
+    @spark_sink
+    def out(rows: DataFrame) -> DataFrame:
+        return rows.select(f.udf(waited, "long")("k").alias("k"))
+
+    @checkpointed_pipeline(name="numbers")
+    def pipeline() -> None:
+        out(rows())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def shown(folder: Path) -> list[int]:
+    files = (folder / "state" / "tables" / "numbers" / "out").glob("*.parquet")
+    return sorted(k for file in files for k in pq.ParquetFile(file).read()["k"].to_pylist())
+
+
+@pytest.fixture
+def stopped(spark: SparkSession, folder: Path) -> threading.Thread:
+    """Somebody who stops all queries once one has read something."""
+
+    def stop() -> None:
+        wait_until(
+            lambda: [query for query in spark.streams.active if query.recentProgress],
+            "a query has read a file",
+            moves=lambda: len(spark.streams.active),
+            every=0.05,
+        )
+        for query in spark.streams.active:
+            query.stop()
+        (folder / "open").touch()
+
+    thread = threading.Thread(target=stop, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_an_epoch_whose_query_was_stopped_fails_and_the_next_one_reads_the_rest(
+    spark: SparkSession, folder: Path, stopped: threading.Thread
+) -> None:
+    coordinator = CheckpointCoordinatorResource(base_dir=str(folder / "state"))
+    pipeline = numbers(folder, "unbounded")
+    with pytest.raises(
+        Unavailable, match="the query of rows -> out was stopped before it had read all there was"
+    ):
+        run_epoch(pipeline, coordinator=coordinator, spark=spark)
+    join(stopped, "the queries are stopped")
+    assert shown(folder) == []
+    run_epoch(pipeline, coordinator=coordinator, spark=spark)
+    assert shown(folder) == list(range(FILES))
+
+
+def test_a_stream_of_a_bounded_source_starts_a_stopped_query_again(
+    spark: SparkSession, folder: Path, stopped: threading.Thread
+) -> None:
+    coordinator = CheckpointCoordinatorResource(base_dir=str(folder / "state"), interval="1 s")
+    run_stream(numbers(folder, "bounded"), coordinator=coordinator, spark=spark)
+    assert shown(folder) == list(range(FILES))
