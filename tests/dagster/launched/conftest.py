@@ -34,6 +34,7 @@ from tests.records import find_record
 from tests.root import ROOT
 from tests.spark.epoch.conftest import WITHOUT_CAPTURE
 from tests.spark.epoch.small_pipeline import Feed, shop
+from tests.warm_engine import engine_in
 
 
 @dataclass
@@ -48,6 +49,8 @@ class Site:
     program_lab: Path | None = None
     """Where the program keeps what it keeps; None: where the code location looks."""
     elsewhere: bool = True
+    engine: str = ""
+    """The warm engine of its programs; empty: each starts a JVM of its own."""
     runs: int = 0
     """Runs that have ended."""
 
@@ -65,7 +68,8 @@ class Site:
 
     def command(self) -> list[str]:
         lab = self.program_lab or self.lab
-        return [sys.executable, "-m", "tests.dagster.launched.program", str(self.feed.folder), str(lab)]
+        program = [sys.executable, "-m", "tests.dagster.launched.program"]
+        return [*program, str(self.feed.folder), str(lab), self.engine]
 
     def definitions(self) -> dg.Definitions:
         launch = Launch(client=self.client, arguments=lambda _: {"command": self.command()})
@@ -196,7 +200,21 @@ def feed(tmp_path: Path) -> Feed:
     return made
 
 
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A warm engine for the programs of a module that end by themselves."""
+    with engine_in(tmp_path_factory.mktemp("warm") / "engine") as started:
+        yield started
+
+
 @pytest.fixture
 def site(tmp_path: Path, feed: Feed) -> Iterator[Site]:
     with dg.instance_for_test(overrides=WITHOUT_CAPTURE) as instance:
         yield Site(tmp_path, feed, instance)
+
+
+@pytest.fixture
+def warm_site(site: Site, engine: str) -> Site:
+    """One whose programs use a JVM that has run before, where one has."""
+    site.engine = engine
+    return site

@@ -26,16 +26,17 @@ def coordinator(lab: Path) -> CheckpointCoordinatorResource:
     )
 
 
-def main(feed: Path, lab: Path) -> None:
+def main(feed: Path, lab: Path, engine: str) -> None:
     """Run what the launching run wants; tell the test which process that is."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # it differs from test to test, and so would the engine
     lab.mkdir(parents=True, exist_ok=True)
     (lab / "pid").write_text(str(os.getpid()))
     run_launched(
         shop(feed),
         coordinator=coordinator(lab),
-        spark=SparkSessionResource(master="local[2,3]", conf=SESSION),
+        spark=SparkSessionResource(master="local[2,3]", warm_engine=engine, conf=SESSION),
     )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

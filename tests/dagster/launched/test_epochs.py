@@ -32,8 +32,9 @@ def acknowledged(lines: list[str]) -> list[str]:
 
 @pytest.mark.spark
 def test_a_launched_epoch_shows_what_one_in_the_runs_own_process_shows_and_restores_from_its_link(
-    site: Site, feed: Feed, tmp_path: Path
+    warm_site: Site, feed: Feed, tmp_path: Path
 ) -> None:
+    site = warm_site
     first = site.run()
     assert first.status is SUCCESS, first.failure
     assert read_lines(site.tables) == feed.expected_lines()
@@ -80,8 +81,9 @@ class Truncated(dg.PipesTempFileMessageReader):
 
 @pytest.mark.spark
 def test_messages_that_are_lost_cost_no_row_and_the_checkpoint_is_told_from_storage(
-    site: Site, feed: Feed
+    warm_site: Site, feed: Feed
 ) -> None:
+    site = warm_site
     site.client = client(message_reader=Truncated())
     ran = site.run()
     assert ran.status is SUCCESS, ran.failure
@@ -117,7 +119,8 @@ def test_a_program_that_is_killed_fails_its_run_and_the_next_run_takes_over_at_o
 
 
 @pytest.mark.spark
-def test_a_program_with_another_store_never_makes_a_green_run(site: Site, tmp_path: Path) -> None:
+def test_a_program_with_another_store_never_makes_a_green_run(warm_site: Site, tmp_path: Path) -> None:
+    site = warm_site
     site.program_lab = tmp_path / "other"
     ran = site.run()
     assert ran.status is FAILURE
@@ -141,7 +144,8 @@ def test_a_program_that_never_calls_us_never_makes_a_green_run(
 
 
 @pytest.mark.spark
-def test_tables_that_are_materialized_are_results_of_the_launched_epoch(site: Site, feed: Feed) -> None:
+def test_tables_that_are_materialized_are_results_of_the_launched_epoch(warm_site: Site, feed: Feed) -> None:
+    site = warm_site
     site.options = {"tables": "materializable"}
     definitions = site.definitions()
     job = definitions.resolve_implicit_global_asset_job_def()

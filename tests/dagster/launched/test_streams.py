@@ -18,8 +18,9 @@ SUCCESS, FAILURE = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE
 
 
 def test_a_launched_stream_tells_while_it_runs_and_is_stopped_with_a_savepoint_an_epoch_goes_on_from(
-    site: Site, feed: Feed
+    warm_site: Site, feed: Feed
 ) -> None:
+    site = warm_site
     stops: list[dg.ExecuteInProcessResult] = []
 
     def is_told() -> bool:

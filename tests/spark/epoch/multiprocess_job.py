@@ -22,6 +22,8 @@ from tests.spark.epoch.small_pipeline import ORDERS
 FOLDER = "DAGSTER_CKPT_TEST_FOLDER"
 BROKEN = "broken"
 """While this file is in the feed's folder, the totals fail."""
+ENGINE = "engine"
+"""Of two steps that run at the same time, one uses it and the other starts a JVM of its own."""
 CONF = {
     "spark.driver.memory": "512m",
     "spark.ui.enabled": "false",
@@ -62,7 +64,7 @@ def definitions() -> dg.Definitions:
         fanned_out(folder / "feed", "fanned_out", "unbounded"),
         fanned_out(folder / "feed", "bounded", "bounded"),
         coordinator=CheckpointCoordinatorResource(base_dir=str(folder / "lab"), num_retained=5),
-        spark=SparkSessionResource(master="local[1,3]", conf=CONF),
+        spark=SparkSessionResource(master="local[1,3]", warm_engine=str(folder / ENGINE), conf=CONF),
         options=PipelineOptions(executor=dg.multiprocess_executor.configured({"max_concurrent": 2})),
     )
 

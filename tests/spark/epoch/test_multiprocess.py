@@ -18,14 +18,15 @@ from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from tests.records import stored_record
 from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.multiprocess_job import BROKEN, FOLDER, epoch_job, streaming_job
+from tests.spark.epoch.multiprocess_job import BROKEN, ENGINE, FOLDER, epoch_job, streaming_job
 from tests.spark.epoch.small_pipeline import Feed, shop
+from tests.warm_engine import engine_in
 
 
 @pytest.fixture
 def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as made:
+    with engine_in(tmp_path / ENGINE), dg.instance_for_test(temp_dir=str(tmp_path)) as made:
         yield made
 
 
@@ -47,7 +48,7 @@ def _failures(result: dg.JobExecutionResult) -> str:
     return " | ".join(str(event.step_failure_data.error) for event in failures)
 
 
-def test_epochs_whose_steps_have_processes_of_their_own_go_on_from_one_another(
+def test_epochs_whose_steps_have_processes_of_their_own_go_on_from_one_another_and_are_re_executed(
     instance: dg.DagsterInstance, feed: Feed, tmp_path: Path
 ) -> None:
     assert _run(instance) == ""
@@ -59,18 +60,10 @@ def test_epochs_whose_steps_have_processes_of_their_own_go_on_from_one_another(
     assert _run(instance, num_retained=1) == ""
     kept = [one.checkpoint_id for one in _record(tmp_path).completed]
     assert kept == [2], "settings of the run reach every step"
-    tables = tmp_path / "lab" / "tables" / "fanned_out"
-    assert _numbers(tables) == [order["number"] for order in feed.orders]
-    totals = pq.read_table(tables / "totals").to_pylist()
-    assert {row["customer"]: row["amount"] for row in totals} == {"ann": 8, "bob": 11}
+    _has_rows(tmp_path, feed, {"ann": 8, "bob": 11})
 
-
-def test_the_remaining_steps_of_an_epoch_are_re_executed_with_a_process_each(
-    instance: dg.DagsterInstance, feed: Feed, tmp_path: Path
-) -> None:
-    assert _run(instance) == ""
     (feed.folder / BROKEN).touch()
-    feed.order(("ann", 3), ("bob", 4))
+    feed.order(("ann", 1), ("bob", 1))
     job = dg.reconstructable(epoch_job)
     with dg.execute_job(job, instance=instance, raise_on_error=False) as failed:
         assert "the totals are broken" in _failures(failed)
@@ -82,10 +75,14 @@ def test_the_remaining_steps_of_an_epoch_are_re_executed_with_a_process_each(
         assert {e.step_key for e in result.all_events if e.is_step_success} == {"totals", "complete"}
     record = _record(tmp_path)
     assert (record.status, record.owner) == (RunStatus.SUSPENDED, result.run_id)
-    tables = tmp_path / "lab" / "tables" / "fanned_out"
+    _has_rows(tmp_path, feed, {"ann": 10, "bob": 12})
+
+
+def _has_rows(folder: Path, feed: Feed, amounts: dict[str, int]) -> None:
+    tables = folder / "lab" / "tables" / "fanned_out"
     assert _numbers(tables) == [order["number"] for order in feed.orders]
     totals = pq.read_table(tables / "totals").to_pylist()
-    assert {row["customer"]: row["amount"] for row in totals} == {"ann": 9, "bob": 11}
+    assert {row["customer"]: row["amount"] for row in totals} == amounts
 
 
 def _numbers(tables: Path) -> list[int]:
