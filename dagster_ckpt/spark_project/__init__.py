@@ -23,6 +23,8 @@
 | ``spark_logs`` | logs of files that Spark keeps |
 | ``source_order`` | numbers of a flow's sources, in Spark's plan and in ours |
 | ``flow_checkpoints`` | checkpoints that Spark has left, compared and rebuilt |
-| ``table_rows`` | tables that Spark has filled, their rows staged for ours |
+| ``parquet_left`` | Parquet tables that Spark has filled |
+| ``delta_left`` | Delta tables that Spark has filled |
+| ``table_rows`` | which of those can be taken over, their rows staged for ours |
 | ``adoption`` | what Spark has left as the first savepoint |
 """

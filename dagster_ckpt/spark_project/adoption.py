@@ -13,22 +13,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.authoring.targets import ParquetTable, SinkTarget
+from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable, SinkTarget
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.label import SnapshotLabel
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.errors import OutcomeUnknown
+from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown
 from dagster_ckpt.operations.adopt import Adoption, StageToAdopt, adopt_stages, kind_of_beginning
 from dagster_ckpt.operations.deployment import ProgressCallback, silent
 from dagster_ckpt.operations.open_sink import Coordinator, open_sink
+from dagster_ckpt.spark.delta.sink import DeltaSink
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.sink.committables import write_committable
-from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.records import Append
+from dagster_ckpt.spark.table.parquet_sink import ParquetSink
 from dagster_ckpt.spark_project.build import build_pipeline
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.flow_checkpoints import (
@@ -39,6 +39,7 @@ from dagster_ckpt.spark_project.flow_checkpoints import (
     rebuilt_query,
 )
 from dagster_ckpt.spark_project.graph import DatasetNode, ProjectGraph, save_graph
+from dagster_ckpt.spark_project.parquet_left import ParquetLeft
 from dagster_ckpt.spark_project.project import traced
 from dagster_ckpt.spark_project.rows import RunningProject
 from dagster_ckpt.spark_project.settings import settings_of
@@ -46,10 +47,12 @@ from dagster_ckpt.spark_project.source_order import source_orders
 from dagster_ckpt.spark_project.spec import ProjectSpec, load_spec
 from dagster_ckpt.spark_project.table_rows import (
     ADOPTED_BATCH,
+    Staging,
     TableLeft,
     find_table,
+    refuse_same_place,
     refuse_unadoptable,
-    staged_for,
+    sink_folder,
 )
 
 if TYPE_CHECKING:
@@ -161,39 +164,46 @@ class _Work:
         for table in stored:
             written_by = flows_with_batches(self.root, table.name)
             flows_now = self.graph.flows_of(table.name)
-            refuse_unadoptable(table, flows_now, self._target(table), written_by, place=self._place(table))
+            refuse_unadoptable(table, flows_now, self._target(table), written_by)
+            if table.kind is Kind.SINK and written_by and table.format.lower() != "kafka":
+                self._refuse_same_place(table, sink_folder(table))
         flows = [find_checkpoint(self.root, flow) for flow in self.graph.flows]
-        tables = {one.name: found for one in stored if (found := self._found(one, flows)) is not None}
+        tables = {one.name: self._found(one, flows) for one in stored}
         queries = self._queries(flows, tables)
-        return [*queries, *(self._sink(one, tables.get(one.name)) for one in stored)]
+        return [*queries, *(self._sink(one, tables[one.name]) for one in stored)]
 
-    def _target(self, table: DatasetNode) -> Any:
+    def _target(self, table: DatasetNode) -> SinkTarget | None:
         return self.pipeline.stages[StageUid(table.uid)].to
 
-    def _place(self, table: DatasetNode) -> str:
-        """Return the folder of the table that is ours; empty: its rows end elsewhere."""
-        if not isinstance(self._target(table), ParquetTable):
-            return ""
-        return open_sink(self.pipeline, StageUid(table.uid), self.coordinator).place
-
     def _found(self, table: DatasetNode, flows: list[FlowCheckpoint]) -> TableLeft | None:
-        mine = [flow for flow in flows if flow.flow.target == table.name and flow.batch is not None]
-        if not mine or (table.kind is Kind.SINK and table.format.lower() != "parquet"):
-            return None
-        return find_table(self.spec, self.spark, table, mine, self.warehouse)
+        mine = [flow for flow in flows if flow.flow.target == table.name]
+        found = find_table(self.spec, self.spark, table, mine, self.warehouse)
+        if found is None or found.is_empty:
+            return found
+        if not isinstance(self._target(table), ParquetTable | DeltaTable):
+            raise InvalidRequest(
+                f"{table.kind} {table.name!r} ({table.where}) has rows in {found.folder}, which can begin a table of "
+                "Parquet or Delta only: begin without the checkpoints"
+            )
+        self._refuse_same_place(table, found.folder)
+        return found
 
-    def _queries(self, flows: list[FlowCheckpoint], tables: Mapping[str, TableLeft]) -> list[StageToAdopt]:
+    def _refuse_same_place(self, table: DatasetNode, folder: Path) -> None:
+        refuse_same_place(
+            table, folder, open_sink(self.pipeline, StageUid(table.uid), self.coordinator).place
+        )
+
+    def _queries(
+        self, flows: list[FlowCheckpoint], tables: Mapping[str, TableLeft | None]
+    ) -> list[StageToAdopt]:
         orders = source_orders(RunningProject(self.spec, self.graph, self.spark), self.graph)
-        files = {
-            one.name: tables[one.name].files if one.name in tables else frozenset()
-            for one in self.graph.datasets
-        }
+        read = {name: found or _nothing(self.graph, name) for name, found in tables.items()}
         found = []
         for flow in flows:
             uid = StageUid(flow.flow.uid)
             directory = StageDirectory(self.scratch / uid)
             directory.root.mkdir()
-            rebuilt_query(flow, orders[flow.flow.target, flow.flow.name], files, directory.query)
+            rebuilt_query(flow, orders[flow.flow.target, flow.flow.name], read, directory.query)
             found.append(
                 StageToAdopt(
                     uid=uid,
@@ -209,14 +219,14 @@ class _Work:
         directory = StageDirectory(self.scratch / uid)
         directory.root.mkdir()
         snapshot = None
-        if isinstance(self._target(table), ParquetTable):
-            place = self._place(table)
-            ours = create_table(place, pipeline=self.pipeline.name, mode=Append())
+        sink = open_sink(self.pipeline, uid, self.coordinator)
+        if isinstance(sink, ParquetSink | DeltaSink):
             prepared: tuple[int, ...] = ()
-            if left is not None and left.files:
-                write_committable(directory.root, staged_for(left, ours, self.spark, self.staged.append))
+            if left is not None and not left.is_empty:
+                staging = Staging(sink=sink, written=self.staged.append)
+                write_committable(directory.root, staging.rows_of(left, self.spark))
                 prepared = (ADOPTED_BATCH,)
-            snapshot = TableSnapshot(uri=place, prepared=prepared)
+            snapshot = TableSnapshot(uri=sink.place, prepared=prepared, sink=sink.kind)
         return StageToAdopt(
             uid=uid,
             root=directory.root,
@@ -224,3 +234,9 @@ class _Work:
             input_positions=dict.fromkeys(self.pipeline.upstream[uid], 0),
             table=snapshot,
         )
+
+
+def _nothing(graph: ProjectGraph, name: str) -> ParquetLeft:
+    """Return a table that Spark has not written."""
+    table = next(one for one in graph.datasets if one.name == name)
+    return ParquetLeft(table=table, folder=Path(), files=frozenset())

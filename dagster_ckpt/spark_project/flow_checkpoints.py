@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
@@ -21,10 +21,14 @@ from dagster_ckpt.spark_project.spark_logs import local_part, read_file_log
 
 __all__ = [
     "AGAIN",
+    "NOWHERE",
     "FlowCheckpoint",
+    "ReadTable",
     "checkpoint_root",
+    "files_read",
     "find_checkpoint",
     "flows_with_batches",
+    "parsed_position",
     "rebuilt_query",
 ]
 
@@ -33,7 +37,7 @@ _HEAD_LINES = 2
 """Of an entry of the offset log: its version, and what is of the batch."""
 
 
-_NOWHERE = ("", "-")
+NOWHERE = ("", "-")
 """Position of a source that no batch has read from."""
 
 
@@ -50,6 +54,16 @@ class FlowCheckpoint:
     def title(self) -> str:
         """The flow as people are told of it."""
         return f"flow {self.flow.name!r} of {self.flow.target!r}"
+
+    def query_id(self) -> str:
+        """Return Spark's id of the query. Raises Declined."""
+        path = self.directory / "metadata"
+        try:
+            return str(parse_json(path.read_text(encoding="utf-8"))["id"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Declined(
+                f"{path} cannot be read ({type(error).__name__}), and {self.title} needs it"
+            ) from error
 
     def offsets(self, batch: int) -> tuple[str, ...]:
         """Return the positions of the sources, as text, in their order. Raises Declined."""
@@ -72,6 +86,17 @@ class FlowCheckpoint:
                 f"{path} has format {lines[0][:20]!r}, in which sources have names: v1 is known here"
             )
         return lines
+
+
+class ReadTable(Protocol):
+    """A table of the project as Spark has left it, to the flows that read it."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True where it has no rows."""
+
+    def refuse_unread(self, reader: FlowCheckpoint, source: Source, text: str) -> None:
+        """Raise InvalidRequest where a flow that stands at ``text`` has not read exactly this table."""
 
 
 def checkpoint_root(storage: str, *, below: Path) -> Path:
@@ -129,14 +154,15 @@ def _below(folder: Path) -> list[Path]:
 
 
 def rebuilt_query(
-    found: FlowCheckpoint, order: SourceOrder, tables: Mapping[str, frozenset[str]], query: Path
+    found: FlowCheckpoint, order: SourceOrder, tables: Mapping[str, ReadTable], query: Path
 ) -> None:
     """Make the directory of a flow's query: Spark's files, with positions for the sources of our plan.
 
-    ``tables``: the files of each table of the project. Raises InvalidRequest for what is not proven, Declined.
+    ``tables``: each table of the project. Raises InvalidRequest for what is not proven, Declined.
     """
     if found.batch is None:
-        behind = next((s.stands_for for s in order.sparks if s.stands_for and tables[s.stands_for]), None)
+        read = (source.stands_for for source in order.sparks if source.stands_for)
+        behind = next((name for name in read if not tables[name].is_empty), None)
         if behind is not None:
             raise InvalidRequest(f"{found.title} has not read table {behind!r} yet. {AGAIN}")
         return
@@ -179,7 +205,7 @@ def _positions(order: SourceOrder, offsets: Sequence[str]) -> list[str]:
 # --- what is proven ---------------------------------------------------------------------------------------------
 
 
-def _refuse_unproven(found: FlowCheckpoint, order: SourceOrder, tables: Mapping[str, frozenset[str]]) -> None:
+def _refuse_unproven(found: FlowCheckpoint, order: SourceOrder, tables: Mapping[str, ReadTable]) -> None:
     assert found.batch is not None
     offsets = found.offsets(found.batch)
     if len(offsets) != len(order.sparks):
@@ -191,7 +217,7 @@ def _refuse_unproven(found: FlowCheckpoint, order: SourceOrder, tables: Mapping[
     nameless: list[Source] = []
     for source, text in zip(order.sparks, offsets, strict=True):
         if source.stands_for:
-            _refuse_other_table(found, source, text, tables[source.stands_for])
+            tables[source.stands_for].refuse_unread(found, source, text)
         elif source.name.startswith("FileSource["):
             _refuse_other_files(found, source, text)
         elif source.topics:
@@ -206,10 +232,11 @@ def _refuse_unproven(found: FlowCheckpoint, order: SourceOrder, tables: Mapping[
         )
 
 
-def _read_files(found: FlowCheckpoint, source: Source, text: str) -> frozenset[str]:
-    if text in _NOWHERE:
+def files_read(found: FlowCheckpoint, source: Source, text: str) -> frozenset[str]:
+    """Return the files that a file source has read. Raises InvalidRequest for a position of another one, Declined."""
+    if text in NOWHERE:
         return frozenset()
-    value = _parsed(text)
+    value = parsed_position(text)
     if "logOffset" not in value:
         raise InvalidRequest(
             f"{found.title}: source {source.number} is {source.stands_for or source.name} now, and its position is "
@@ -220,25 +247,9 @@ def _read_files(found: FlowCheckpoint, source: Source, text: str) -> frozenset[s
     ).files
 
 
-def _refuse_other_table(found: FlowCheckpoint, source: Source, text: str, files: frozenset[str]) -> None:
-    read = _read_files(found, source, text)
-    if read - files:
-        raise InvalidRequest(
-            f"{found.title} has read {min(read - files)}, which table {source.stands_for!r} does not have: the "
-            "table was "
-            "made again since, or the function was changed. Let spark-pipelines run --full-refresh-all, and adopt then"
-        )
-    if files - read:
-        raise InvalidRequest(
-            f"{found.title} has not read {min(files - read)} of table {source.stands_for!r} yet. {AGAIN}"
-        )
-
-
 def _refuse_other_files(found: FlowCheckpoint, source: Source, text: str) -> None:
     path = local_part(source.name.removeprefix("FileSource[").removesuffix("]"))
-    other = min(
-        (file for file in _read_files(found, source, text) if not _is_below(file, path)), default=None
-    )
+    other = min((file for file in files_read(found, source, text) if not _is_below(file, path)), default=None)
     if other is not None:
         raise InvalidRequest(
             f"{found.title}: source {source.number} reads {path} now, and has read {other}: the function was changed "
@@ -255,7 +266,7 @@ def _is_below(file: str, path: str) -> bool:
 
 def _refuse_other_topics(found: FlowCheckpoint, source: Source, text: str) -> None:
     wanted = {topic.strip() for topic in source.topics.split(",")}
-    other = sorted(set(_parsed(text)) - wanted)
+    other = sorted(set(parsed_position(text)) - wanted)
     if other:
         raise InvalidRequest(
             f"{found.title}: source {source.number} reads topics {source.topics} now, and stands in {other[0]!r}: the "
@@ -263,7 +274,8 @@ def _refuse_other_topics(found: FlowCheckpoint, source: Source, text: str) -> No
         )
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def parsed_position(text: str) -> dict[str, Any]:
+    """Return a position that is a JSON object; empty: it is none."""
     try:
         value = parse_json(text)
     except ValueError:

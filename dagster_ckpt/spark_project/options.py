@@ -24,10 +24,6 @@ def refuse_options(output: OutputElement) -> None:
         raise InvalidRequest(
             f"{output.title} has format {output.format!r}: tables are written as {', '.join(TABLE_FORMATS)}"
         )
-    if output.kind is Kind.MATERIALIZED_VIEW and output.format.lower() not in ("", "parquet"):
-        raise InvalidRequest(
-            f"{output.title} has format {output.format!r}: a materialized view is written as parquet only"
-        )
     acts = next((key for key in output.properties if key.startswith("delta.")), None)
     if acts is not None:
         raise InvalidRequest(
@@ -40,6 +36,8 @@ def notes_on(output: OutputElement) -> Iterable[str]:
     """Yield what of an output is accepted and has no effect here: it is no matter of rows."""
     if output.cluster_by:
         yield f"{output.title}: cluster_by has no effect, files are as the flows write them"
+    if output.kind is Kind.MATERIALIZED_VIEW and output.format.lower() not in ("", "parquet"):
+        yield f"{output.title}: its format {output.format} has no effect, a materialized view is one Parquet file"
     if output.partition_cols and output.format.lower() in ("", "parquet"):
         yield f"{output.title}: partition_cols has no effect on a Parquet table, which is one folder of files"
     if output.kind is Kind.SINK and "checkpointLocation" in output.properties:

@@ -1,4 +1,4 @@
-"""Tables that ``spark-pipelines run`` has filled: found, compared with their flows, their rows staged for ours."""
+"""Tables that ``spark-pipelines run`` has filled: which can be taken over, where they are, their rows staged."""
 
 from __future__ import annotations
 
@@ -7,70 +7,70 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
-import pyarrow.parquet as pq
-
-from dagster_ckpt.authoring.targets import ParquetTable
+from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch
 from dagster_ckpt.core.location import local_path
 from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.delta.sink import DeltaSink
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId
-from dagster_ckpt.spark.sink.staging import flush_staged, stage_rows
-from dagster_ckpt.spark.table.log import Table
+from dagster_ckpt.spark.sink.staging import stage_rows
+from dagster_ckpt.spark.table.parquet_sink import ParquetSink
+from dagster_ckpt.spark_project.delta_left import DeltaLeft, find_delta
 from dagster_ckpt.spark_project.elements import Kind
-from dagster_ckpt.spark_project.flow_checkpoints import AGAIN, FlowCheckpoint
+from dagster_ckpt.spark_project.flow_checkpoints import FlowCheckpoint
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode
-from dagster_ckpt.spark_project.schemas import columns_of_text, schema_of_text
-from dagster_ckpt.spark_project.spark_logs import read_file_log
+from dagster_ckpt.spark_project.parquet_left import ParquetLeft, find_parquet
+from dagster_ckpt.spark_project.schemas import schema_of_text
 from dagster_ckpt.spark_project.spec import ProjectSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
-__all__ = ["ADOPTED_BATCH", "TableLeft", "find_table", "refuse_unadoptable", "staged_for"]
+
+__all__ = [
+    "ADOPTED_BATCH",
+    "Staging",
+    "TableLeft",
+    "find_table",
+    "refuse_same_place",
+    "refuse_unadoptable",
+    "sink_folder",
+]
 
 ADOPTED_BATCH = -1
 """Of the rows a table begins with: before any batch of the sink's own query."""
 _ADOPTED = "adopted"
-_NOTED = b"org.apache.spark.sql.parquet.row.metadata"
-"""Spark's own note of the types in a file."""
+"""Folder of such rows beside those of attempts, which garbage collection does not look into."""
+_FORMATS = ("parquet", "delta")
 _WAREHOUSE = "spark.sql.warehouse.dir"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableLeft:
-    """A table of Spark's: its folder, and the files that its log names."""
-
-    table: DatasetNode
-    folder: Path
-    files: frozenset[str]
+TableLeft = ParquetLeft | DeltaLeft
 
 
 def refuse_unadoptable(
-    table: DatasetNode, flows: Sequence[FlowNode], target: object, written_by: Sequence[str], *, place: str
+    table: DatasetNode, flows: Sequence[FlowNode], target: object, written_by: Sequence[str]
 ) -> None:
     """Raise InvalidRequest for a table or sink whose rows cannot become those of our sink, where it may have some.
 
-    ``flows``: what writes it now. ``place``: the folder of a target that is a Parquet table.
+    ``flows``: what writes it now.
     """
     if not written_by:
         return
     title = f"{table.kind} {table.name!r} ({table.where})"
     if any(flow.cdc is not None for flow in flows):
         raise InvalidRequest(
-            f"{title} is filled by Auto CDC: Spark has merged its changes, and which of them it still knows (deleted "
-            "keys, versions that are not shown) is Spark's own: it cannot be adopted. Leave it out of the project, "
-            "adopt, and add it again, so that it is filled from its source; or begin without the checkpoints"
+            f"{title} is filled by Auto CDC: Spark merges changes in a way that leaves no number of a batch in the "
+            "table, so that table and checkpoint cannot be compared: it cannot be adopted. Leave it out of the "
+            "project, adopt, and add it again, so that it is filled from its source; or begin without the checkpoints"
         )
+    kept = table.format.lower()
     if table.kind is Kind.SINK:
-        if table.format.lower() == "kafka":
+        if kept == "kafka":
             return
-        if table.format.lower() == "parquet" and isinstance(target, ParquetTable):
-            _refuse_same_place(title, table, place)
-        else:
+        if kept not in _FORMATS or not isinstance(target, ParquetTable | DeltaTable):
             raise InvalidRequest(
                 f"{title} writes {table.format}, and which of its rows were written by which batch is Spark's own: "
                 "it cannot be adopted. Leave it out of the project, adopt, and add it again; or begin without the "
@@ -81,43 +81,50 @@ def refuse_unadoptable(
             f"{title} is in catalog {table.name.partition('.')[0]}, which keeps its rows in a way of its own: it "
             "cannot be adopted. Begin without the checkpoints, so that it is filled from the sources"
         )
-    elif table.format.lower() != "parquet" or not isinstance(target, ParquetTable):
-        where = type(target).__name__ if table.format.lower() == "parquet" else table.format
+    elif kept not in _FORMATS or not isinstance(target, ParquetTable | DeltaTable):
+        where = type(target).__name__ if kept in _FORMATS else table.format
         raise InvalidRequest(
-            f"{title} is a table of {where}, whose log names Spark's commits and none of ours: it cannot be "
-            "adopted. Begin "
-            "without the checkpoints, so that it is filled from the sources"
+            f"{title} is a table of {where}: tables of Parquet and Delta are adopted, into such tables. Begin without "
+            "the checkpoints, so that it is filled from the sources"
         )
-    if len(written_by) > 1:
+    if len(written_by) > 1 and kept == "parquet":
         raise InvalidRequest(
             f"{title} was written by flows {', '.join(written_by)}: into a Parquet table Spark writes the rows "
-            "of only one "
-            "flow for each batch number, and takes the others' for done. They are lost, so that only a beginning "
-            "without "
-            "the checkpoints is exact"
+            "of only one flow for each batch number, and takes the others' for done. They are lost, so that only a "
+            "beginning without the checkpoints is exact"
         )
 
 
-def _refuse_same_place(title: str, sink: DatasetNode, place: str) -> None:
-    folder = _sink_folder(sink)
-    if not folder.is_absolute():
+def refuse_same_place(table: DatasetNode, folder: Path, place: str) -> None:
+    """Raise InvalidRequest where our table, in ``place``, would lie among Spark's own files, in ``folder``."""
+    one, other = (f"{os.path.realpath(path)}/" for path in (folder, place))
+    if not (one.startswith(other) or other.startswith(one)):
+        return
+    title = (
+        f"{table.kind} {table.name!r} ({table.where}) is adopted with its rows, and Spark's own files are in"
+    )
+    if table.kind is not Kind.SINK:
+        raise InvalidRequest(
+            f"{title} {folder}, where the new table would be: give the pipeline another table_dir"
+        )
+    raise InvalidRequest(
+        f"{title} {folder}: give its rows another place, sinks={{{table.uid!r}: "
+        f"{table.format.capitalize()}Table(...)}} here and where the pipeline is made, and tell its readers"
+    )
+
+
+def sink_folder(sink: DatasetNode) -> Path:
+    """Return the folder of a sink of files. Raises InvalidRequest."""
+    path = sink.properties.get("path", "")
+    folder = local_path(path)
+    title = f"{sink.kind} {sink.name!r} ({sink.where})"
+    if folder is None or not path:
+        raise InvalidRequest(f"{title} writes to {path or 'no path'}, which is no local folder")
+    if not Path(folder).is_absolute():
         raise InvalidRequest(
             f"{title} writes to {folder}, a relative path: nobody knows where Spark was when it ran. Write the whole "
             "path in its options, and let spark-pipelines run once more"
         )
-    one, other = (f"{os.path.realpath(path)}/" for path in (folder, place))
-    if one.startswith(other) or other.startswith(one):
-        raise InvalidRequest(
-            f"{title} is adopted with its rows, and Spark's own files are in {folder}: give its rows another place, "
-            f"sinks={{{sink.uid!r}: ParquetTable(...)}} here and where the pipeline is made, and tell its readers"
-        )
-
-
-def _sink_folder(sink: DatasetNode) -> Path:
-    path = sink.properties.get("path", "")
-    folder = local_path(path)
-    if folder is None or not path:
-        raise InvalidRequest(f"sink {sink.name!r} writes to {path or 'no path'}, which is no local folder")
     return Path(folder)
 
 
@@ -127,23 +134,22 @@ def find_table(
     table: DatasetNode,
     flows: Sequence[FlowCheckpoint],
     warehouse: str,
-) -> TableLeft:
-    """Return the table that Spark's catalog has, or else the one in the warehouse. Raises InvalidRequest, Declined."""
+) -> TableLeft | None:
+    """Return the table that Spark's catalog has, or else the one in the warehouse; None: Spark has made none.
+
+    ``flows``: those that write it. Raises InvalidRequest where it does not have exactly what they have committed.
+    """
+    kept = table.format.lower()
+    is_written = any(flow.batch is not None for flow in flows)
+    if kept not in _FORMATS or not (is_written or kept == "delta"):
+        return None
     if table.kind is Kind.SINK:
-        folder = _sink_folder(table)
+        folder = sink_folder(table)
+    elif not table.name.startswith("spark_catalog."):
+        return None
     else:
         folder = _in_catalog(spark, table.name) or _in_warehouse(spec, table.name, warehouse)
-    log = read_file_log(folder / "_spark_metadata")
-    batches = [flow.batch for flow in flows if flow.batch is not None]
-    if log.newest != max(batches, default=None):
-        raise InvalidRequest(
-            f"table {table.name!r} in {folder} has the rows of batches up to {log.newest}, and the checkpoint of "
-            "its flow is "
-            f"at {max(batches, default=None)}: it is another table, or not as Spark left it. Name Spark's "
-            "warehouse folder "
-            f"(warehouse), or: {AGAIN[0].lower()}{AGAIN[1:]}"
-        )
-    return TableLeft(table=table, folder=folder, files=log.files)
+    return find_delta(table, folder, flows) if kept == "delta" else find_parquet(table, folder, flows)
 
 
 def _in_catalog(spark: SparkSession, name: str) -> Path | None:
@@ -170,57 +176,52 @@ def _in_warehouse(spec: ProjectSpec, name: str, warehouse: str) -> Path:
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
-def staged_for(
-    left: TableLeft, table: Table, spark: SparkSession, written: Callable[[Path], None]
-) -> PreparedBatch:
-    """Write the rows of Spark's table into ours, where nobody sees them yet; ``written`` is told what to remove.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """Where the rows that a table of ours begins with are staged."""
 
-    Raises InvalidRequest for columns the project no longer has, Corrupt where rows are missing.
-    """
-    schema = schema_of_text(left.table.row_schema)
-    wanted = _rows_in(left, schema)
-    session = spark.newSession()  # staging sets how Parquet is written
-    frame = session.read.schema(schema).parquet(str(left.folder))
-    folder = table.paths.all_staged / _ADOPTED / uuid.uuid4().hex[:12]
-    written(folder)
-    prepared = stage_rows(
-        frame,
-        BatchId(0),
-        AttemptId("", CoordinatorEpoch(0)),
-        root=table.paths.root,
-        staged=folder,
-        row_schema=schema.json(),
-    )
-    rows = sum(file.rows for file in prepared.files)
-    if rows != wanted:
-        raise Corrupt(
-            f"table {left.table.name!r} in {left.folder} has {wanted:,} rows in the files of its log, and Spark "
-            f"reads {rows:,}"
+    sink: ParquetSink | DeltaSink
+    written: Callable[[Path], None]
+    """Told what to remove if the adoption fails."""
+
+    def rows_of(self, left: TableLeft, spark: SparkSession) -> PreparedBatch:
+        """Write the rows of Spark's table below ours, where nobody sees them yet.
+
+        Raises InvalidRequest for columns the project no longer has, Corrupt where rows are missing.
+        """
+        root, area, partition_by = self._place()
+        session = spark.newSession()  # staging sets how Parquet is written
+        frame, wanted = left.rows(session, schema_of_text(left.table.row_schema))
+        self.sink.check(frame)
+        folder = area / _ADOPTED / uuid.uuid4().hex[:12]
+        self.written(folder)
+        prepared = stage_rows(
+            frame,
+            BatchId(0),
+            AttemptId("", CoordinatorEpoch(0)),
+            root=root,
+            staged=folder,
+            row_schema=left.table.row_schema,
+            partition_by=partition_by,
         )
-    flush_staged([table.paths.root / file.staged for file in prepared.files])
-    return prepared.model_copy(update={"batch_id": ADOPTED_BATCH})
-
-
-def _rows_in(left: TableLeft, schema: StructType) -> int:
-    """Return how many rows the files of the table's log have. Raises InvalidRequest for columns it would lose."""
-    wanted = {column.name: column.dataType for column in schema.fields}
-    rows = 0
-    for file in sorted(left.files):
-        try:
-            footer = pq.ParquetFile(file)
-        except (OSError, ValueError) as error:
-            raise Corrupt(f"{file} of table {left.table.name!r} cannot be read: {error}") from error
-        noted = (footer.schema_arrow.metadata or {}).get(_NOTED)
-        if noted is None:
-            raise InvalidRequest(
-                f"{file} of table {left.table.name!r} was not written by Spark: it has no note of its types"
+        rows = sum(file.rows for file in prepared.files)
+        if rows != wanted:
+            raise Corrupt(
+                f"table {left.table.name!r} in {left.folder} has {wanted:,} rows in the files of its log, and Spark "
+                f"reads {rows:,}"
             )
-        for name, kind in columns_of_text(noted.decode()).items():
-            if name not in wanted or kind != wanted[name]:
-                now = f"brings as {wanted[name].simpleString()}" if name in wanted else "no longer brings"
-                raise InvalidRequest(
-                    f"table {left.table.name!r} has a column {name!r} of {kind.simpleString()} in its files, which the "
-                    f"project {now}: name it in the table's schema as it was, so that its values stay"
-                )
-        rows += footer.metadata.num_rows
-    return rows
+        prepared = prepared.model_copy(update={"batch_id": ADOPTED_BATCH})
+        self.sink.flush([prepared])
+        return prepared
+
+    def _place(self) -> tuple[Path, Path, Sequence[str]]:
+        """Return the folder that names are relative to, the one of staged rows, and what to partition by."""
+        match self.sink:
+            case DeltaSink():
+                staged = self.sink.staged
+                return staged.root, staged.root / staged.area, self.sink.partition_by
+            case ParquetSink():
+                table = self.sink.table
+                return table.paths.root, table.paths.all_staged, ()
+            case _:
+                assert_never(self.sink)

@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from dagster_ckpt import adopt_spark_project
+from dagster_ckpt.operations.adopt import Adoption
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.evaluate import evaluate
-from dagster_ckpt.spark_project.graph import FlowNode, ProjectGraph
+from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph
 from dagster_ckpt.spark_project.project import traced
 from dagster_ckpt.spark_project.rows import RunningProject
 from dagster_ckpt.spark_project.schemas import schema_of_text
@@ -67,6 +72,17 @@ def runs_under_spark(project: Project, *, only: Callable[[FlowNode], bool] = lam
             spark.conf.set(name, old)
 
 
+def adopted(project: Project, **more: Any) -> Adoption:
+    """Adopt what Spark has left of the project."""
+    return adopt_spark_project(
+        project.root,
+        coordinator=project.coordinator,
+        spark=project.spark,
+        checkpoints=str(storage(project)),
+        **more,
+    )
+
+
 def folder_of(project: Project, name: str) -> Path:
     folder = warehouse(project) / name.rpartition(".")[2]
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,10 +107,41 @@ def _run(project: Project, graph: ProjectGraph, flow: FlowNode, frame: DataFrame
     target = next(one for one in graph.datasets if one.name == flow.target)
     writer = frame.writeStream.option("checkpointLocation", str(checkpoint_of(project, flow)))
     writer = writer.trigger(availableNow=True)
-    if target.kind is Kind.SINK and target.format == "parquet":
+    if target.format == "delta":
+        place = target.properties.get("path") or folder_of(project, flow.target)
+        query = writer.foreachBatch(_delta_commits(Path(place), checkpoint_of(project, flow), target)).start()
+    elif target.kind is Kind.SINK and target.format == "parquet":
         query = writer.format("parquet").options(**dict(target.properties)).start()
     elif target.kind is Kind.SINK:
         query = writer.format("noop").start()
     else:
         query = writer.format("parquet").start(str(folder_of(project, flow.target)))
     query.awaitTermination()
+
+
+# --- Delta ----------------------------------------------------------------------------------------------------
+
+
+def _delta_commits(place: Path, checkpoint: Path, table: DatasetNode) -> Callable[[DataFrame, int], None]:
+    """Return what writes a batch as Delta's sink does: its rows, and its number by the query's id, in one commit."""
+
+    def write(batch: DataFrame, number: int) -> None:
+        query = json.loads((checkpoint / "metadata").read_text())["id"]
+        write_deltalake(
+            place,
+            batch.toArrow(),
+            mode="append",
+            partition_by=list(table.partition_cols) or None,
+            commit_properties=CommitProperties(app_transactions=[Transaction(query, number)]),
+        )
+
+    return write
+
+
+def with_positions_in_delta(project: Project, flow: FlowNode) -> None:
+    """Write the positions of a flow that reads one table as Delta's source has them, which was played by its files."""
+    table = DeltaTable(folder_of(project, flow.streams[0]))
+    at = {"sourceVersion": 1, "reservoirId": table.metadata().id, "reservoirVersion": table.version() + 1}
+    for path in (checkpoint_of(project, flow) / "offsets").glob("[0-9]*"):
+        head = path.read_text().splitlines()[:2]
+        path.write_text("\n".join([*head, json.dumps({**at, "index": -1, "isStartingVersion": False})]))

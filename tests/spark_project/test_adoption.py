@@ -36,7 +36,7 @@ from dagster_ckpt.spark_project.adoption import _Work
 from tests.records import find_record
 from tests.root import ROOT
 from tests.spark_project.conftest import Project, rows_of, write_project
-from tests.spark_project.played_spark import runs_under_spark, storage, warehouse
+from tests.spark_project.played_spark import adopted, runs_under_spark, storage, warehouse
 from tests.spark_project.test_projects import as_rows
 
 if TYPE_CHECKING:
@@ -112,16 +112,6 @@ class Shop:
 def counts(rows: list[dict[str, Any]]) -> dict[str, int]:
     names = [one["k"] for one in rows]
     return {name: names.count(name) for name in names}
-
-
-def adopted(project: Project, **more: Any) -> Adoption:
-    return adopt_spark_project(
-        project.root,
-        coordinator=project.coordinator,
-        spark=project.spark,
-        checkpoints=str(storage(project)),
-        **more,
-    )
 
 
 @pytest.fixture

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import InvalidRequest, NotFound, adopt_spark_project
-from dagster_ckpt.operations.adopt import Adoption
+from dagster_ckpt import InvalidRequest, NotFound
 from dagster_ckpt.sinks import IcebergTable, ParquetTable
 from tests.spark_project.conftest import Project, rows_of
-from tests.spark_project.played_spark import folder_of, runs_under_spark, storage, warehouse
+from tests.spark_project.played_spark import adopted, folder_of, runs_under_spark, storage, warehouse
 from tests.spark_project.test_projects import as_rows
 
 Make = Callable[..., Project]
@@ -36,16 +35,6 @@ def counted():
 
 def row(k: str, v: int) -> dict[str, Any]:
     return {"k": k, "v": v}
-
-
-def adopted(project: Project, **more: Any) -> Adoption:
-    return adopt_spark_project(
-        project.root,
-        coordinator=project.coordinator,
-        spark=project.spark,
-        checkpoints=str(storage(project)),
-        **more,
-    )
 
 
 def rewritten(project: Project, before: str, after: str) -> None:
@@ -145,17 +134,26 @@ def test_a_flow_that_is_removed_before_the_adoption_is_refused_by_its_rows(writt
 # --- tables that are not Spark's own to hand over -------------------------------------------------------------
 
 KEPT_ELSEWHERE = {
-    "Delta": (
-        '@dp.table(format="delta")',
-        "is a table of delta, whose log names Spark's commits and none of ours",
+    "Iceberg": (
+        '@dp.table(format="iceberg")',
+        "is a table of iceberg: tables of Parquet and Delta are adopted",
     ),
-    "Iceberg": ('@dp.table(format="iceberg")', "is a table of iceberg, whose log names Spark's commits"),
+    "Delta into Iceberg": (
+        '@dp.table(format="delta")',
+        "is a table of IcebergTable: tables of Parquet and Delta are",
+    ),
     "another catalog": (
         '@dp.table(name="lake.shop.kept")',
         "is in catalog lake, which keeps its rows in a way of its",
     ),
-    "SCD type 1": ("@dp.temporary_view", "is filled by Auto CDC: Spark has merged its changes, and which"),
-    "SCD type 2": ("@dp.temporary_view", "is filled by Auto CDC: Spark has merged its changes, and which"),
+    "SCD type 1": (
+        "@dp.temporary_view",
+        "is filled by Auto CDC: Spark merges changes in a way that leaves no number",
+    ),
+    "SCD type 2": (
+        "@dp.temporary_view",
+        "is filled by Auto CDC: Spark merges changes in a way that leaves no number",
+    ),
 }
 
 
@@ -175,7 +173,7 @@ dp.create_auto_cdc_flow(target="kept", source="changes", {given})
     committed = storage(project) / "_checkpoints" / catalog / schema / "kept" / flow / "0" / "commits" / "0"
     committed.parent.mkdir(parents=True)
     committed.touch()
-    sinks = {"kept": IcebergTable("db.kept")} if what == "Iceberg" else {}
+    sinks = {"kept": IcebergTable("db.kept")} if "Iceberg" in what else {}
     with pytest.raises(InvalidRequest, match=rf"table '{catalog}.{schema}.kept' .* {said}"):
         adopted(project, sinks=sinks)
     assert not (project.root / "lab" / "savepoints").exists()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from dagster_ckpt.sinks import ParquetTable
 from tests.root import ROOT
 from tests.spark_project.conftest import Project, Rows, rows_of
 from tests.spark_project.played_spark import storage
@@ -97,8 +98,17 @@ def as_ours(rows: Rows, ours: Rows) -> Rows:
     return as_rows(*({**empty, **dict(row)} for row in rows))
 
 
+SINK = """
+dp.create_sink("out", format="parquet", options={"path": str(Path.cwd() / "out")})
+@dp.append_flow(target="out")
+def outs():
+    return spark.readStream.table("orders")
+"""
+
+
 def test_what_spark_itself_has_left_is_adopted(written: Make) -> None:
-    shop = Shop(written(SHOP))
+    shop = Shop(written(SHOP + SINK))
+    elsewhere = {"out": ParquetTable(str(shop.project.root / "told"))}
     shop.feed("orders", row("a", 1), row("b", 2))
     shop.feed("more", row("b", 5))
     shop.feed("extra", row("x", 7))
@@ -108,16 +118,19 @@ def test_what_spark_itself_has_left_is_adopted(written: Make) -> None:
     run_under_spark(shop.project, *HIVE)
     shutil.rmtree(shop.project.root / "feed" / "orders")  # what Spark has read, nobody can read again
     (shop.project.root / "feed" / "orders").mkdir()
-    done = shop.adopt()
+    done = shop.adopt(sinks=elsewhere)
     batches = {str(stage.uid): stage.batch_id for stage in done.stages if stage.query_id is not None}
-    assert batches == {f"{name}__flow": 1 for name in ("orders", "more", "mixed", "firsts", "pairs")}
-    shop.project.epoch()
+    flows = [*(f"{name}__flow" for name in ("orders", "more", "mixed", "firsts", "pairs")), "out__outs"]
+    assert batches == dict.fromkeys(flows, 1)
+    pipeline = shop.project.pipeline(sinks=elsewhere)
+    shop.project.epoch(pipeline)
     shop.check()
     shop.feed("orders", row("b", 4), row("c", 5))
     shop.feed("more", row("b", 20))
     shop.feed("extra", row("y", 8))
-    shop.project.epoch()
+    shop.project.epoch(pipeline)
     shop.check()
+    assert rows_of(shop.project.root / "told") == as_rows(*shop.fed["orders"])
 
 
 CDC = """

@@ -255,9 +255,9 @@ def both():
         '@dp.table(format="orc")\ndef other():\n    return spark.readStream.table("orders")\n',
         "'spark_catalog.default.other' .* has format 'orc'",
     ),
-    "a materialized view in Delta": (
-        '@dp.materialized_view(format="delta")\ndef other():\n    return spark.read.table("orders")\n',
-        "a materialized view is written as parquet only",
+    "a materialized view in another format": (
+        '@dp.materialized_view(format="orc")\ndef other():\n    return spark.read.table("orders")\n',
+        "'spark_catalog.default.other' .* has format 'orc'",
     ),
     "SCD type 2 read as a stream": (
         CDC.format(more=", stored_as_scd_type=2")

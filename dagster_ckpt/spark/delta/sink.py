@@ -40,6 +40,7 @@ from dagster_ckpt.spark.sink.port import (
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import stage_rows
+from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,6 +74,16 @@ class DeltaSink(LogTableSink[Writer]):
         """The table's path or URI."""
         return self._lake.uri
 
+    @property
+    def staged(self) -> StagedFiles:
+        """The files that are staged for the table."""
+        return self._staged
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """Columns whose values are folders of staged files."""
+        return () if self._context.key else self._lake.partition_by
+
     def newest_mark(self) -> Mark | None:
         """Return the newest mark in the table's log."""
         version = self._lake.load()
@@ -105,7 +116,7 @@ class DeltaSink(LogTableSink[Writer]):
             root=self._staged.root,
             staged=self._staged.folder(attempt.epoch),
             replaces=self._context.is_complete,
-            partition_by=() if self._context.key else self._lake.partition_by,
+            partition_by=self.partition_by,
         )
 
     # --- attempts ---------------------------------------------------------------------------------------------
