@@ -154,8 +154,13 @@ def find_table(
 
 def _in_catalog(spark: SparkSession, name: str) -> Path | None:
     catalog, database, table = name.split(".")
-    if catalog != "spark_catalog" or not spark.catalog.tableExists(name):
-        return None
+    try:
+        if catalog != "spark_catalog" or not spark.catalog.tableExists(name):
+            return None
+    except Exception as error:
+        if "DATA_SOURCE_NOT_FOUND" not in str(error):
+            raise
+        return None  # a Delta table, and no jar for it: what lies in the warehouse is proven all the same
     described = spark.sql(f"DESCRIBE TABLE EXTENDED `{database}`.`{table}`").collect()
     places = [str(row["data_type"]) for row in described if row["col_name"] == "Location"]
     folder = local_path(places[-1]) if places else None  # a column may have that name, and comes before
