@@ -12,7 +12,7 @@ PROCESSES ?= 2
 BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo examples dev test lowest lint types format reference docs wheel ci bench compare soak attack clean
+.PHONY: help setup demo examples dev test platforms lowest lint types format reference docs wheel ci bench compare soak attack clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,10 @@ dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
 test: ## Run the tests, in two processes with a Spark session each (PROCESSES=0: in this one)
 	@scripts/bootstrap python java postgres kafka spark_kafka spark_s3 chromium class_archive
 	@$(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
+
+platforms: ## Run the tests on emulators of Azure and Google, and on YARN, installed first (weekly in CI)
+	@CI=true scripts/bootstrap python java postgres clouds azurite spark_azure hadoop
+	@CI=true $(RUN) python -m pytest -m platform tests/contract tests/platforms $(ARGS)
 
 LOWEST := tests/core tests/contract/test_coordinator_store.py tests/spark/epoch/test_programs.py tests/spark/snapshot/test_restore.py tests/metrics tests/dagster/launched/test_messages.py
 lowest: ## Run tests of each layer with the oldest versions that are declared (ARGS: other tests)

@@ -15,6 +15,8 @@ Messages say what happened, to what, and what to do.
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "CheckpointError",
     "Corrupt",
@@ -27,10 +29,21 @@ __all__ = [
 ]
 
 
+_SIGNATURE = re.compile(r"\b((?:sig|[\w-]*signature)=)[^&\s'\"]+", re.IGNORECASE)
+
+
+def without_signatures(text: str) -> str:
+    """Return a text without the signatures of URLs in it: whoever has one of Azure's SAS tokens may use the account."""
+    return _SIGNATURE.sub(r"\1…", text)
+
+
 class CheckpointError(Exception):
     """Base of all errors of this library; ``kind`` is a stable name that programs may test."""
 
     kind: str = "checkpoint_error"
+
+    def __str__(self) -> str:
+        return without_signatures(super().__str__())
 
 
 class InvalidRequest(CheckpointError, ValueError):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.adapters.clouds import PLAIN_CLIENT, AzureServer, GoogleServer, azure_server, google_server
 from tests.adapters.servers import (
     KafkaBroker,
     PostgresCluster,
@@ -105,3 +106,28 @@ def s3_apart() -> Iterator[S3Server]:
 def s3_uri(s3: S3Server) -> str:
     """URI of an empty bucket of the test's own."""
     return f"s3://{s3.new_bucket()}/checkpoints"
+
+
+@pytest.fixture(scope="session")
+def google() -> Iterator[GoogleServer]:
+    """An emulator of Google's storage for the whole session."""
+    os.environ.update(PLAIN_CLIENT)
+    try:
+        with google_server() as server:
+            yield server
+    except ServerMissing as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[AzureServer]:
+    """Azurite for the whole session."""
+    try:
+        with azure_server() as server:
+            yield server
+    except ServerMissing as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))

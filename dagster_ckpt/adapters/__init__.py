@@ -14,5 +14,6 @@
 | ``local_keys`` | keys below a local folder |
 | ``local_sync`` | when their content reaches the disk |
 | ``remote_keys`` | keys on object stores and remote folders |
-| ``conditional_put`` | keys created exclusively in S3, with one request |
+| ``conditional_put`` | keys created exclusively in object stores, with one request |
+| ``client_errors`` | what the failures of their clients mean |
 """

@@ -1,33 +1,70 @@
-"""Exclusive creation in S3 with one request, where the store honors ``If-None-Match: *``: proved, then relied on.
+"""Exclusive creation with one request, where the store honors its condition: proved, then relied on.
 
-A store that passes over the header would replace what is there; one that does not know it refuses. So a name is created
-twice at first use. Each object carries a mark of the call that made it: a request that is repeated because its answer
-was lost finds its own object, and knows it.
+``If-None-Match: *`` in S3 and Azure, ``ifGenerationMatch=0`` at Google's. A store that passes over the condition would
+replace what is there; one that does not know it refuses. So a name is created twice at first use. Each object carries
+a mark of the call that made it: a request that is repeated because its answer was lost finds its own object.
 """
 
 from __future__ import annotations
 
 import inspect
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from dagster_ckpt.adapters.client_errors import status_of
 from dagster_ckpt.adapters.local_keys import partial_name
 
-PROTOCOLS = frozenset({"s3", "s3a"})
 _MARK = "dagster-ckpt-write"
+_TYPE = "application/octet-stream"
 _PRECONDITION_FAILED = 412
 _NO_ANSWER = (0, 429, 500, 502, 503, 504)
 """The store was not reached, or is busy: what it can is not known."""
 
 
-class ConditionalPut:
-    """Exclusive puts with one client; ``fs`` is fsspec's file system for S3."""
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """How a client keeps a word beside an object."""
 
-    def __init__(self, fs: Any, root: str) -> None:
-        self._fs, self._root = fs, root
+    settings: Callable[[str], dict[str, Any]]
+    """Of the call that creates the object."""
+    beside: Callable[[Any, str], str]
+    """What was kept there, with the word in it."""
+
+
+_S3 = _Marks(
+    lambda mark: {"Metadata": {_MARK: mark}},
+    lambda fs, path: str(fs.metadata(path, refresh=True).get(_MARK, "")),
+)
+_AZURE = _Marks(  # adlfs keeps the metadata of an object to itself
+    lambda mark: {"content_settings": {"content_type": f"{_TYPE}; {_MARK}={mark}"}},
+    lambda fs, path: str(fs.info(path, refresh=True)["content_settings"]["content_type"]).rpartition("=")[2],
+)
+_GOOGLE = _Marks(
+    lambda mark: {"metadata": {_MARK: mark}},
+    lambda fs, path: str(fs.info(path)["metadata"].get(_MARK, "")),
+)
+_MARKS = {
+    **dict.fromkeys(("s3", "s3a"), _S3),
+    **dict.fromkeys(("abfs", "abfss", "az"), _AZURE),
+    **dict.fromkeys(("gs", "gcs"), _GOOGLE),
+}
+
+
+def with_client(protocol: str, fs: Any, root: str) -> ConditionalPut | None:
+    """Return exclusive puts with fsspec's client of a protocol; None: it has no words for them."""
+    return ConditionalPut(fs, root, _MARKS[protocol]) if protocol in _MARKS else None
+
+
+class ConditionalPut:
+    """Exclusive puts with one client; ``fs`` is fsspec's file system."""
+
+    def __init__(self, fs: Any, root: str, marks: _Marks) -> None:
+        self._fs, self._root, self._marks = fs, root, marks
         self._is_honored: bool | None = None
         self._asking = Lock()
 
@@ -51,11 +88,11 @@ class ConditionalPut:
                 try:
                     self._is_honored = self._knows_mode() and self._refuses_a_second()
                 except Exception as error:
-                    self._is_honored = None if _status(error) in _NO_ANSWER else False
+                    self._is_honored = None if status_of(error) in _NO_ANSWER else False
             return bool(self._is_honored)
 
     def _create(self, path: str, source: bytes | Path, mark: str) -> None:
-        settings = {"mode": "create", "Metadata": {_MARK: mark}}
+        settings = {"mode": "create", **self._marks.settings(mark)}
         if isinstance(source, Path):
             self._fs.put_file(str(source), path, **settings)
         else:
@@ -63,11 +100,12 @@ class ConditionalPut:
 
     def _found_mark(self, path: str) -> str:
         with suppress(Exception):
-            return str(self._fs.metadata(path, refresh=True).get(_MARK, ""))
+            return self._marks.beside(self._fs, path)
         return ""
 
     def _knows_mode(self) -> bool:
-        return "mode" in inspect.signature(self._fs._pipe_file).parameters
+        known = inspect.signature(self._fs._pipe_file).parameters
+        return "mode" in known or "overwrite" in known  # adlfs takes the mode among others
 
     def _refuses_a_second(self) -> bool:
         path = f"{self._root}/{partial_name()}"
@@ -85,11 +123,4 @@ class ConditionalPut:
 
 
 def _is_taken(error: BaseException) -> bool:
-    return isinstance(error, FileExistsError) or _status(error) == _PRECONDITION_FAILED
-
-
-def _status(error: BaseException) -> int:
-    """Return the HTTP status of the answer that a client's error tells of; 0: there was none."""
-    answer = getattr(error.__cause__ or error, "response", None)
-    found = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(answer, dict) else 0
-    return int(found)
+    return isinstance(error, FileExistsError) or status_of(error) == _PRECONDITION_FAILED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from dagster_ckpt.adapters.client_errors import is_refusal, lacks_credentials
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, Durability, LocalKeys
 from dagster_ckpt.adapters.remote_keys import RemoteKeys
 from dagster_ckpt.core.in_store import is_in_store
@@ -23,6 +25,7 @@ from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFou
 __all__ = ["Durability", "FsspecCheckpointStorage", "open_storage"]
 
 _LOCAL = "file://"
+_SIGNATURE = re.compile(r"\?(.*&)?(sig|[\w-]*signature)=", re.IGNORECASE)
 
 
 class FsspecCheckpointStorage:
@@ -150,6 +153,11 @@ def _normalised(uri: str) -> str:
             f"the {protocol}:// URI contains a password, and URIs are recorded with checkpoints: "
             "pass it as an option or through the environment"
         )
+    if _SIGNATURE.search(rest):
+        raise InvalidRequest(
+            f"the {protocol}:// URI contains a signature (a SAS token), and URIs are recorded with checkpoints: pass "
+            "it as an option (sas_token) or through the environment"
+        )
     return uri.rstrip("/")
 
 
@@ -170,11 +178,11 @@ def _classified(error: Exception, verb: str, key: str, base_uri: str) -> Checkpo
             return NotFound(f"{key!r} does not exist in checkpoint storage {base_uri}")
         case NotADirectoryError():
             return InvalidRequest(f"{what}: a part of that key is itself an object")
-        case PermissionError():
+        case _ if is_refusal(error):
             advice = "check the permissions or credentials"
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             advice = "free some space"
-        case _ if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
+        case _ if lacks_credentials(error):
             advice = "give credentials as options or through the environment"
         case _:
             advice = "retry, and check that the storage is reachable"

@@ -18,6 +18,7 @@ from typing import Any
 import fsspec
 
 from dagster_ckpt.adapters import conditional_put
+from dagster_ckpt.adapters.client_errors import is_refusal
 from dagster_ckpt.adapters.conditional_put import ConditionalPut
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, partial_name
 from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
@@ -29,10 +30,17 @@ _FLAT = frozenset(
 )
 """Protocols without folders, whose put shows all bytes or none."""
 
+_S3 = ("s3", "s3a")
+_EXTRAS = {
+    **dict.fromkeys(_S3, "s3"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+}
+"""What of this package installs the client of a protocol."""
 _READ_WHOLE = 8 * 1024 * 1024
 """Bytes of a file that is read into memory before it is sent."""
 _ONE_PUT = 64 * 1024 * 1024
-"""Bytes that go to S3 in one request; whether a store honors the condition of an upload in parts is not proved."""
+"""Bytes that go to a store in one request; whether a store honors the condition of an upload in parts is not proved."""
 _FOLDER_TRIES = 5
 _PARALLEL_DELETIONS = 16
 
@@ -62,8 +70,7 @@ class RemoteKeys:
         with self._lock:
             if self._fs is None or self._pid != os.getpid():
                 self._fs, self._root = self._connect()
-                is_s3 = self._protocol in conditional_put.PROTOCOLS
-                self._exclusive = ConditionalPut(self._fs, self._root) if is_s3 else None
+                self._exclusive = conditional_put.with_client(self._protocol, self._fs, self._root)
                 self._pid = os.getpid()
             return self._fs
 
@@ -74,10 +81,13 @@ class RemoteKeys:
                 self._uri, skip_instance_cache=True, use_listings_cache=False, **bounded
             )
         except ImportError as error:
-            extra = ' (pip install "dagster-ckpt[s3]")' if self._protocol in ("s3", "s3a") else ""
-            raise InvalidRequest(f"{self._protocol}:// needs another package{extra}: {error}") from error
-        except ValueError as error:
-            raise InvalidRequest(f"{self._uri!r} is not a URI that fsspec knows: {error}") from error
+            extra = _EXTRAS.get(self._protocol)
+            hint = f' (pip install "dagster-ckpt[{extra}]")' if extra else ""
+            raise InvalidRequest(f"{self._protocol}:// needs another package{hint}: {error}") from error
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(
+                f"{self._uri!r} cannot be opened by fsspec ({_said(error)}): check the URI and the storage's options"
+            ) from error
         if bounded is not self._options:
             fs.retries = ROUNDS
         return fs, str(root).rstrip("/")
@@ -96,9 +106,9 @@ class RemoteKeys:
             elif not exclusive.put(self._path(key), source):
                 return AlreadyExists(key)
             size = digest.size if exclusive and isinstance(source, bytes) else self._size(key)
-        except PermissionError:
-            raise
         except Exception as error:
+            if is_refusal(error):
+                raise
             return self._read_back(key, digest, error)
         if size != digest.size:
             with suppress(Exception):
@@ -132,6 +142,8 @@ class RemoteKeys:
         try:
             found = fs.find(folder, detail=True, withdirs=False)
         except FileNotFoundError:
+            return
+        if not isinstance(found, dict):  # adlfs names an object itself; below it there is none
             return
         for path, info in found.items():
             key = path.removeprefix(f"{self._root}/")
@@ -238,7 +250,7 @@ def with_bounded_tries(protocol: str, options: dict[str, Any]) -> dict[str, Any]
     s3fs tries five times what botocore tries five times: up to fifty requests, to a store that asks for fewer.
     """
     said = "config_kwargs" in options or any(name in os.environ for name in _TRIES_OF_AWS)
-    if protocol not in conditional_put.PROTOCOLS or said:
+    if protocol not in _S3 or said:
         return options
     return {**options, "config_kwargs": {"retries": {"mode": "standard", "total_max_attempts": TRIES}}}
 

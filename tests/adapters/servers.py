@@ -189,6 +189,11 @@ def spark_s3_jars() -> list[Path]:
     return cached_jars(f"spark-s3-{version('pyspark')}")
 
 
+def spark_azure_jars() -> list[Path]:
+    """Hadoop's connector to Azure for the installed PySpark; none: scripts/bootstrap spark_azure has not run."""
+    return cached_jars(f"spark-azure-{version('pyspark')}")
+
+
 class KafkaBroker:
     """A broker that is its own controller, in a folder; it can be killed and started again."""
 

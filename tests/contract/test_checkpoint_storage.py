@@ -28,6 +28,8 @@ KINDS = [
     "fsspec-memory",
     "remote-folder",
     pytest.param("s3", marks=pytest.mark.s3),
+    pytest.param("azure", marks=pytest.mark.platform),
+    pytest.param("google", marks=pytest.mark.platform),
     "store-sqlite",
     pytest.param("store-postgres", marks=pytest.mark.postgres),
 ]
@@ -49,6 +51,12 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoi
             yield from in_store(f"sqlite:///{tmp_path}/store/store.db")
         case "store-postgres":
             yield from in_store(request.getfixturevalue("postgres_url"))
+        case "azure":
+            azure = request.getfixturevalue("azure")
+            yield open_storage(f"abfs://{azure.new_container()}/checkpoints", **azure.options)
+        case "google":
+            google = request.getfixturevalue("google")
+            yield open_storage(f"gs://{google.new_bucket()}/checkpoints", **google.options)
         case _:
             options = request.getfixturevalue("s3").options
             yield open_storage(request.getfixturevalue("s3_uri"), **options)
@@ -153,7 +161,7 @@ def test_of_writers_that_race_for_a_key_all_leave_one_whole_content(
         answers = list(pool.map(write, contents))
     assert storage.read("p/chk-1/file") in contents
     assert any(isinstance(answer, Digest) for answer in answers)
-    if storage.base_uri.startswith(("file://", "store://", "s3://")):
+    if storage.base_uri.startswith(("file://", "store://", "s3://", "abfs://")):
         assert sum(isinstance(answer, Digest) for answer in answers) == 1
 
 

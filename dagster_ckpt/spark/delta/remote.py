@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.delta.lake import Lake
+from dagster_ckpt.spark.exchange.options import azure_folder
 from dagster_ckpt.spark.sink.table_files import STAGED, StagedFiles
 
 
@@ -27,7 +28,7 @@ def staged_files(lake: Lake, work_dir: Path) -> StagedFiles:
 def open_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:
     """Return the file system that holds a table, and the table's folder in it.
 
-    S3 is reached by pyarrow itself, with delta-rs's options and variables: delta-rs's own handler holds Python's lock
+    It is reached by pyarrow itself, with delta-rs's options and variables: delta-rs's own handler holds Python's lock
     while it uploads, and a streaming run has other threads.
     """
     import pyarrow as pa
@@ -36,6 +37,8 @@ def open_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:
     parts = urlsplit(uri)
     if parts.scheme in ("s3", "s3a"):
         return pafs.S3FileSystem(**_s3_settings(options)), parts.netloc + parts.path
+    if parts.scheme in _AZURE:
+        return _azure_store(uri, options)
     try:
         found: tuple[Any, str] = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, ValueError) as error:
@@ -45,6 +48,44 @@ def open_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:
     except OSError as error:
         raise Unavailable(f"{uri} could not be reached: {error}") from error
     return found
+
+
+def _azure_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:
+    """Return pyarrow's client of a container, with the words of delta-rs (some have a dozen spellings)."""
+    parts = urlsplit(uri)
+    given = {name.lower(): value for name, value in options.items()}
+
+    def setting(*names: str) -> str:
+        spelt = [f"{prefix}{name}" for name in names for prefix in ("azure_storage_", "azure_", "")]
+        found = (
+            given.get(name) or (os.environ.get(name.upper()) if name.startswith("azure_") else "")
+            for name in spelt
+        )
+        return next((value for value in found if value), "")
+
+    said = {name: setting(*names) for name, names in _AZURE_WORDS.items()}
+    if said["endpoint"]:
+        told = {"BlobEndpoint": "endpoint", "AccountName": "account_name", "AccountKey": "account_key"}
+        told |= {"SharedAccessSignature": "sas_token"}
+        said["connection_string"] = ";".join(
+            f"{name}={said[word]}" for name, word in told.items() if said[word]
+        )
+    chosen = {name: value for name, value in said.items() if value and name != "endpoint"}
+    folder = azure_folder(f"abfss://{parts.netloc}{parts.path}", chosen, what=f"table {uri}")
+    return folder.connected()
+
+
+_AZURE = ("abfs", "abfss", "az", "azure", "adl")
+_AZURE_WORDS = {
+    "account_name": ("account_name",),
+    "account_key": ("account_key", "access_key", "master_key"),
+    "sas_token": ("sas_token", "sas_key"),
+    "client_id": ("client_id",),
+    "client_secret": ("client_secret",),
+    "tenant_id": ("tenant_id", "authority_id"),
+    "endpoint": ("endpoint",),
+}
+"""Options of adlfs, and the words that delta-rs has for them."""
 
 
 def _s3_settings(options: Mapping[str, str]) -> dict[str, Any]:

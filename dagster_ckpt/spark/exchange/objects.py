@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
+from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable, without_signatures
 from dagster_ckpt.spark.files import TEMPORARY_PREFIX
 
 if TYPE_CHECKING:
@@ -63,10 +63,12 @@ class RemoteFolder:
         """Return a folder in this one."""
         return RemoteFolder(f"{self.uri}/{key}", self.settings)
 
-    def write(self, key: str) -> Any:
-        """Open a new object for writing; it is visible once it is closed."""
+    @contextmanager
+    def write(self, key: str) -> Iterator[Any]:
+        """Open a new object for writing; it is whole once it is closed."""
         store, path = self._at(key)
-        return store.open_output_stream(path)
+        with _discreet(), store.open_output_stream(path) as stream:
+            yield stream
 
     def read(self, key: str) -> bytes:
         """Return an object's content. Raises FileNotFoundError."""
@@ -130,11 +132,16 @@ class RemoteFolder:
         with _told(f"reading {self.uri}/{key}"):
             return _patiently(opened)
 
-    def _at(self, key: str) -> tuple[Any, str]:
+    def connected(self) -> tuple[Any, str]:
+        """Return pyarrow's file system, and the path of this folder in it."""
         scheme, _, rest = self.uri.partition("://")
         bucket, _, folder = rest.partition("/")
         store, top = _connected(scheme, bucket, self.settings, os.getpid())
-        return store, f"{top}/{folder}/{key}"
+        return store, f"{top}/{folder}"
+
+    def _at(self, key: str) -> tuple[Any, str]:
+        store, path = self.connected()
+        return store, f"{path}/{key}"
 
 
 @lru_cache(maxsize=64)
@@ -155,10 +162,17 @@ def _connected(
             return pafs.S3FileSystem(**given, allow_delayed_open=True), bucket
         if scheme == "file":
             return _Folders(), bucket
-        store, path = pafs.FileSystem.from_uri(f"{scheme}://{bucket}")
+        if scheme in ("abfs", "abfss"):
+            return pafs.AzureFileSystem(**dict(settings)), bucket.partition("@")[0]
+        given = dict(settings)
+        return pafs.GcsFileSystem(**{**given, "anonymous": given.get("anonymous") == "true"}), bucket
+    except (AttributeError, TypeError) as error:  # built without that store, or before it took such a setting
+        raise InvalidRequest(
+            f"pyarrow {pa.__version__} cannot reach {scheme}://{bucket} ({error}): install a newer pyarrow on "
+            "driver and executors"
+        ) from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise InvalidRequest(f"pyarrow cannot reach {scheme}://{bucket}: {error}") from error
-    return store, path.rstrip("/")
 
 
 class _Folders:
@@ -185,14 +199,27 @@ def _patiently(read: Callable[[], T]) -> T:
 
     Amazon's client does not repeat every answer *503 SlowDown*: one that is longer than what was asked for ends it.
     """
-    for pause in _PAUSES:
-        try:
-            return read()
-        except FileNotFoundError:
+    with _discreet():
+        for pause in _PAUSES:
+            try:
+                return read()
+            except FileNotFoundError:
+                raise
+            except OSError:
+                time.sleep(pause)
+        return read()
+
+
+@contextmanager
+def _discreet() -> Iterator[None]:
+    """Let no error of a client repeat a signature: at Azure, pyarrow's tell the whole URL."""
+    try:
+        yield
+    except OSError as error:
+        said = tuple(without_signatures(word) if isinstance(word, str) else word for word in error.args)
+        if said == error.args:
             raise
-        except OSError:
-            time.sleep(pause)
-    return read()
+        raise type(error)(*said) from None
 
 
 @contextmanager

@@ -36,8 +36,9 @@ def prove_reached(exchange: Exchange, name: str) -> None:
             exchange.storage.delete([key])
             gone = not any(found.key == key for found in exchange.storage.list(FOLDER))
         except (CheckpointError, OSError) as error:
+            why = " ".join(str(error).split())
             raise InvalidRequest(
-                f"{name} ({remote.uri}) cannot be used: {error}. Check the bucket, its permissions (put, get, list, "
+                f"{name} ({remote.uri}) cannot be used: {why}. Check the bucket, its permissions (put, get, list, "
                 "delete) and the credentials (storage_options, or the environment)"
             ) from error
         if not listed or read.decode(errors="replace") != token or not gone:
@@ -81,7 +82,7 @@ def answer(text: str, token: str, number: int) -> str:
 
 def refuse_unreached(name: str, folder: RemoteFolder, who: str, seen: Mapping[str, str], token: str) -> None:
     """Raise InvalidRequest for an executor that cannot use the object store, or another one of that name."""
-    why = seen.get("unreached", "")
+    why = " ".join(seen.get("unreached", "").split())
     if not why:
         try:
             content = folder.read(seen["wrote"]).decode(errors="replace")

@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_ckpt.core.storage import StoredObject
+    from dagster_ckpt.spark.exchange.objects import RemoteFolder
 
 MARK = "state_in_exchange"
 """In a stage's directory: its query's state is in the object store."""
 _STATE = "state"
 _UPLOADS = 16
-_CONNECTORS = {"s3": "s3a"}
-"""How Spark's connectors spell a scheme, where they do it differently."""
+_CONNECTORS = {
+    "s3a": ("org.apache.hadoop:hadoop-aws of Spark's Hadoop version", "fs.s3a"),
+    "abfs": ("org.apache.hadoop:hadoop-azure of Spark's Hadoop version", "fs.azure"),
+    "gs": ("com.google.cloud.bigdataoss:gcs-connector", "fs.gs"),
+}
+"""Spark's own connectors by scheme: where they come from, and how their settings begin."""
 
 
 def is_there(stage_dir: Path) -> bool:
@@ -45,7 +50,7 @@ def location(query: Path, exchange: Exchange) -> tuple[str, dict[str, str]]:
     name = f"ckpt-{hashlib.sha256(state.encode()).hexdigest()[:24]}"
     table = f"fs.viewfs.mounttable.{name}"
     return f"viewfs://{name}/", {
-        f"{table}.link./{_STATE}": _for_hadoop(state),
+        f"{table}.link./{_STATE}": _for_hadoop(exchange.below(query / _STATE)),
         f"{table}.linkFallback": spark_uri(query),
         # A checksum beside each file is another file to write, and the store has its own.
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
@@ -57,7 +62,7 @@ def prove_connector(spark: SparkSession, uid: str, query: Path, exchange: Exchan
     folder = exchange.below(query)
     with folder.write("probe") as stream:
         stream.write(b"probe")
-    jvm, place = spark._jvm, _for_hadoop(f"{folder.uri}/probe")
+    jvm, place = spark._jvm, f"{_for_hadoop(folder)}/probe"
     assert jvm is not None
     try:
         path = jvm.org.apache.hadoop.fs.Path(place)
@@ -67,11 +72,12 @@ def prove_connector(spark: SparkSession, uid: str, query: Path, exchange: Exchan
         cause = getattr(error, "java_exception", None)
         why = str(error if cause is None else cause).partition("\n")[0]
     if why:
+        scheme = place.partition("://")[0].replace("abfss", "abfs")
+        package, settings = _CONNECTORS.get(scheme, (f"for {scheme}://", "fs"))
         raise InvalidRequest(
             f"stage {uid!r} keeps state, which executors write through Spark's own connector to {exchange.remote.uri}, "
-            f"and it does not get there: {why}. Give Spark the connector (spark.jars.packages "
-            "org.apache.hadoop:hadoop-aws of Spark's Hadoop version) and its settings (spark.hadoop.fs.s3a.…), or give "
-            "work_dir a folder that all machines mount"
+            f"and it does not get there: {why}. Give Spark the connector (spark.jars.packages {package}) and its "
+            f"settings (spark.hadoop.{settings}.…), or give work_dir a folder that all machines mount"
         )
 
 
@@ -97,6 +103,13 @@ def listed(query: Path, exchange: Exchange) -> Mapping[str, StoredObject]:
     return {path: one for path, one in found if path and not path.endswith("/")}
 
 
-def _for_hadoop(uri: str) -> str:
-    scheme, _, rest = uri.partition("://")
-    return f"{_CONNECTORS.get(scheme, scheme)}://{rest}"
+def _for_hadoop(folder: RemoteFolder) -> str:
+    """Return the folder as Spark's connector spells it: S3A has a scheme of its own, ABFS wants the account named."""
+    scheme, _, rest = folder.uri.partition("://")
+    container, slash, path = rest.partition("/")
+    if scheme in ("abfs", "abfss") and "@" not in container:
+        settings = dict(folder.settings)
+        where = settings.get("dfs_storage_authority", ".dfs.core.windows.net")
+        suffix = where if where.startswith(".") else ".dfs.core.windows.net"
+        return f"{scheme}://{container}@{settings['account_name']}{suffix}{slash}{path}"
+    return f"{'s3a' if scheme == 's3' else scheme}://{rest}"

@@ -1,4 +1,4 @@
-"""A deployment without a disk that lasts: PostgreSQL, S3, and machines that come and go with their folders."""
+"""A deployment without a disk that lasts: PostgreSQL, an object store, and machines that come and go."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.sinks import DeltaTable, IcebergTable, SqlTable
-from tests.adapters.servers import PostgresCluster, S3Server, spark_s3_jars
+from tests.adapters.clouds import AzureServer
+from tests.adapters.servers import PostgresCluster, S3Server
 from tests.records import stored_record
 from tests.spark.epoch.small_pipeline import ORDERS, Feed
+from tests.spark.lake.object_stores import STORES, ObjectStore, new_store
 
 NAME = PipelineId("orders")
 
@@ -40,19 +42,25 @@ class Places:
 
     feed: str
     database: str
+    kind: str
+    """Of object store."""
     bucket: str
     endpoint: str
     work_dir: str = ""
     """In the bucket; empty: on each machine's disk."""
 
     @classmethod
-    def new(cls, feed: Path, postgres: PostgresCluster, s3: S3Server) -> Places:
-        return cls(str(feed), postgres.new_database(), s3.new_bucket(), s3.endpoint)
+    def new(cls, feed: Path, postgres: PostgresCluster, server: S3Server | AzureServer) -> Places:
+        return cls(str(feed), postgres.new_database(), *new_store(server))
+
+    @property
+    def objects(self) -> ObjectStore:
+        return STORES[self.kind](self.bucket, self.endpoint)
 
     @property
     def all_in_the_bucket(self) -> Places:
         """The same with the working directory in the object store too."""
-        return replace(self, work_dir=f"s3://{self.bucket}/work")
+        return replace(self, work_dir=f"{self.objects.root}/work")
 
     @classmethod
     def read(cls, text: str) -> Places:
@@ -66,9 +74,9 @@ class Places:
         """Return the settings on a machine whose only folder is ``machine``."""
         return CheckpointCoordinatorResource(
             store_url=self.database,
-            checkpoint_dir=f"s3://{self.bucket}/checkpoints",
-            savepoint_dir=f"s3://{self.bucket}/savepoints",
-            storage_options={"endpoint_url": self.endpoint, "key": "test", "secret": "test"},
+            checkpoint_dir=f"{self.objects.root}/checkpoints",
+            savepoint_dir=f"{self.objects.root}/savepoints",
+            storage_options=self.objects.options,
             work_dir=self.work_dir or str(machine / "work"),
             table_dir=str(machine / "tables"),
             snapshot_retry_delay=0.1,
@@ -78,15 +86,7 @@ class Places:
     @property
     def connector(self) -> dict[str, str]:
         """Settings of Spark's own connector to the bucket, which writes state."""
-        return {
-            "spark.jars": ",".join(map(str, spark_s3_jars())),
-            "spark.hadoop.fs.s3a.endpoint": self.endpoint,
-            "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-            "spark.hadoop.fs.s3a.access.key": "test",
-            "spark.hadoop.fs.s3a.secret.key": "test",
-            "spark.hadoop.fs.s3a.path.style.access": "true",
-            "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
-        }
+        return self.objects.connector
 
     def record(self, machine: Path) -> CoordinatorRecord:
         with closing(self.coordinator(machine).store()) as store:
@@ -95,36 +95,23 @@ class Places:
     # --- the pipeline -----------------------------------------------------------------------------------------
 
     @property
-    def _delta(self) -> dict[str, str]:
-        return {
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }
-
-    @property
     def _catalog(self) -> dict[str, str]:
         return {
             "type": "sql",
             "uri": self.database.replace("postgresql://", "postgresql+psycopg://"),
-            "warehouse": f"s3://{self.bucket}/warehouse",
-            "s3.endpoint": self.endpoint,
-            "s3.access-key-id": "test",
-            "s3.secret-access-key": "test",
-            "s3.region": "us-east-1",
+            "warehouse": f"{self.objects.root}/warehouse",
+            **self.objects.iceberg,
         }
 
     def pipeline(self, **checkpointing: Any) -> CheckpointedPipeline:
-        """orders → lines (Delta on S3), totals (Iceberg on S3, one row a customer), bills (a database)."""
+        """orders → lines (Delta), totals (Iceberg, one row a customer), bills (a database)."""
         folder = Path(self.feed) / "orders"
 
         @spark_source
         def orders(spark):  # type: ignore[no-untyped-def]
             return spark.readStream.schema(ORDERS).option("maxFilesPerTrigger", 1).json(str(folder))
 
-        @spark_sink(to=DeltaTable(f"s3://{self.bucket}/lake/lines", storage_options=self._delta))
+        @spark_sink(to=DeltaTable(f"{self.objects.root}/lake/lines", storage_options=self.objects.delta))
         def lines(orders):  # type: ignore[no-untyped-def]
             return orders.select("number", "customer")
 
@@ -147,7 +134,7 @@ class Places:
         return pipeline  # type: ignore[no-any-return]
 
     def stateless(self) -> CheckpointedPipeline:
-        """orders → checked (a channel) → lines (Delta on S3), bills (a database)."""
+        """orders → checked (a channel) → lines (Delta), bills (a database)."""
         folder = Path(self.feed) / "orders"
 
         @spark_source
@@ -158,7 +145,7 @@ class Places:
         def checked(orders):  # type: ignore[no-untyped-def]
             return orders.where("amount >= 0")
 
-        @spark_sink(to=DeltaTable(f"s3://{self.bucket}/lake/lines", storage_options=self._delta))
+        @spark_sink(to=DeltaTable(f"{self.objects.root}/lake/lines", storage_options=self.objects.delta))
         def lines(checked):  # type: ignore[no-untyped-def]
             return checked.select("number", "customer")
 
@@ -176,14 +163,15 @@ class Places:
 
     def keys(self, prefix: str) -> list[str]:
         """Return what is in the bucket below a prefix."""
-        options = {"endpoint_url": self.endpoint, "key": "test", "secret": "test"}
-        return [found.key for found in open_storage(f"s3://{self.bucket}", **options).list(prefix)]
+        return [found.key for found in open_storage(self.objects.root, **self.objects.options).list(prefix)]
 
     # --- what readers find ------------------------------------------------------------------------------------
 
     def lines(self) -> Counter[tuple[Any, ...]]:
         try:
-            table = Delta(f"s3://{self.bucket}/lake/lines", storage_options=self._delta).to_pyarrow_table()
+            table = Delta(
+                f"{self.objects.root}/lake/lines", storage_options=self.objects.delta
+            ).to_pyarrow_table()
         except TableNotFoundError:
             return Counter()
         return Counter((row["number"], row["customer"]) for row in table.to_pylist())

@@ -1,0 +1,179 @@
+"""Azure, played by Azurite: rows and state of a working directory there, and machines that come with an empty disk.
+
+What storages promise is in ``tests/contract``, which runs on Azurite too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dagster_ckpt.adapters.fsspec_storage import open_storage
+from dagster_ckpt.errors import InvalidRequest, Unavailable
+from dagster_ckpt.spark.exchange.mounts import mount
+from dagster_ckpt.spark.exchange.options import remote_folder
+from dagster_ckpt.spark.exchange.probe import prove_reached
+from tests.adapters.clouds import ACCOUNT, KEY, AzureServer
+from tests.adapters.servers import PostgresCluster, spark_azure_jars
+from tests.progress import Sampled, wait_until, work_of
+from tests.removal import remove_tree
+from tests.spark.cluster.conftest import started
+from tests.spark.cluster.driver_process import Driver
+from tests.spark.cluster.standalone import StandaloneCluster, standalone_cluster
+from tests.spark.epoch.small_pipeline import Feed
+from tests.spark.exchange.places import parts, values
+from tests.spark.lake.deployment import Places, truth
+from tests.spark.lake.machines import a_machine_dies, a_machine_runs
+
+pytestmark = pytest.mark.platform
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "abfs://{}/work",
+        f"abfss://{{}}@{ACCOUNT}.dfs.core.windows.net/work",
+        f"abfs://{{}}@{ACCOUNT}.blob.core.windows.net/work/deeper",
+    ],
+)
+def test_rows_written_by_a_task_are_listed_and_deleted_by_the_driver(
+    azure: AzureServer, tmp_path: Path, uri: str
+) -> None:
+    uri = uri.format(azure.new_container())
+    storage = open_storage(uri, **azure.options)
+    remote = remote_folder(uri, azure.options)
+    prove_reached(mount(tmp_path / "scratch", remote, storage), "work_dir")
+    names = [parts(remote.below("log"), [number])[0].name for number in range(5)]
+    assert values(remote.below("log"), names) == list(range(5))
+    assert {found.key for found in storage.list("log")} == {f"log/{name}" for name in names}
+    with pytest.raises(FileNotFoundError):
+        remote.read("log/never")
+    storage.delete([f"log/{names[0]}"])
+    assert len(list(storage.list(""))) == 4
+
+
+def test_a_signature_is_enough_for_driver_and_tasks(azure: AzureServer, tmp_path: Path) -> None:
+    uri = f"abfs://{azure.new_container()}/work"
+    for token in (azure.signature(), f"?{azure.signature()}"):
+        endpoint = f"BlobEndpoint=http://{azure.address}/{ACCOUNT};AccountName={ACCOUNT}"
+        options = {"connection_string": f"{endpoint};SharedAccessSignature={token}"}
+        remote, storage = remote_folder(uri, options), open_storage(uri, **options)
+        with remote.write("here") as stream:
+            stream.write(b"content")
+        assert storage.read("here") == remote.read("here") == b"content"
+        storage.delete(["here"])
+
+
+def test_wrong_and_weak_credentials_are_told_and_not_shown(azure: AzureServer, tmp_path: Path) -> None:
+    uri = f"abfs://{azure.new_container()}/base"
+    wrong, weak = KEY.replace("Eby8", "Abc9"), azure.signature(write=False)
+    endpoint = f"BlobEndpoint=http://{azure.address}/{ACCOUNT};AccountName={ACCOUNT}"
+    for connection, secret in (
+        (azure.connection_string.replace(KEY, wrong), wrong),
+        (f"{endpoint};SharedAccessSignature={weak}", weak.partition("sig=")[2].partition("%")[0]),
+    ):
+        options = {"connection_string": connection}
+        storage = open_storage(uri, **options)
+        with pytest.raises(Unavailable, match="check the permissions or credentials") as caught:
+            storage.create("p/file", b"content")
+        with pytest.raises(InvalidRequest, match=r"work_dir \(abfs://.*\) cannot be used") as refused:
+            prove_reached(
+                mount(tmp_path / str(len(secret)), remote_folder(uri, options), storage), "work_dir"
+            )
+        assert secret not in f"{caught.value} {refused.value} {storage!r} {remote_folder(uri, options)!r}"
+        assert "\n" not in f"{caught.value} {refused.value}"
+
+
+def test_a_container_or_account_that_is_not_there_is_told(azure: AzureServer) -> None:
+    storage = open_storage("abfs://nobody/x", **azure.options)
+    with pytest.raises(Unavailable, match="bucket or folder exists"):
+        storage.create("p/file", b"content")
+    assert list(storage.list("")) == []
+    with pytest.raises(InvalidRequest, match="Connection string is either blank or malformed"):
+        open_storage("abfs://nobody/x", connection_string="nothing").read("key")
+    other = "abfs://c@other.dfs.core.windows.net/x"
+    with pytest.raises(InvalidRequest, match="account_name"):
+        open_storage(other, account_name=ACCOUNT, account_key=KEY).read("key")
+
+
+# --- everything there ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    made = Feed(tmp_path / "feed")
+    made.order(("ann", 5), ("bob", 7))
+    return made
+
+
+@pytest.mark.postgres
+def test_epochs_and_a_stream_go_from_empty_disk_to_empty_disk(
+    tmp_path: Path, feed: Feed, postgres_server: PostgresCluster, azure: AzureServer
+) -> None:
+    places = Places.new(feed.folder, postgres_server, azure).all_in_the_bucket
+    a_machine_runs(tmp_path / "first", places, "epoch")
+    assert places.shown() == truth(feed)
+    assert any("/log/data/" in key for key in places.keys("work/orders"))
+    remove_tree(tmp_path / "first")
+
+    feed.order(("ann", 3))
+    feed.order(("eve", 1))
+    a_machine_dies(tmp_path / "second", places, "epoch", "publish", 2)  # one table has the rows, two have not
+    for number in range(6):
+        feed.order(("ann", number), ("eve", 1))
+    a_machine_dies(tmp_path / "third", places, "stream", "publish", 5)
+    feed.order(("bob", 4))
+    a_machine_runs(tmp_path / "fourth", places, "epoch")
+    assert places.shown() == truth(feed)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[StandaloneCluster]:
+    with started(standalone_cluster("one", "two")) as running:
+        yield running
+
+
+@pytest.mark.postgres
+def test_executors_without_a_shared_disk_hand_rows_and_state_over_there(
+    cluster: StandaloneCluster,
+    tmp_path: Path,
+    feed: Feed,
+    postgres_server: PostgresCluster,
+    azure: AzureServer,
+) -> None:
+    if not spark_azure_jars():
+        pytest.skip(
+            "Spark's connector to Azure is not installed: scripts/bootstrap spark_azure, which needs Maven"
+        )
+    places = Places.new(feed.folder, postgres_server, azure).all_in_the_bucket
+    how = {"pipeline": "stateful", "places": places.text, "conf": places.connector}
+    disk = cluster.private / "first"
+    disk.mkdir()
+    alone = Driver(cluster, tmp_path / "driver.log", temporary=disk)
+    try:
+        alone.begin(feed, disk, stream=True, **how)
+        wait_until(
+            lambda: places.shown() == truth(feed),
+            "rows are published",
+            moves=Sampled(lambda: [work_of(pid) for pid in (alone.process.pid, *cluster.pids)]),
+            check=alone.refuse_if_over,
+            every=0.5,
+        )
+        assert any("/query/state/" in key for key in places.keys("work/orders"))
+        for number in range(4):
+            feed.order(("ann", number), ("eve", 1))
+    finally:
+        alone.kill()
+
+    disk = cluster.private / "second"
+    disk.mkdir()
+    other = Driver(cluster, tmp_path / "other.log", temporary=disk)
+    try:
+        answer = other.run(feed, disk, **how)
+    finally:
+        other.kill()
+    assert "failed" not in answer, answer
+    assert answer["probed"] >= 1
+    assert places.shown() == truth(feed)
