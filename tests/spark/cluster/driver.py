@@ -31,7 +31,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.sinks import DeltaTable, IcebergTable
 from dagster_ckpt.spark.cluster import lost, probe
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart
-from tests.spark.epoch.small_pipeline import shop
+from tests.spark.epoch.small_pipeline import ORDERS, shop
 from tests.spark.lake.deployment import Places
 from tests.spark_session import SPARK_JVM
 
@@ -97,9 +97,34 @@ def summed(feed: Path) -> CheckpointedPipeline:
     )
 
 
+def split(feed: Path) -> CheckpointedPipeline:
+    """Orders by a channel to two tables: one appended to, one with state."""
+
+    @spark_source
+    def orders(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema(ORDERS).json(f"file://{feed}/orders")
+
+    @spark_sink
+    def lines(orders):  # type: ignore[no-untyped-def]
+        return orders.select("number", "customer")
+
+    @spark_sink(key=["customer"])
+    def totals(orders):  # type: ignore[no-untyped-def]
+        sums = orders.groupBy("customer").agg({"number": "count", "amount": "sum"})
+        return sums.toDF("customer", "orders", "amount")
+
+    @checkpointed_pipeline(name="split", checkpointing={"operator_chaining": False})
+    def pipeline() -> None:
+        read = orders()
+        lines(read)
+        totals(read)
+
+    return pipeline  # type: ignore[no-any-return]
+
+
 def chosen(name: str, feed: Path) -> CheckpointedPipeline:
-    if name in ("shop", "summed"):
-        return {"shop": shop, "summed": summed}[name](feed)
+    if name in ("shop", "summed", "split"):
+        return {"shop": shop, "summed": summed, "split": split}[name](feed)
     return copied(feed, name)
 
 
