@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -46,6 +47,17 @@ class Borrowed:
         finally:
             for name in ours:
                 del os.environ[name]
+
+    def own_numbers(self) -> None:
+        """Number the Python functions that Java will call as no run before has. To be called once there is a session.
+
+        Java says of each function it has thrown away that it may go, by its number alone, and says it to whoever has
+        the engine: numbers from nought, as py4j gives them, are those of the runs before.
+        """
+        from pyspark import SparkContext
+
+        gateway: Any = SparkContext._gateway
+        gateway.gateway_property.pool.next_id = secrets.randbits(60)
 
     def give_back(self) -> None:
         """Cut PySpark's connections to the engine, and say that it is free. The session is stopped before."""

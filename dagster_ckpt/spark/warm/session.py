@@ -46,4 +46,6 @@ def warm_session(
         with engine.attached() if engine is not None else contextlib.nullcontext():
             session = build_session(app_name, master=master, conf=conf, class_archive=class_archive)
         opened.callback(session.stop)
+        if engine is not None:
+            engine.own_numbers()
         yield session

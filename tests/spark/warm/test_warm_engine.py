@@ -32,6 +32,12 @@ logging.getLogger("py4j").setLevel(logging.WARNING)
 from dagster_ckpt.spark.warm.session import warm_session
 import users
 
+def collected(batch, number):
+    from py4j.java_gateway import _garbage_collect_proxy
+    batch.count()
+    for of_a_run_before in range(100):  # as Java says it when it collects what those have left
+        _garbage_collect_proxy(spark.sparkContext._gateway.gateway_property.pool, f"p{of_a_run_before}")
+
 def seen(batch, number):
     batch.selectExpr("id").collect()
     counts.append(batch.count())
@@ -50,6 +56,13 @@ with warm_session("t", folder=folder, idle=idle, master="local[1]", conf=conf) a
             .trigger(availableNow=True).start())
         query.awaitTermination()
         answer |= {"rows": counts, "udf": spark.range(1).select(udf(users.version)("id")).first()[0]}
+    if "collect" in what:
+        source = str(Path(folder).parent / "files")
+        spark.range(4).repartition(4).write.mode("overwrite").parquet(source)
+        query = (spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(source).writeStream
+            .foreachBatch(collected).option("checkpointLocation", folder + "-gc-" + str(id(answer)))
+            .trigger(availableNow=True).start())
+        query.awaitTermination()
     print(json.dumps(answer), flush=True)
     if "wait" in what:
         sys.stdin.read()
@@ -163,6 +176,12 @@ for _ in range(2):
     first, second = done.stdout.splitlines()
     assert first == second
     assert first.endswith("True 3")
+
+
+def test_functions_of_runs_before_go_without_those_of_this_run(runs: Runs) -> None:
+    """Java names a function it has thrown away by its number, to whoever has the engine."""
+    first = runs.run("work")
+    assert runs.run("collect")["jvm"] == first["jvm"]
 
 
 def test_a_run_beside_another_has_a_jvm_of_its_own(runs: Runs) -> None:
