@@ -36,6 +36,7 @@ from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.cluster.lost import refuse_stopped
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
+from dagster_ckpt.spark.java_errors import JavaErrors
 from dagster_ckpt.spark.session import refuse_connect
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged, not_published
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, RestartStrategy
@@ -283,7 +284,8 @@ def _run(
             f"config of stage {unknown[0]!r}: pipeline {pipeline.name!r} has the stages {known}"
         )
     _refuse_without_places(coordinator)
-    with contextlib.ExitStack() as stack:
+    errors = JavaErrors()
+    with errors.noted(), contextlib.ExitStack() as stack:
         where = stack.enter_context(opened(coordinator))
         if os.environ.get("DAGSTER_HOME"):
             where.use_instance(stack.enter_context(dg.DagsterInstance.get()))
@@ -291,15 +293,16 @@ def _run(
         if lost := gone_with_container(where, pipeline):
             host.reporter.warn(lost)
         host.opened(where)
-        yield _Run(
-            host=host,
-            pipeline=pipeline,
-            coordinator=where,
-            session=_session_of(spark, stack),
-            stages=stages or {},
-            resources=SimpleNamespace(**(resources or {})),
-            run_id=host.run_id or f"program-{uuid.uuid4()}",
-        )
+        with errors.kept():
+            yield _Run(
+                host=host,
+                pipeline=pipeline,
+                coordinator=where,
+                session=_session_of(spark, stack),
+                stages=stages or {},
+                resources=SimpleNamespace(**(resources or {})),
+                run_id=host.run_id or f"program-{uuid.uuid4()}",
+            )
 
 
 def _session_of(

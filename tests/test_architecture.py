@@ -115,7 +115,7 @@ FLOORS = {
         "mailbox",
     ),
     "dagster_ckpt.spark": (
-        "batch_meter files plain_arguments query_end quoting stage_report retryable_start worker_start",
+        "batch_meter files java_errors plain_arguments query_end quoting stage_report retryable_start worker_start",
         "exchange",
         "class_archive cluster directories",
         "session",
