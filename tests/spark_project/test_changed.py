@@ -205,7 +205,7 @@ def test_a_second_project_of_one_name_does_not_go_on_from_the_first_ones_checkpo
     with pytest.raises(
         InvalidRequest,
         match=r"stage 'orders__flow' .* has read .*/first/feed/orders/001.json, and its function reads files of "
-        r".*/written/feed/orders now: .* two projects\) have one name and one base_dir, .* a name of its own",
+        r".*/written/feed/orders now: .*two projects\) have one name and one base_dir, .* a name of its own",
     ):
         second.epoch(where=first.coordinator)
     second.epoch(second.pipeline(name="second", table_dir=str(second.tables)), where=first.coordinator)
