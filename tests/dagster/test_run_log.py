@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,6 +134,7 @@ class Query:
     def __init__(self, looks: int, **progress: Any) -> None:
         self.looks, self.waited = looks, list[int]()
         self.progress = progress
+        self._jsq = SimpleNamespace(streamingQuery=lambda: SimpleNamespace(noNewData=lambda: True))
 
     def awaitTermination(self, timeout: int) -> bool:  # noqa: N802 - Spark's name
         self.waited.append(timeout)
