@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -160,16 +161,22 @@ def straight(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
 
 
 def read_rows(tables: Path) -> Counter[tuple[int, str]]:
-    files = list((tables / "rows").glob("*.parquet"))
-    found = pq.read_table(tables / "rows").to_pylist() if files else []
-    return Counter((row["n"], row["path"]) for row in found)
+    return Counter((row["n"], row["path"]) for row in _rows_of(tables / "rows"))
 
 
 def read_totals(tables: Path) -> dict[str, tuple[int, int]]:
-    files = list((tables / "totals").glob("*.parquet"))
-    found = pq.read_table(tables / "totals").to_pylist() if files else []
+    found = _rows_of(tables / "totals")
     assert len({row["key"] for row in found}) == len(found), "a key is in the table twice"
     return {row["key"]: (row["total"], row["times"]) for row in found}
+
+
+def _rows_of(table: Path) -> list[dict[str, Any]]:
+    for _ in range(100):
+        with suppress(
+            FileNotFoundError
+        ):  # pyarrow lists all folders, those too in which a batch is just staged
+            return pq.read_table(table).to_pylist() if list(table.glob("*.parquet")) else []
+    raise AssertionError(f"{table} was never still for long enough to be read")
 
 
 def expected_rows(count: int) -> Counter[tuple[int, str]]:
