@@ -16,6 +16,7 @@ Messages say what happened, to what, and what to do.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 __all__ = [
     "CheckpointError",
@@ -35,6 +36,16 @@ _SIGNATURE = re.compile(r"\b((?:sig|[\w-]*signature)=)[^&\s'\"]+", re.IGNORECASE
 def without_signatures(text: str) -> str:
     """Return a text without the signatures of URLs in it: whoever has one of Azure's SAS tokens may use the account."""
     return _SIGNATURE.sub(r"\1…", text)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, what it was raised from or beside, and so on."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or one.__context__
 
 
 class CheckpointError(Exception):

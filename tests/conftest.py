@@ -20,6 +20,7 @@ from tests.adapters.servers import (
     s3_server_process,
     spark_kafka_jars,
 )
+from tests.adapters.started import started
 from tests.order import keep_the_order, longest_first
 from tests.spark_session import allow_installed_pandas, mark_spark, shared_spark, spark
 
@@ -44,13 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresCluster]:
     """A real PostgreSQL cluster for the whole session."""
-    try:
-        with postgres_cluster("fsync=off", "max_connections=60") as cluster:
-            yield cluster
-    except ServerMissing as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(missing))
+    with started(postgres_cluster("fsync=off", "max_connections=60")) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -62,13 +58,8 @@ def postgres_url(postgres_server: PostgresCluster) -> str:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker]:
     """A real Kafka for the whole session."""
-    try:
-        with kafka_broker() as broker:
-            yield broker
-    except ServerMissing as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(missing))
+    with started(kafka_broker()) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")
@@ -112,22 +103,12 @@ def s3_uri(s3: S3Server) -> str:
 def google() -> Iterator[GoogleServer]:
     """An emulator of Google's storage for the whole session."""
     os.environ.update(PLAIN_CLIENT)
-    try:
-        with google_server() as server:
-            yield server
-    except ServerMissing as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(missing))
+    with started(google_server()) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def azure() -> Iterator[AzureServer]:
     """Azurite for the whole session."""
-    try:
-        with azure_server() as server:
-            yield server
-    except ServerMissing as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(missing))
+    with started(azure_server()) as server:
+        yield server

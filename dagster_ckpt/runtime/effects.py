@@ -26,6 +26,7 @@ from dagster_ckpt.errors import (
     NotFound,
     OutcomeUnknown,
     Unavailable,
+    causes,
 )
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
@@ -247,19 +248,12 @@ def trigger_failure(error: BaseException) -> CheckpointFailureReason:
 
     An I/O error anywhere in the chain counts as one; else the reason that a ``Declined`` in it brings is kept.
     """
-    chain = [*_causes(error)]
+    chain = [*causes(error)]
     if any(isinstance(cause, OSError) for cause in chain):
         return CheckpointFailureReason.IO_EXCEPTION
     given = (cause.reason for cause in chain if isinstance(cause, Declined))
     known = (reason for reason in given if isinstance(reason, CheckpointFailureReason))
     return next(known, CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
 
 
 def _sentence(error: Exception) -> str:

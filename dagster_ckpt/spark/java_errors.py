@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from dagster_ckpt.errors import causes
+
 __all__ = ["JavaErrors"]
 
 
@@ -24,7 +26,7 @@ class JavaErrors:
         try:
             yield
         except Exception as error:
-            for one in _with_causes(error):
+            for one in causes(error):
                 with suppress(Exception):  # it may be gone already
                     self._said.append((one, str(one)))
             raise
@@ -41,12 +43,3 @@ class JavaErrors:
                 except Exception:
                     one.add_note(text)
             raise
-
-
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        yield one
-        one = one.__cause__ or one.__context__

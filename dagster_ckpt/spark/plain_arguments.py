@@ -1,11 +1,12 @@
 """Plain values go to Java without every converter of PySpark being asked about them.
 
 PySpark asks its converters about each argument of each call. The first one, for NumPy's arrays, imports PySpark's test
-tools to do so, and with them pandas (4.3): half a second of every start, and as much memory as the rest.
+tools to do so, and with them pandas and gRPC (4.3): half a second of every start.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 __all__ = ["PlainArguments", "convert_plain_arguments_first"]
@@ -37,8 +38,9 @@ def convert_plain_arguments_first() -> None:
         register_input_converter(PlainArguments(), prepend=True)
 
 
+@cache
 def _collections() -> dict[type, Any]:
-    """Return py4j's converters of Python's collections."""
+    """Return py4j's converters of Python's collections, made once: they are asked for with every argument."""
     from py4j.java_collections import ListConverter, MapConverter, SetConverter
 
     each, pairs, single = ListConverter(), MapConverter(), SetConverter()

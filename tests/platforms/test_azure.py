@@ -17,13 +17,13 @@ from dagster_ckpt.spark.exchange.options import remote_folder
 from dagster_ckpt.spark.exchange.probe import prove_reached
 from tests.adapters.clouds import ACCOUNT, KEY, AzureServer
 from tests.adapters.servers import PostgresCluster, spark_azure_jars
+from tests.adapters.started import started
 from tests.progress import Sampled, wait_until, work_of
 from tests.removal import remove_tree
-from tests.spark.cluster.conftest import started
 from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster, standalone_cluster
 from tests.spark.epoch.small_pipeline import Feed
-from tests.spark.exchange.places import parts, values
+from tests.spark.exchange.places import rows_come_and_go
 from tests.spark.lake.deployment import Places, truth
 from tests.spark.lake.machines import a_machine_dies, a_machine_runs
 
@@ -42,16 +42,7 @@ def test_rows_written_by_a_task_are_listed_and_deleted_by_the_driver(
     azure: AzureServer, tmp_path: Path, uri: str
 ) -> None:
     uri = uri.format(azure.new_container())
-    storage = open_storage(uri, **azure.options)
-    remote = remote_folder(uri, azure.options)
-    prove_reached(mount(tmp_path / "scratch", remote, storage), "work_dir")
-    names = [parts(remote.below("log"), [number])[0].name for number in range(5)]
-    assert values(remote.below("log"), names) == list(range(5))
-    assert {found.key for found in storage.list("log")} == {f"log/{name}" for name in names}
-    with pytest.raises(FileNotFoundError):
-        remote.read("log/never")
-    storage.delete([f"log/{names[0]}"])
-    assert len(list(storage.list(""))) == 4
+    rows_come_and_go(uri, azure.options, tmp_path / "scratch")
 
 
 def test_a_signature_is_enough_for_driver_and_tasks(azure: AzureServer, tmp_path: Path) -> None:

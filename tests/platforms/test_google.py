@@ -15,7 +15,7 @@ from dagster_ckpt.spark.exchange.mounts import mount
 from dagster_ckpt.spark.exchange.options import remote_folder
 from dagster_ckpt.spark.exchange.probe import prove_reached
 from tests.adapters.clouds import GoogleServer
-from tests.spark.exchange.places import parts, values
+from tests.spark.exchange.places import rows_come_and_go
 
 pytestmark = pytest.mark.platform
 
@@ -24,16 +24,7 @@ def test_rows_written_by_a_task_are_listed_and_deleted_by_the_driver(
     google: GoogleServer, tmp_path: Path
 ) -> None:
     uri = f"gs://{google.new_bucket()}/work"
-    storage = open_storage(uri, **google.options)
-    remote = remote_folder(uri, google.options)
-    prove_reached(mount(tmp_path / "scratch", remote, storage), "work_dir")
-    names = [parts(remote.below("log"), [number])[0].name for number in range(5)]
-    assert values(remote.below("log"), names) == list(range(5))
-    assert {found.key for found in storage.list("log")} == {f"log/{name}" for name in names}
-    with pytest.raises(FileNotFoundError):
-        remote.read("log/never")
-    storage.delete([f"log/{names[0]}"])
-    assert len(list(storage.list(""))) == 4
+    rows_come_and_go(uri, google.options, tmp_path / "scratch")
 
 
 def test_a_bucket_that_is_not_there_is_told(google: GoogleServer, tmp_path: Path) -> None:

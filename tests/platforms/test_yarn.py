@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.adapters.started import started
 from tests.progress import Sampled, wait_until, work_of
-from tests.spark.cluster.conftest import started
 from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.yarn import YarnCluster, yarn_cluster
 from tests.spark.epoch.small_pipeline import Feed

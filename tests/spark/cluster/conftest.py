@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from tests.adapters.servers import ServerMissing
+from tests.adapters.started import started
 from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster, standalone_cluster
 from tests.spark.epoch.small_pipeline import Feed
-
-T = TypeVar("T")
-
-
-@contextmanager
-def started(cluster: AbstractContextManager[T]) -> Iterator[T]:
-    """Start a cluster; where it cannot be had, skip the test, but not in CI."""
-    try:
-        with cluster as running:
-            yield running
-    except ServerMissing as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.core.ids import BatchId
@@ -18,6 +19,7 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import Exchange, begin, mount, work_in
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.exchange.options import remote_folder
+from dagster_ckpt.spark.exchange.probe import prove_reached
 from dagster_ckpt.spark.exchange.rows import write_part
 from dagster_ckpt.spark.files import DataFile, batch_folder_name
 from tests.adapters.s3_proxy import Request, Wire, s3_proxy
@@ -87,3 +89,17 @@ def place_of(kind: str, folder: Path, s3: S3Server, *, endpoint: str = "") -> It
         uri = f"s3://{s3.new_bucket()}/work"
         options = {"endpoint_url": endpoint or reached.endpoint, "key": "test", "secret": "test"}
         yield Place(work_dir, mount(work_dir, remote_folder(uri, options), open_storage(uri, **options)))
+
+
+def rows_come_and_go(uri: str, options: Mapping[str, str], scratch: Path) -> None:
+    """Write rows as tasks do, and read, list and delete them as the driver does."""
+    storage = open_storage(uri, **options)
+    remote = remote_folder(uri, options)
+    prove_reached(mount(scratch, remote, storage), "work_dir")
+    names = [parts(remote.below("log"), [number])[0].name for number in range(5)]
+    assert values(remote.below("log"), names) == list(range(5))
+    assert {found.key for found in storage.list("log")} == {f"log/{name}" for name in names}
+    with pytest.raises(FileNotFoundError):
+        remote.read("log/never")
+    storage.delete([f"log/{names[0]}"])
+    assert len(list(storage.list(""))) == 4
