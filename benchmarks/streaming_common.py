@@ -96,7 +96,7 @@ class Stream:
         self.thread.join()
 
 
-def wait(holds: Callable[[], bool], stream: Stream | None = None) -> None:
+def wait(holds: Callable[[], bool], stream: Stream | None = None, *, every: float = 0.005) -> None:
     def check() -> None:
         if stream is not None and stream.ends:
             raise RuntimeError(f"the run has ended: {stream.ends}")
@@ -105,7 +105,7 @@ def wait(holds: Callable[[], bool], stream: Stream | None = None) -> None:
         run = stream.run if stream is not None else None
         return run and [stage.worker.batches.current.batch for stage in run.stages.values()]
 
-    wait_until(holds, source_of(holds), moves=moves, check=check, quiet=600.0, every=0.005)
+    wait_until(holds, source_of(holds), moves=moves, check=check, quiet=600.0, every=every)
 
 
 def service(
