@@ -25,6 +25,7 @@ from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.audit import restored_by
 from dagster_ckpt.runtime.history import history_row
 from dagster_ckpt.runtime.record_store import NO_RECORD, LoadedRecord, RecordChange
+from dagster_ckpt.runtime.relocation import at_home
 from dagster_ckpt.runtime.restore_facts import decide_restore, gather_facts, known_history
 from dagster_ckpt.runtime.seen import World, check_history, look_around
 
@@ -132,6 +133,7 @@ def _claim(
     Epoch and checkpoint ids go on above everything seen: files in the storage are never written over, and sinks, which
     remember the attempts of before, do not take a new one for an old one.
     """
+    record = at_home(setup, record)
     facts = gather_facts(setup, record)
     is_behind = world.epoch > record.epoch or world.checkpoint_id >= record.next_id
     known = known_history(setup.graph.pipeline, record)

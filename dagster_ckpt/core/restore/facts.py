@@ -48,6 +48,7 @@ class DirectoryState(StrEnum):
     DAMAGED = "damaged"
     MISSING = "missing"
     PUT_BACK = "not as that attempt left it (a part was lost or put back to an older copy, or it did not end cleanly)"
+    ELSEWHERE = "outside of work_dir (that is another folder now, or the deployment is a copy of the one it belongs to)"
     OTHER_PARTITIONS = "spread over another number of state partitions"
     """A stage's ``partitions`` were changed; only a restore can redistribute its state."""
 

@@ -142,7 +142,7 @@ class Attempt(Generic[G]):
                 listeners=[*setup.listeners, *groups],
                 hooks=hooks,
                 read_manifest=handles_in_manifest,
-                directory_state=partial(state_of_directory, pipeline),
+                directory_state=partial(state_of_directory, pipeline, setup.work_dir),
                 check_start=partial(_check_start, setup, tables),
                 seen=lambda: [*tables.seen(), *seen_in_directory(setup.work_dir, setup.pipeline.name)],
                 acks=options.acks,

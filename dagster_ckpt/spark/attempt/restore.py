@@ -51,10 +51,12 @@ if TYPE_CHECKING:
 
 
 def state_of_directory(
-    pipeline: CheckpointedPipeline, path: str, record: CoordinatorRecord
+    pipeline: CheckpointedPipeline, work_dir: Path, path: str, record: CoordinatorRecord
 ) -> DirectoryState:
-    """Return whether an attempt's directory holds everything its stages would go on from."""
+    """Return whether an attempt's directory holds everything its stages would go on from, and is this deployment's."""
     directory = AttemptDirectory(Path(path))
+    if path and not directory.root.resolve().is_relative_to(work_dir.resolve()):
+        return DirectoryState.ELSEWHERE
     if not path or not directory.root.is_dir() or not is_reached(directory.root):
         return DirectoryState.MISSING
     if not is_as_left(directory, record):
