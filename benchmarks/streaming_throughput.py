@@ -40,6 +40,8 @@ STAGED: dict[str, dict[str, Any]] = {
     "chain, 1 s checkpoints": {"interval": 1.0},
 }
 """Settings of the runs of the staged pipeline; ``apart``: its last stage is a query of its own."""
+WARM_UP = 2
+"""Rounds that do not count: class loading, code generation, the compiler's second thoughts."""
 LOOKS_S = 0.05
 """How often a run is asked whether it is through: seldom, for asking is processor time of the measured span."""
 
@@ -170,7 +172,7 @@ def main() -> None:
     with scratch() as folder, spark_session(folder) as spark:
         data = folder / "data"
         write_input(data, given.rows, given.files)
-        for number in range(given.rounds + 1):
+        for number in range(given.rounds + WARM_UP):
             here = folder / f"round-{number}"
             order = list(costs) if number % 2 == 0 else list(reversed(costs))
             for at, name in enumerate(order):
@@ -180,7 +182,7 @@ def main() -> None:
                 else:
                     cost, stream = run_staged(spark, data, place, given.per_batch, **ways[name])
                     checkpoints[name].append(len(stream.completions()))
-                if number:  # the first round: class loading, code generation
+                if number >= WARM_UP:
                     costs[name].append(cost)
     middle = {
         name: (median([c.seconds for c in found]), median([c.processor for c in found]))
@@ -197,7 +199,7 @@ def main() -> None:
                 "of_bare": bare_seconds / seconds,
                 "processor_s": processor,
                 "of_bare_processor": bare_processor / processor,
-                "checkpoints": int(median(checkpoints[name][1:])) if name in ways else 0,
+                "checkpoints": int(median(checkpoints[name][WARM_UP:])) if name in ways else 0,
             }
             for name, (seconds, processor) in middle.items()
         ],
