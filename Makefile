@@ -8,7 +8,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
-PROCESSES ?= 2
+PROCESSES ?= 3
 BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
@@ -33,9 +33,9 @@ dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
 	@mkdir -p .demo/dagster_home && touch .demo/dagster_home/dagster.yaml
 	@DAGSTER_HOME="$$PWD/.demo/dagster_home" $(RUN) dagster dev -w workspace.yaml $(ARGS)
 
-test: ## Run the tests, in two processes with a Spark session each (PROCESSES=0: in this one)
+test: ## Run the tests, in three processes with a Spark session each (PROCESSES=0: in this one)
 	@scripts/bootstrap python java postgres kafka spark_kafka spark_s3 chromium class_archive
-	@$(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
+	@scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
 platforms: ## Run the tests on emulators of Azure and Google, and on YARN, installed first (weekly in CI)
 	@CI=true scripts/bootstrap python java postgres clouds azurite spark_azure hadoop

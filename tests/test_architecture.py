@@ -107,7 +107,7 @@ FLOORS = {
         "record_store shared_files",
         "cleaner dead_attempt engine",
         "attempt_setup",
-        "effects restore_facts turn",
+        "effects relocation restore_facts turn",
         "loop seen",
         "claim",
         "status",

@@ -8,6 +8,7 @@
 | ``audit`` | who restored, forked and disposed of what |
 | ``claim`` | how an attempt begins: attach, or choose what to restore and claim the next epoch |
 | ``restore_facts`` | the facts that choice is made on, gathered from store, storage and disk |
+| ``relocation`` | checkpoints of another storage: the deployment was copied or moved, or ``checkpoint_dir`` changed |
 | ``seen`` | what storage, working directory and sinks have seen of the pipeline, and the refusal to run behind it |
 | ``record_store`` | the one seam that writes: the record loaded, decided on, changed by compare-and-set |
 | ``engine`` | the state of one attempt: decides inputs and stores the decisions; what a failing store means |
