@@ -95,7 +95,7 @@ def test_it_is_the_first_once_and_never_before_a_converter_of_the_users(
     assert others[0] is of_the_user
 
 
-def test_a_session_and_a_keyed_table_begin_without_the_test_tools_of_pyspark(tmp_path: Any) -> None:
+def test_epochs_with_a_keyed_table_import_neither_pandas_nor_the_test_tools_of_pyspark(tmp_path: Any) -> None:
     program = f"""
 import sys
 from pyspark.sql import functions as f
@@ -116,10 +116,12 @@ def light():
 
 conf = {{"spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}}
 spark = build_session("light", master="local[1]", conf=conf)
-run_epoch(light, coordinator=CheckpointCoordinatorResource(base_dir={str(tmp_path / "state")!r}), spark=spark)
-print(sorted({{"pyspark.testing", "grpc"}} & set(sys.modules)))
+for number in (1, 2):
+    with open({str(tmp_path / "in")!r} + f"/{{number}}.json", "w") as file:
+        file.write('{{"k": 1}}\\n{{"k": %d}}\\n' % number)
+    run_epoch(light, coordinator=CheckpointCoordinatorResource(base_dir={str(tmp_path / "state")!r}), spark=spark)
+print(sorted({{"pyspark.testing", "grpc", "pandas"}} & set(sys.modules)))
 """
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "1.json").write_text('{"k": 1}\n')
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr[-2000:]

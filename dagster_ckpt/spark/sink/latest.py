@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +16,9 @@ _ORDER_COLUMN = "__dagster_ckpt_order"
 
 def latest_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the last row of each key."""
-    if not rows.num_rows:
+    if not rows.num_rows or _are_distinct(rows, keys):
         return rows
-    order = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))  # no object for each row
-    numbered = rows.append_column(_ORDER_COLUMN, pc.subtract(order, 1))
+    numbered = rows.append_column(_ORDER_COLUMN, _numbers(rows.num_rows))
     try:
         latest = numbered.group_by(list(keys)).aggregate([(_ORDER_COLUMN, "max")])
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
@@ -50,3 +50,17 @@ def _is_plain(kind: pa.DataType) -> bool:
     """Tell whether values are equal exactly where grouping takes them for one: not so for floating-point numbers."""
     is_text = pa.types.is_string(kind) or pa.types.is_binary(kind)
     return bool(is_text or pa.types.is_integer(kind) or pa.types.is_date32(kind))
+
+
+def _are_distinct(rows: pa.Table, keys: Sequence[str]) -> bool:
+    """Tell whether no key comes twice, where that is seen without grouping; grouping imports pandas."""
+    if len(keys) > 1 or not _is_plain(rows.schema.field(keys[0]).type):
+        return False
+    return bool(len(rows[keys[0]].unique()) == rows.num_rows)
+
+
+def _numbers(count: int) -> pa.Array:
+    """Return the numbers from 0: with no object for each, and not by ``pa.scalar``, which imports pandas."""
+    zero, one = (number.to_bytes(8, sys.byteorder) for number in (0, 1))
+    steps = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(zero + one * (count - 1))])
+    return pc.cumulative_sum(steps)

@@ -72,8 +72,14 @@ def write_versions(
     notes = _notes(staged, lineage, row_schema)
     latest = latest_rows(staged, mode.keys)  # of all buckets at once: a key is in one of them
 
+    # Scalars of the column, not of ``pa.scalar``, which imports pandas.
+    marks = {mark.as_py(): mark for mark in latest[BUCKET_COLUMN].unique()}
+
     def version(bucket: int) -> pa.Table:
-        mine = latest.filter(pc.equal(latest[BUCKET_COLUMN], pa.scalar(bucket)))
+        has_rows = bucket in marks
+        mine = (
+            latest.filter(pc.equal(latest[BUCKET_COLUMN], marks[bucket])) if has_rows else latest.slice(0, 0)
+        )
         new = mine.drop_columns([BUCKET_COLUMN])
         base = bases.get(bucket)
         before = _without_rows(row_schema, new) if base is None else read_file(base)
