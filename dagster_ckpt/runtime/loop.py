@@ -90,9 +90,12 @@ class EventLoop:
         """Run one event to its end and return the answer. Raises Fenced, and what the engine raises."""
         before = self.engine.state
         decision = self.engine.commit(event)
-        if isinstance(event, i.MetadataWritten):
-            self._note_completed(event, before, decision.state)
-        self._follow_up(decision.effects)
+        if not isinstance(event, i.MetadataWritten):
+            self._follow_up(decision.effects)
+            return decision.answer
+        self._note_completed(event, before, decision.state)
+        self.perform(decision.effects)
+        self.submit(i.StagesNotified(CheckpointId(event.metadata.checkpoint_id)))
         return decision.answer
 
     def _follow_up(self, effects: Iterable[Effect]) -> None:

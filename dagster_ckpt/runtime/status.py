@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dagster_ckpt.core.checkpoint.plan import CheckpointPlan
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import SUMMARY_WINDOW, StatisticsSnapshot
@@ -141,6 +143,11 @@ class CoordinatorView:
         if failed is None:
             raise NotFound(f"pipeline {self.pipeline!r} knows no checkpoint {checkpoint_id}, or no longer")
         return failed
+
+    @property
+    def notifying(self) -> Mapping[CheckpointId, float]:
+        """Completed checkpoints that this process is publishing and telling of, and since when (monotonic)."""
+        return self._engine.state.notifying
 
     @property
     def queued_requests(self) -> int:

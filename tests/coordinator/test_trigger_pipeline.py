@@ -7,7 +7,7 @@ from typing import Unpack
 import pytest
 
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
-from dagster_ckpt.core.messages import Alignment
+from dagster_ckpt.core.messages import Alignment, NotifyComplete
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Failed, Queued, Rejected, Triggered
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
@@ -282,6 +282,47 @@ def test_deletions_that_do_not_keep_up_hold_back_triggers() -> None:
     assert h.pending == []
     h.release_deletions(1)
     assert h.pending == [4]
+
+
+def test_commits_that_do_not_keep_up_hold_back_triggers_and_nothing_is_declined() -> None:
+    """In Flink a task that commits a checkpoint takes its part of the next one behind that; the trigger after waits."""
+    h = CoordinatorHarness(max_concurrent_checkpoints=1)
+    waited: list[object] = []
+
+    def committing(message: NotifyComplete) -> None:
+        assert list(h.coordinator.notifying) == list(range(1, message.checkpoint_id + 1))
+        if message.checkpoint_id == 1:
+            h.completed_checkpoint()  # meanwhile
+        elif message.checkpoint_id == 2:
+            waited.append(h.trigger())
+            assert h.pending == []
+            h.completed_savepoint()
+
+    h.gateway.on_complete = committing
+    h.completed_checkpoint()
+    assert isinstance(waited[0], Queued)
+    assert (h.completed, h.savepoints, h.pending) == ([2], [3], [4])
+    assert not h.coordinator.notifying
+    assert h.failures == {}
+
+
+def test_behind_a_commit_that_hangs_checkpoints_are_triggered_again_after_their_timeout() -> None:
+    h = CoordinatorHarness(max_concurrent_checkpoints=1, timeout=60.0, interval=1.0)
+    pending: list[list[int]] = []
+
+    def committing(message: NotifyComplete) -> None:
+        if message.checkpoint_id == 1:
+            h.advance(1.0)
+            h.acknowledge_all(2)
+        elif message.checkpoint_id == 2:
+            for seconds in (58.5, 2.0):
+                h.advance(seconds)
+                pending.append([*h.pending])
+
+    h.gateway.on_complete = committing
+    h.advance(1.0)
+    h.acknowledge_all(1)
+    assert pending == [[], [3]]
 
 
 def test_too_many_requests_are_refused() -> None:

@@ -67,6 +67,13 @@ def test_an_alignment_that_hangs_names_the_input_that_is_missing() -> None:
     assert HANGS.hanging(after=60.0) == []
 
 
+def test_tables_that_are_published_for_long_are_what_later_checkpoints_wait_for() -> None:
+    behind = StreamProgress(at=45.0, publishing={17: 44.0, 18: 3.0})
+    assert behind.hanging(after=15.0) == [
+        "the tables of checkpoint 17 have been published for 44 s: later checkpoints wait for these commits"
+    ]
+
+
 def test_it_is_said_while_it_hangs() -> None:
     class Reports:
         """Takes what the thread hands over."""

@@ -46,6 +46,8 @@ class QueueLoad:
     """Checkpoints not yet complete or aborted."""
     cleaning: int
     """Checkpoints whose files are being deleted at this moment."""
+    notifying: int
+    """Completed checkpoints of which the stages are being notified: their tables are not all published."""
     max_concurrent: int
     pause_left: float
     """Seconds until a periodic checkpoint may be triggered again; 0 or less: now."""
@@ -98,7 +100,8 @@ class RequestQueue:
         if load.is_triggering or not self.waiting or load.cleaning > load.max_concurrent:
             return Wait()
         head = self.waiting[0]
-        if load.pending >= load.max_concurrent:
+        # A sink of Flink's that still commits a checkpoint takes its part of the next one only then.
+        if load.pending >= load.max_concurrent or load.notifying > load.max_concurrent:
             return Chosen(head) if head.properties.forced else Wait()
         if not head.properties.forced and head.request.is_periodic and load.pause_left > 0:
             return TooSoon(head, load.pause_left)

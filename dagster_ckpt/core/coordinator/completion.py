@@ -318,11 +318,19 @@ def _notified(
     for older in state.record.pending:
         if older.checkpoint_id < number and older.properties.can_be_subsumed:
             decision = decision.then(_abort_older, older, number, now)
+    notifying = {**decision.state.notifying, number: now.monotonic}
+    decision = decision.with_state(replace(decision.state, notifying=notifying))
     decision = decision.with_answer(None).doing(
         SendComplete(number, entry.completed_at, subsumed, state.tasks.attempts(progress.plan.wait)),
         CompleteCoordinators(number),
     )
     return decision.doing(CompleteHooks(number, subsumed)) if state.setup.hooks else decision
+
+
+def stages_notified(state: CoordinatorState, number: CheckpointId) -> Decision:
+    """Note that the stages have heard of a completion."""
+    left = {one: since for one, since in state.notifying.items() if one != number}
+    return Decision(state=replace(state, notifying=left))
 
 
 def _abort_older(state: CoordinatorState, older: PendingRecord, newer: CheckpointId, now: Now) -> Decision:

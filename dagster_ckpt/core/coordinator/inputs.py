@@ -261,6 +261,13 @@ class MetadataWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class StagesNotified:
+    """The stages have heard of a completion: what was to be published with it is, or waits for the next."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class CleaningBegan:
     """The files of these checkpoints are being deleted."""
 
@@ -305,6 +312,7 @@ Input = (
     | QueueDue
     | RequestBroken
     | MetadataWritten
+    | StagesNotified
     | CleaningBegan
     | CleaningEnded
 )

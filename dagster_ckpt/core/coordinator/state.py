@@ -84,6 +84,8 @@ class CoordinatorState:
     is_shut_down: bool = False
     cleaning: frozenset[CheckpointId] = frozenset()
     """Checkpoints whose files this process is deleting."""
+    notifying: Mapping[CheckpointId, float] = field(default_factory=dict)
+    """Completed checkpoints of which this process is notifying the stages, and since when (monotonic)."""
     last_completion: float | None = None
     """Monotonic time of the last completion; None: the first periodic checkpoint need not wait."""
     statistics: Mapping[CheckpointId, CheckpointStatistics] = field(default_factory=dict)

@@ -86,6 +86,8 @@ def decide(  # noqa: PLR0911, PLR0912 - one flat dispatch table
             return admission.request_broken(state, input, now)
         case i.MetadataWritten():
             return completion.complete(state, input, now)
+        case i.StagesNotified(number):
+            return completion.stages_notified(state, number)
         case i.CleaningBegan():
             return deletions.cleaning_began(state, input)
         case i.CleaningEnded():

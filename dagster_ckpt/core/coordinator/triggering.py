@@ -84,9 +84,19 @@ def _load(state: CoordinatorState, now: Now) -> QueueLoad:
         is_triggering=state.triggering is not None,
         pending=len(state.record.pending),
         cleaning=len(state.cleaning),
+        notifying=_notifying(state, now),
         max_concurrent=state.config.max_concurrent_checkpoints,
         pause_left=state.pause_left(now),
     )
+
+
+def _notifying(state: CoordinatorState, now: Now) -> int:
+    """Return how many completions the stages are still being notified of; not of those that hang.
+
+    Past the timeout of a checkpoint the next one is triggered all the same, fails and counts, as behind a commit of
+    Flink's that hangs.
+    """
+    return sum(now.monotonic - since < state.config.timeout for since in state.notifying.values())
 
 
 def _too_soon(state: CoordinatorState, queued: QueuedRequest, retry_in: float, now: Now) -> Decision:

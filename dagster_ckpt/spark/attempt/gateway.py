@@ -35,14 +35,18 @@ class StageGateway:
         if self.attempt is None:
             return
         with self.publishing:
-            try:
-                self.tables.publish(self.attempt, message.checkpoint_id, message.permit, self.reporter)
-            except Exception as error:  # of which one is not known
-                self.tables.none_published(str(error))
-                raise
+            self.publish(self.attempt, message)
         self.notified = message.checkpoint_id
         for uid in self.tables.pipeline.stages:
             drop_local_copies_before(self.attempt.local_copies(uid), message.checkpoint_id)
+
+    def publish(self, attempt: AttemptDirectory, message: NotifyComplete) -> None:
+        """Publish what the checkpoint contains in every two-phase table; nobody else publishes meanwhile."""
+        try:
+            self.tables.publish(attempt, message.checkpoint_id, message.permit, self.reporter)
+        except Exception as error:  # of which one is not known
+            self.tables.none_published(str(error))
+            raise
 
     def notify_aborted(self, message: NotifyAborted) -> None:
         """Keep no local copy of it; what was prepared is published by the next checkpoint that completes."""

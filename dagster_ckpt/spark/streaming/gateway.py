@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
+from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import Declined
+from dagster_ckpt.ports import Clock
+from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.spark.attempt.gateway import StageGateway
+from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, Begin, IsAborted, IsComplete
+
+WARN_EVERY = 60.0
+"""Seconds between two warnings of commits that are slow."""
 
 
 @dataclass
@@ -19,6 +26,11 @@ class StreamingGateway(StageGateway):
     """Set once the stages run."""
     after_completion: Callable[[], None] | None = None
     """Called after a checkpoint's tables are published."""
+    interval: float | None = None
+    """Seconds between periodic checkpoints: publishing is to take less. None: there are none."""
+    clock: Clock = field(default_factory=SystemClock)
+    _warn_from: float = 0.0
+    """Monotonic time before which slow commits were told of already."""
 
     def trigger(self, message: TriggerStages) -> None:
         """Let the source stages put the barrier behind their last batch. Raises Declined before they run."""
@@ -33,6 +45,19 @@ class StreamingGateway(StageGateway):
             self.loop.post(IsComplete(message.checkpoint_id))
         if self.after_completion is not None:
             self.after_completion()
+
+    def publish(self, attempt: AttemptDirectory, message: NotifyComplete) -> None:
+        """Publish; say so where that takes longer than the next checkpoint is away, because then it has to wait."""
+        began = self.clock.monotonic()
+        super().publish(attempt, message)
+        now = self.clock.monotonic()
+        took = now - began
+        if self.interval is not None and took > self.interval and now >= self._warn_from:
+            self._warn_from = now + WARN_EVERY
+            self.reporter.warn(
+                f"publishing the tables of checkpoint {message.checkpoint_id} took {duration(took)}, and checkpoints "
+                f"are {duration(self.interval)} apart: they wait for it. Raise interval"
+            )
 
     def notify_aborted(self, message: NotifyAborted) -> None:
         """Tell the stages: alignments of this checkpoint end, snapshots of it stop, no local copy is kept."""

@@ -57,6 +57,8 @@ class StreamProgress:
     """Seconds since the Unix epoch."""
     stages: tuple[StageProgress, ...] = ()
     pending: tuple[PendingProgress, ...] = ()
+    publishing: Mapping[int, float] = field(default_factory=dict)
+    """Completed checkpoints whose tables are being published, and for how long."""
     completed: int = 0
     failed: int = 0
     restarts: int = 0
@@ -84,8 +86,13 @@ class StreamProgress:
         return "; ".join(filter(None, said))
 
     def hanging(self, *, after: float) -> list[str]:
-        """Return a sentence per checkpoint that has waited so many seconds: which stage waits for which input."""
-        told = []
+        """Return a sentence per checkpoint that has waited so many seconds: which stage for what, or its tables."""
+        told = [
+            f"the tables of checkpoint {number} have been published for {duration(age)}: later checkpoints wait for "
+            "these commits"
+            for number, age in self.publishing.items()
+            if age >= after
+        ]
         for pending in self.pending:
             late = [stage for stage in self.stages if stage.uid in pending.outstanding]
             why = [waits for stage in late if (waits := _waits(stage, pending.outstanding))]
@@ -97,7 +104,8 @@ class StreamProgress:
 
     def is_quiet_since(self, before: StreamProgress) -> bool:
         """Return whether nobody misses anything who has seen ``before``: no rows, failures, restarts or long waits."""
-        return _standing(self) == _standing(before) and all(p.age < LONG_PENDING for p in self.pending)
+        ages = [*(p.age for p in self.pending), *self.publishing.values()]
+        return _standing(self) == _standing(before) and all(age < LONG_PENDING for age in ages)
 
     def table(self) -> str:
         """Return it as a Markdown table for people."""

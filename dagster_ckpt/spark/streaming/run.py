@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dagster_ckpt.core.checkpoint.scheduler import effective_interval
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import NotStopped, Stopped, StoppedBadly
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CheckpointId, StageUid
@@ -163,6 +164,7 @@ class StreamingRun:
         self._wait_for_sources(at_most=0)
         self.gateway.loop = self.loop
         self.gateway.after_completion = self._tidy
+        self.gateway.interval = effective_interval(self.coordinator.config)
         self.loop.start()
         for uid in order:
             self.coordinator.report_stage(uid, StageStatus.RUNNING)

@@ -7,7 +7,7 @@ per stage is bounded, and the checkpoint fails by its timeout.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,16 @@ from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshot
 if TYPE_CHECKING:
     from dagster_ckpt.spark.sink.phases import SinkPart
 
-MAX_RUNNING = 4
-"""Snapshots of one stage that may be in progress; with more, storage hangs and a new one is declined at once."""
 _LOOK_EVERY = 0.005
 _RETRY_PAUSE = 0.2
+
+
+def room(max_concurrent: int) -> int:
+    """Return how many snapshots of one stage may be in progress; with more, something hangs.
+
+    Those of pending checkpoints, of completed ones whose tables are published, one more of each for a savepoint.
+    """
+    return 2 * max_concurrent + 2
 
 
 @dataclass
@@ -158,12 +164,22 @@ class SnapshotJobs:
     def __contains__(self, checkpoint_id: CheckpointId) -> bool:
         return checkpoint_id in self._running
 
-    def check_room(self) -> None:
-        """Raise CheckpointError where so many snapshots have not ended that storage must be hanging."""
-        if len(self._running) >= MAX_RUNNING:
+    def check_room(self, most: int, *, published: Set[CheckpointId]) -> None:
+        """Raise CheckpointError where so many snapshots have not ended that something hangs, and say what.
+
+        ``published``: completed checkpoints whose tables are being published, which the last snapshot's thread does.
+        """
+        if len(self._running) < most:
+            return
+        behind = sorted(published & self._running.keys())
+        if behind:
             raise CheckpointError(
-                f"{len(self._running)} earlier snapshots of {self.uid} have not ended: checkpoint storage hangs"
+                f"the tables of {len(behind)} earlier checkpoints, {behind[0]} the first, are still being published: "
+                "their commits are behind. Raise the interval of checkpoints"
             )
+        raise CheckpointError(
+            f"{len(self._running)} earlier snapshots of {self.uid} have not ended: checkpoint storage hangs"
+        )
 
     def add(self, job: SnapshotJob, positions: Mapping[StageUid, LogPosition]) -> None:
         """Note a job that is about to start, and where the readers stand."""

@@ -44,7 +44,7 @@ from dagster_ckpt.spark.snapshot.take import Cut
 from dagster_ckpt.spark.streaming.barrier_writer import BarrierWriter
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, Trigger
 from dagster_ckpt.spark.streaming.input_alignment import Aligned, InputAlignment, Passed
-from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob, SnapshotJobs
+from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob, SnapshotJobs, room
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.config import CheckpointConfig
@@ -309,7 +309,10 @@ class StageWorker:
             return
         cut = self._cut(checkpoint_id, begun, *begun.barrier)
         log.debug("%s: Starting checkpoint %d behind batch %s.", self.uid, checkpoint_id, cut.batch_id)
-        self.jobs.check_room()
+        self.jobs.check_room(
+            room(self.config.max_concurrent_checkpoints),
+            published=self.snapshotter.coordinator.notifying.keys(),
+        )
         job = self.make_job(cut, self)
         chosen = begun.chosen
         pinned = {uid: channel.position for uid, channel in self.inputs.items()}

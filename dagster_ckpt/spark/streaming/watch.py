@@ -65,11 +65,12 @@ class ProgressWatch:
 def look(run: StreamingRun, *, seconds: float, restarts: int = 0) -> StreamProgress:
     """Return the run as it is; rates are over the last ``seconds``."""
     record = run.coordinator.record
-    now = run.clock.now()
+    now, moment = run.clock.now(), run.clock.monotonic()
     return StreamProgress(
         at=now,
         stages=tuple(_stage(stage, seconds, now) for stage in run.stages.values()),
         pending=tuple(_pending(pending, now) for pending in record.pending),
+        publishing={n: moment - since for n, since in run.coordinator.notifying.items()},
         completed=record.counts.completed,
         failed=record.counts.failed,
         restarts=restarts,

@@ -23,7 +23,7 @@ from dagster_ckpt.core.properties import properties_for
 from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin
 from dagster_ckpt.errors import InvalidRequest
 
-FREE = QueueLoad(is_triggering=False, pending=0, cleaning=0, max_concurrent=1, pause_left=0.0)
+FREE = QueueLoad(is_triggering=False, pending=0, cleaning=0, notifying=0, max_concurrent=1, pause_left=0.0)
 PERIODIC = RequestOrigin.PERIODIC
 
 
@@ -100,6 +100,15 @@ def test_too_many_pending_hold_back_all_but_forced_requests() -> None:
     assert queue_of(queued(1)).choose(full) == Wait()
     assert queue_of(queued(1, CheckpointKind.SAVEPOINT, unaligned=True)).choose(full) == Wait()
     assert chosen(queue_of(queued(1, CheckpointKind.SAVEPOINT)), full) == 1
+
+
+def test_commits_that_are_behind_hold_back_all_but_forced_requests() -> None:
+    """One may be published beside the next checkpoint; a sink of Flink's commits before its next part."""
+    behind = replace(FREE, notifying=2)
+    assert queue_of(queued(1)).choose(behind) == Wait()
+    assert chosen(queue_of(queued(1)), replace(FREE, notifying=1)) == 1
+    assert chosen(queue_of(queued(1)), replace(behind, max_concurrent=2)) == 1
+    assert chosen(queue_of(queued(1, CheckpointKind.SAVEPOINT)), behind) == 1
 
 
 def test_a_periodic_request_within_the_pause_is_dropped_with_the_time_that_is_left() -> None:

@@ -185,6 +185,8 @@ class Play:
     finished: list[StageUid] = field(default_factory=list)
     errors: list[tuple[StageUid, Exception]] = field(default_factory=list)
     pending: set[CheckpointId] = field(default_factory=set)
+    published: dict[CheckpointId, float] = field(default_factory=dict)
+    """Completed checkpoints whose tables the coordinator publishes, and since when."""
     triggered: int = 0
     emitted: int = 0
 
@@ -216,7 +218,9 @@ class Play:
         batches = CommittedBatches(
             query.root / "query", inputs={str(u): u for u in inputs}, starts=dict(query.position)
         )
-        coordinator: Any = SimpleNamespace(is_pending=lambda number: number in self.pending)
+        coordinator: Any = SimpleNamespace(
+            is_pending=lambda number: number in self.pending, notifying=self.published
+        )
         attempt = ExecutionAttempt(uid, 0, EPOCH, 0)
         return StageWorker(
             uid=uid,
