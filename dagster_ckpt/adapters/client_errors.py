@@ -10,6 +10,7 @@ _NO_CREDENTIALS = frozenset(
     }
 )
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
+_NO_ANSWER = (0, 429, 500, 502, 503, 504)
 
 
 def status_of(error: BaseException) -> int:
@@ -23,6 +24,11 @@ def status_of(error: BaseException) -> int:
             if isinstance(found, int) or (isinstance(found, str) and found.isdigit()):
                 return int(found)
     return 0
+
+
+def has_no_answer(error: BaseException) -> bool:
+    """Tell whether the storage was not reached, or is busy: what it can is not known then."""
+    return status_of(error) in _NO_ANSWER
 
 
 def lacks_credentials(error: BaseException) -> bool:

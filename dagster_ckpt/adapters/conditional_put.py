@@ -16,14 +16,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from dagster_ckpt.adapters.client_errors import status_of
+from dagster_ckpt.adapters.client_errors import has_no_answer, status_of
 from dagster_ckpt.adapters.local_keys import partial_name
 
 _MARK = "dagster-ckpt-write"
 _TYPE = "application/octet-stream"
 _PRECONDITION_FAILED = 412
-_NO_ANSWER = (0, 429, 500, 502, 503, 504)
-"""The store was not reached, or is busy: what it can is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class ConditionalPut:
                 try:
                     self._is_honored = self._knows_mode() and self._refuses_a_second()
                 except Exception as error:
-                    self._is_honored = None if status_of(error) in _NO_ANSWER else False
+                    self._is_honored = None if has_no_answer(error) else False
             return bool(self._is_honored)
 
     def _create(self, path: str, source: bytes | Path, mark: str) -> None:

@@ -6,6 +6,7 @@ there the content goes to a temporary name, which is then moved. Listings are ne
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,10 +18,11 @@ from typing import Any
 
 import fsspec
 
-from dagster_ckpt.adapters import conditional_put
+from dagster_ckpt.adapters import conditional_put, real_folders
 from dagster_ckpt.adapters.client_errors import is_refusal
 from dagster_ckpt.adapters.conditional_put import ConditionalPut
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, partial_name
+from dagster_ckpt.adapters.real_folders import RealFolders
 from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import digest_bytes, digest_file
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown, Unavailable
@@ -63,6 +65,7 @@ class RemoteKeys:
         self._pid = 0
         self._fs: Any = None
         self._exclusive: ConditionalPut | None = None
+        self._folders: RealFolders | None = None
 
     @property
     def fs(self) -> Any:
@@ -71,6 +74,7 @@ class RemoteKeys:
             if self._fs is None or self._pid != os.getpid():
                 self._fs, self._root = self._connect()
                 self._exclusive = conditional_put.with_client(self._protocol, self._fs, self._root)
+                self._folders = real_folders.with_client(self._protocol, self._fs, self._root)
                 self._pid = os.getpid()
             return self._fs
 
@@ -121,6 +125,8 @@ class RemoteKeys:
     def read(self, key: str) -> bytes:
         """Return the whole content."""
         content: bytes = self.fs.cat_file(self._path(key))
+        if not content:
+            self._refuse_folder(key)
         return content
 
     def fetch(self, key: str, target: Path, expected: Digest) -> Digest:
@@ -128,6 +134,8 @@ class RemoteKeys:
         beside = target.with_name(partial_name())
         try:
             self.fs.get_file(self._path(key), str(beside))
+            if not beside.stat().st_size:
+                self._refuse_folder(key)
             digest = digest_file(beside)
             if digest == expected:
                 os.replace(beside, target)
@@ -146,6 +154,8 @@ class RemoteKeys:
         if not isinstance(found, dict):  # adlfs names an object itself; below it there is none
             return
         for path, info in found.items():
+            if info["type"] == "directory":
+                continue
             key = path.removeprefix(f"{self._root}/")
             # An object store may report an object whose name is the prefix itself.
             is_below = not prefix or key.startswith(f"{prefix}/")
@@ -156,8 +166,11 @@ class RemoteKeys:
         """Remove these objects one by one (a bulk call would expand '*' in a key), then empty folders."""
         with ThreadPoolExecutor(min(_PARALLEL_DELETIONS, max(1, len(keys)))) as pool:
             list(pool.map(self._remove, keys))
+            folders = {str(PurePosixPath(key).parent) for key in keys}
+            if self._folders is not None and self._folders.are_real():
+                list(pool.map(self._folders.remove_empty, folders))
         if not self._is_flat:
-            for folder in {str(PurePosixPath(key).parent) for key in keys}:
+            for folder in folders:
                 self._prune(folder)
 
     # --- parts ----------------------------------------------------------------------------------------------
@@ -171,6 +184,10 @@ class RemoteKeys:
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
+
+    def _refuse_folder(self, key: str) -> None:
+        if self._folders is not None and self._folders.is_one(self._path(key)):
+            raise IsADirectoryError(errno.EISDIR, "this is a folder", key)
 
     def _size(self, key: str) -> int:
         return int(self.fs.info(self._path(key))["size"])

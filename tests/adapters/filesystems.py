@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
@@ -119,6 +119,75 @@ class ConditionalObjects(MemoryFileSystem):  # type: ignore[misc]
         if MemoryFileSystem.isfile(self, path):
             return [path]
         return MemoryFileSystem.find(self, path, **settings)
+
+
+class FolderNotEmpty(FileExistsError):
+    """As azure.core's ResourceExistsError for a folder with something in it."""
+
+    status_code = 409
+
+
+class HierarchicalObjects(ConditionalObjects):
+    """An Azure account with a hierarchical namespace, as adlfs shows it through the Blob endpoint.
+
+    A put makes the folders it is in. They stay when they are empty, are listed as objects of no bytes, can be read as
+    such, and are removed as an object is, by a request that refuses where there is something in them.
+    """
+
+    store: dict[str, Any] = {}  # noqa: RUF012
+    pseudo_dirs = [""]  # noqa: RUF012
+    folders: set[str] = set()  # noqa: RUF012
+    lists_folders = False
+    """A client that names them beside the files it was asked for."""
+
+    @classmethod
+    def reset(cls) -> None:
+        super().reset()
+        cls.folders.clear()
+        cls.lists_folders = False
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "", **settings: Any) -> None:
+        if path in self.folders:
+            raise FileExistsError(path)
+        super().pipe_file(path, value, mode, **settings)
+        self.folders.update(parent.as_posix() for parent in PurePosixPath(path).parents[:-1])
+
+    def cat_file(self, path: str, **settings: Any) -> bytes:
+        return b"" if path in self.folders else bytes(super().cat_file(path, **settings))
+
+    def get_file(self, rpath: str, lpath: str, **settings: Any) -> None:
+        Path(lpath).write_bytes(self.cat_file(rpath))
+
+    def exists(self, path: str, **settings: Any) -> bool:
+        return path in self.folders or bool(super().exists(path, **settings))
+
+    def info(self, path: str, **settings: Any) -> Any:
+        if path in self.folders:
+            return {"name": path, "size": None, "type": "directory", "metadata": {"hdi_isfolder": "true"}}
+        return super().info(path, **settings)
+
+    def rm_file(self, path: str) -> None:
+        if path not in self.folders:
+            super().rm_file(path)
+            return
+        if any(other.startswith(f"{path}/") for other in [*self.store, *self.folders]):
+            raise FolderNotEmpty("This operation is not permitted on a non-empty directory.")
+        self.folders.discard(path)
+
+    def find(self, path: str, **settings: Any) -> Any:
+        if path in self.store:
+            return [path]
+        below = [(name, file) for name, file in [*self.store.items()] if name.startswith(f"{path}/")]
+        files = {name: {"name": name, "size": file.size, "type": "file"} for name, file in below}
+        if not self.lists_folders:
+            return files
+        folders = [name for name in [*self.folders] if name.startswith(f"{path}/")]
+        return files | {name: {"name": name, "size": None, "type": "directory"} for name in folders}
+
+
+def register_hierarchical() -> None:
+    """Make such an account known to fsspec as ``az``, in the place of the real client."""
+    fsspec.register_implementation("az", HierarchicalObjects, clobber=True)
 
 
 def register_conditional(protocol: str) -> None:

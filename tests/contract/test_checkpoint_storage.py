@@ -27,6 +27,7 @@ KINDS = [
     "local",
     "fsspec-memory",
     "remote-folder",
+    "real-folders",
     pytest.param("s3", marks=pytest.mark.s3),
     pytest.param("azure", marks=pytest.mark.platform),
     pytest.param("google", marks=pytest.mark.platform),
@@ -47,6 +48,10 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoi
         case "remote-folder":
             filesystems.register()
             yield open_storage(f"remotefolder://{tmp_path}/storage/base")
+        case "real-folders":
+            filesystems.register_hierarchical()
+            yield open_storage(f"az://{uuid.uuid4().hex}/base")
+            filesystems.HierarchicalObjects.reset()
         case "store-sqlite":
             yield from in_store(f"sqlite:///{tmp_path}/store/store.db")
         case "store-postgres":
