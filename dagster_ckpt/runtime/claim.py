@@ -26,7 +26,7 @@ from dagster_ckpt.runtime.audit import restored_by
 from dagster_ckpt.runtime.history import history_row
 from dagster_ckpt.runtime.record_store import NO_RECORD, LoadedRecord, RecordChange
 from dagster_ckpt.runtime.relocation import at_home
-from dagster_ckpt.runtime.restore_facts import decide_restore, gather_facts, known_history
+from dagster_ckpt.runtime.restore_facts import decide_restore, gather_facts, known_history, wanted
 from dagster_ckpt.runtime.seen import World, check_history, look_around
 
 LINEAGES_REMEMBERED = 100
@@ -167,7 +167,7 @@ def _claim(
             "mailbox": record.mailbox if record.owner == setup.owner else (),
             **setup.lease_from(now),
             "cleanup": tuple(c.model_copy(update={"writers": ()}) for c in state.record.cleanup),
-            "line": line_after(restored, setup.restore, facts, epoch),
+            "line": line_after(restored, wanted(setup), facts, epoch),
             **_restored_changes(state.record, restored, epoch, now),
         }
     )

@@ -26,6 +26,7 @@ from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.stored import read_stored_metadata
 
 if TYPE_CHECKING:
+    from dagster_ckpt.core.config import RestoreOptions
     from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 
 
@@ -89,13 +90,18 @@ def absolute_uri(uri: str, open_storage: Callable[[str], CheckpointStorage]) -> 
     return uri if local_path(uri) is None else open_storage(uri).base_uri
 
 
+def wanted(setup: AttemptSetup) -> RestoreOptions:
+    """Return what the attempt is to start from, a local path as an absolute URI. Raises InvalidRequest."""
+    restore_from = absolute(setup.restore.restore_from, setup.storage_at)
+    return setup.restore.model_copy(update={"restore_from": restore_from})
+
+
 def decide_restore(setup: AttemptSetup, facts: RestoreFacts) -> RestoreDecision:
     """Choose what the attempt starts from, a snapshot's metadata checked.
 
     Raises NotFound, Corrupt, InvalidRequest; OtherChains where that has other chains than the graph.
     """
-    restore_from = absolute(setup.restore.restore_from, setup.storage_at)
-    options = setup.restore.model_copy(update={"restore_from": restore_from})
+    options = wanted(setup)
     choice = choose_restore_point(options, facts, setup.graph)
     if isinstance(choice, Fresh) and not setup.fits_fresh:
         raise OtherChains(None)

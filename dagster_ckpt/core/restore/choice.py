@@ -51,7 +51,7 @@ def choose_restore_point(
     Raises InvalidRequest for text that names nothing, NotFound (naming what exists) for an unknown key.
     """
     point = parse_restore_point(options.restore_from)
-    if was_restored_by_an_earlier_try(facts):
+    if was_restored_by_an_earlier_try(facts, point):
         # The pipeline's own progress beats the restore point in its settings (CheckpointCoordinator
         # restoreInitialCheckpointIfPresent): a retried run must not throw away what its first try
         # completed.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import assert_never
 
 from dagster_ckpt.core.config import ClaimMode
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
-from dagster_ckpt.core.location import SnapshotLocation
+from dagster_ckpt.core.location import SnapshotLocation, same_place
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.properties import CheckpointProperties
 from dagster_ckpt.core.restore.facts import (
@@ -16,7 +17,15 @@ from dagster_ckpt.core.restore.facts import (
     RestorePurpose,
 )
 from dagster_ckpt.core.restore.matching import MatchedStages
-from dagster_ckpt.core.restore.point import KnownSnapshot
+from dagster_ckpt.core.restore.point import (
+    ByFolderName,
+    ByKey,
+    ByUri,
+    KnownSnapshot,
+    Latest,
+    Nothing,
+    RestorePoint,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +104,29 @@ class Restore:
 RestoreDecision = Fresh | Adopt | Restore
 
 
-def was_restored_by_an_earlier_try(facts: RestoreFacts) -> bool:
-    """Tell whether an earlier try of this run has restored already, so that `latest` means what it restored."""
+def was_restored_by_an_earlier_try(facts: RestoreFacts, point: RestorePoint | None = None) -> bool:
+    """Tell whether an earlier try of this run has restored already, so that `latest` means what it restored.
+
+    ``point``: what this try is to begin with, where that is asked. Another one than the earlier try's was not restored
+    yet: it is a run of another kind under the same name.
+    """
     since, line = facts.tries_since, facts.line
-    return since is not None and line is not None and line.since >= since
+    if since is None or line is None or line.since < since:
+        return False
+    return point is None or _names(point, line.base)
+
+
+def _names(point: RestorePoint, base: KnownSnapshot | None) -> bool:
+    """Tell whether a restore point may mean this beginning of a line."""
+    match point:
+        case Latest():
+            return True
+        case Nothing():
+            return base is None
+        case ByKey():
+            return base is not None and base.checkpoint_id == point.checkpoint_id
+        case ByFolderName(name):
+            return base is not None and base.location.folder.rpartition("/")[2] == name
+        case ByUri(uri):
+            return base is not None and same_place(base.location.uri, uri)
+    assert_never(point)

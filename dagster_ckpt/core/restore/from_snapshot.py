@@ -167,7 +167,8 @@ def line_after(
     decision: RestoreDecision, options: RestoreOptions, facts: RestoreFacts, epoch: CoordinatorEpoch
 ) -> RestoreLine | None:
     """Return the line to record with the claim of ``epoch``: a new one after an explicit restore point."""
-    if was_restored_by_an_earlier_try(facts) or parse_restore_point(options.restore_from) == Latest():
+    point = parse_restore_point(options.restore_from)
+    if point == Latest() or was_restored_by_an_earlier_try(facts, point):
         return facts.line
     match decision:
         case Fresh():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -285,6 +286,40 @@ def test_an_earlier_try_that_completed_nothing_leads_to_the_same_restore_point()
         checkpoints=[known(8, epoch=3)], savepoints=[savepoint(7)], line=line, tries_since=CoordinatorEpoch(4)
     )
     assert loaded_id(choose("savepoint-7", again)) == 7
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ("chk-8", "8"),
+        ("8", "8"),
+        ("savepoint-flights-000007", "7"),
+        ("/data/savepoint-flights-000007/", "7"),
+        ("none", ""),
+    ],
+)
+def test_another_restore_point_under_the_name_of_a_run_is_restored_and_the_same_one_is_not(
+    asked: str, given: str
+) -> None:
+    """A program that names all its runs alike went on from the latest, whatever it was told to go back to."""
+    base = {"8": known(8, epoch=3), "7": savepoint(7), "": None}[given]
+    line = RestoreLine(since=CoordinatorEpoch(4), base=base)
+    again = facts(
+        checkpoints=[known(8, epoch=3), known(9, epoch=4)],
+        savepoints=[savepoint(7)],
+        line=line,
+        tries_since=CoordinatorEpoch(4),
+    )
+    assert loaded_id(choose(asked, again)) == 9
+    decision, epoch = restore(saved()), CoordinatorEpoch(9)
+    assert line_after(decision, RestoreOptions(restore_from=asked), again, epoch) == line
+    elsewhere = replace(again, line=RestoreLine(since=CoordinatorEpoch(4), base=known(6, epoch=3)))
+    if asked == "none":
+        assert isinstance(choose(asked, elsewhere), Fresh)
+    else:
+        assert loaded_id(choose(asked, elsewhere)) == int(given)
+    moved = line_after(decision, RestoreOptions(restore_from=asked), elsewhere, epoch)
+    assert moved == RestoreLine(since=epoch, base=as_known(decision, epoch))
 
 
 def test_a_line_of_an_older_run_does_not_stop_a_new_run_from_going_back_again() -> None:
