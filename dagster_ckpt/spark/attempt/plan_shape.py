@@ -5,8 +5,8 @@ from the state of the other one without a word and its rows would be wrong. So t
 its stateful operators (what they group, join and tell apart by, and which aggregates they keep) and the order of its
 sources; captures take that along, and every later start compares.
 
-What may change: everything else, such as filters, projections, names of results, values of literals, delays of
-watermarks. Names of columns count, because nothing else says that a column is the same one.
+What may change: everything else, such as filters, projections, names of results, delays of watermarks, and values of
+literals but for those that keys are made with. Names of columns count: nothing else says that a column is the same one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Tree", "analyzed", "check_plan", "is_streaming", "kind_of", "operato
 Tree = dict[str, Any]
 """A node as ``TreeNode.toJSON`` writes it, with its children under ``_children``."""
 
-FORMAT = 1
+FORMAT = 2
 """Of the texts: those of another format, or of another Spark, are replaced and not compared."""
 _WINDOWS = ("window", "session_window")
 
@@ -81,11 +81,16 @@ def _compare(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -
             f"{new or 'no operator'} now. {WAY_OUT}"
         )
     sources = before.get("sources", [])
-    if sources != now["sources"] and sorted(sources) == sorted(now["sources"]):
+    if _have_moved(sources, now["sources"]):
         raise ChangedQuery(
             f"stage {uid!r} cannot go on from its positions: the order of its sources was {', '.join(sources)} and is "
             f"{', '.join(now['sources'])} now, and Spark tells sources apart by their order only. {WAY_OUT}"
         )
+
+
+def _have_moved(before: Sequence[str], now: Sequence[str]) -> bool:
+    """Tell whether a source would go on from the position of another one that was in its place."""
+    return any(one != other and other in before for one, other in zip(before, now, strict=False))
 
 
 def _compare_chain(uid: StageUid, before: Sequence[str], now: Sequence[str]) -> None:
@@ -143,12 +148,20 @@ class _Names:
     """Expressions behind the columns that hold windows, by expression id."""
 
     windows: dict[Any, Tree] = field(default_factory=dict)
+    others: dict[Any, Any] = field(default_factory=dict)
+    """Columns under another name, and the id of the one they are."""
+
+    def window(self, column: Any) -> Tree | None:
+        """Return the window that a column holds, under whatever name; None: it holds none."""
+        while column in self.others:
+            column = self.others[column]
+        return self.windows.get(column)
 
 
 def _operator(node: Tree, named: _Names) -> str:
     match kind_of(node):
         case "Aggregate":
-            keys = [_text(_expression(e), named) for e in node["groupingExpressions"]]
+            keys = [_key(_expression(e), named) for e in node["groupingExpressions"]]
             kept = [
                 _text(a, named) for e in node["aggregateExpressions"] for a in _aggregates(_expression(e))
             ]
@@ -164,7 +177,7 @@ def _operator(node: Tree, named: _Names) -> str:
             equal = (
                 []
                 if condition is None
-                else [_text(e, named) for e in walk(condition) if kind_of(e) == "EqualTo"]
+                else [_equality(e, named) for e in walk(condition) if kind_of(e) == "EqualTo"]
             )
             how = _simple(str((node.get("joinType") or {}).get("object", "")))
             return f"join({' AND '.join(equal)}, {how})"
@@ -187,20 +200,38 @@ def _definitions(plan: Tree) -> _Names:
     for node in walk(plan):
         for listed in node.get("projectList") or ():
             one = _expression(listed)
-            if kind_of(one) == "Alias" and one.get("name") in _WINDOWS:
+            if kind_of(one) != "Alias":
+                continue
+            if kind_of(one["_children"][0]) == "AttributeReference":
+                names.others[_id(one)] = _id(one["_children"][0])
+            elif one.get("name") in _WINDOWS:
                 names.windows[_id(one)] = one["_children"][0]
     return names
 
 
-def _text(node: Tree, named: _Names) -> str:
+def _key(node: Tree, named: _Names) -> str:
+    """Return an expression that tells rows apart: literals in it count, for another one makes other groups.
+
+    One that is a literal itself does not: it is the same for all rows, such as the day of the run.
+    """
+    while kind_of(node) == "Alias":
+        node = node["_children"][0]
+    return _text(node, named, with_values=kind_of(node) != "Literal")
+
+
+def _equality(node: Tree, named: _Names) -> str:
+    return f"equalto({', '.join(_key(side, named) for side in node['_children'])})"
+
+
+def _text(node: Tree, named: _Names, *, with_values: bool = False) -> str:
     """Return an expression without what differs from one start to the next: ids, qualifiers, values of literals."""
     kind = kind_of(node)
     if kind == "AttributeReference":
-        window = named.windows.get(_id(node))
+        window = named.window(_id(node))
         return str(node["name"]) if window is None else f"{node['name']}({', '.join(_sizes(window))})"
     if kind == "Literal":
-        return "?"
-    inner = ", ".join(_text(child, named) for child in node["_children"])
+        return str(node.get("value")) if with_values else "?"
+    inner = ", ".join(_text(child, named, with_values=with_values) for child in node["_children"])
     if kind in ("AggregateExpression", "Alias"):
         return f"distinct {inner}" if node.get("isDistinct") else inner
     name = str(node.get("name") or kind.lower())

@@ -47,6 +47,19 @@ def windowed(frame: Any, size: str) -> Any:
     return frame.groupBy(sf.window("t", size), "k").count()
 
 
+def by_window(frame: Any, size: str) -> Any:
+    """The same, with the window in a column of its own."""
+    import pyspark.sql.functions as sf
+
+    return frame.withColumn("slot", sf.window("t", size)).groupBy("slot.start", "k").count()
+
+
+def by_time(frame: Any, unit: str, run: str = "") -> Any:
+    import pyspark.sql.functions as sf
+
+    return frame.groupBy(sf.date_trunc(unit, "t"), sf.lit(run).alias("run")).count()
+
+
 def matched(one: Any, other: Any, how: str = "inner", on: str = "a.k = b.k") -> Any:
     import pyspark.sql.functions as sf
 
@@ -68,6 +81,14 @@ SAME: dict[str, tuple[Build, Build]] = {
         lambda rows: rows("a").join(rows("a").sparkSession.range(3).groupBy("id").count(), sf_expr("k = id")),
         lambda rows: rows("a").join(rows("a").sparkSession.range(3), sf_expr("k = id")),
     ),
+    "the same value for all rows": (
+        lambda rows: by_time(rows("a"), "hour", "of yesterday"),
+        lambda rows: by_time(rows("a"), "hour", "of today"),
+    ),
+    "another folder": (
+        lambda rows: rows("a").union(rows("b")),
+        lambda rows: rows("a").union(rows("c")),
+    ),
     "how near rows must be": (
         lambda rows: matched(rows("a"), rows("b")),
         lambda rows: matched(rows("a"), rows("b")).where("k > 1"),
@@ -88,6 +109,21 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: windowed(rows("a"), "10 seconds"),
         lambda rows: windowed(rows("a"), "20 seconds"),
         "20000000",
+    ),
+    "another size of windows in a column of their own": (
+        lambda rows: by_window(rows("a"), "10 seconds"),
+        lambda rows: by_window(rows("a"), "20 seconds"),
+        "20000000",
+    ),
+    "another unit of time": (
+        lambda rows: by_time(rows("a"), "hour"),
+        lambda rows: by_time(rows("a"), "day"),
+        "(day, t)",
+    ),
+    "another unit of time in a join": (
+        lambda rows: matched(rows("a"), rows("b"), on="date_trunc('hour', a.t) = date_trunc('hour', b.t)"),
+        lambda rows: matched(rows("a"), rows("b"), on="date_trunc('day', a.t) = date_trunc('day', b.t)"),
+        "(day, t)",
     ),
     "another key of a join": (
         lambda rows: matched(rows("a"), rows("b")),
@@ -112,6 +148,11 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
     "sources in another order": (
         lambda rows: rows("a").union(rows("b")),
         lambda rows: rows("b").union(rows("a")),
+        "the order of its sources was",
+    ),
+    "sources that have moved on by one": (
+        lambda rows: rows("a").union(rows("b")),
+        lambda rows: rows("b").union(rows("c")),
         "the order of its sources was",
     ),
 }
