@@ -41,7 +41,9 @@ _OTHER_STATE = re.compile(
     r"\[((?:STATE_STORE|STATEFUL_PROCESSOR|TRANSFORM_WITH_STATE)_\w*(?:SCHEMA|INVALID|MISMATCH|EVOLUTION)\w*)\] "
     r"([^\n]*)"
 )
-_INPUTS = re.compile(r"InvalidRequest: (the order of its inputs has changed: [^\n]*)")
+_INPUTS = re.compile(
+    r"InvalidRequest: (the (?:order of its inputs has|columns of its input have) changed: [^\n]*)"
+)
 _OPERATOR = re.compile(r"OperatorName: (\w+)")
 
 _OPERATOR_NAMES = {

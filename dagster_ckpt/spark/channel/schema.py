@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
@@ -58,12 +58,14 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """Return ``batch`` with exactly the columns and types of ``target``, matched by name.
 
-    A column that an older entry does not have is null in it. Raises Corrupt when values do not fit the type.
+    A column that an older entry does not have is null in it. Raises Corrupt when values do not fit the type,
+    InvalidRequest where a column may have another name in it, whose values would be lost.
     """
     import pyarrow as pa
 
     if batch.schema.equals(target):
         return batch
+    _refuse_renamed(batch.schema.names, target.names)
     try:
         columns = [_column(batch, field, target.names) for field in target]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -73,6 +75,19 @@ def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
             "restore from a checkpoint instead of continuing in its working directory"
         ) from error
     return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _refuse_renamed(there: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise InvalidRequest where rows lack a column and have one that nobody asks for: it may be the same one."""
+    found, asked = ({name.lower(): name for name in names} for names in (there, wanted))
+    new = [name for lower, name in asked.items() if lower not in found]
+    gone = [name for lower, name in found.items() if lower not in asked]
+    if new and gone:
+        raise InvalidRequest(
+            f"the columns of its input have changed: rows that wait in a channel have {', '.join(gone)} and no "
+            f"{', '.join(new)}, and as nobody knows whether these are the same, their values would be lost. Change the "
+            "names back, let one epoch read these rows, and change them then"
+        )
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field[Any], wanted: Collection[str]) -> Any:
