@@ -21,7 +21,7 @@ from dagster_ckpt.spark.sink.for_each_checkpoint import FunctionSink
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut
 from dagster_ckpt.spark.sink.positions import refuse_where_impossible
-from dagster_ckpt.spark.sink.published import note_published, why_put_back
+from dagster_ckpt.spark.sink.published import note_published, place_of_rows, why_put_back
 from dagster_ckpt.spark.stage_report import Reporter
 
 
@@ -39,6 +39,9 @@ class SinksAtStart:
         Raises Corrupt for one that shows less than was published to it, InvalidRequest for rows nobody would publish.
         """
         self._refuse_waiting(attempt)
+        self._refuse_exchanged(
+            {uid: place_of_rows(attempt.stage(uid).root) for uid in self.sinks.pipeline.stages}
+        )
         for uid, _, sink in self.sinks.two_phase():
             why = why_put_back(attempt.stage(uid).root, f"sink {uid} ({sink.place})", sink.position())
             if why:
@@ -47,7 +50,7 @@ class SinksAtStart:
                 )
         for uid, _, sink in self.sinks.two_phase():
             sink.take_over()
-            note_published(attempt.stage(uid).root, sink.position())
+            note_published(attempt.stage(uid).root, sink.place, sink.position())
 
     def _refuse_waiting(self, attempt: AttemptDirectory) -> None:
         """Raise InvalidRequest where a sink that is written at least once has rows that wait for a checkpoint."""
@@ -81,7 +84,7 @@ class SinksAtStart:
             refuse_where_impossible((uid, sink, None) for uid, _, sink in sinks)
         for uid, name, sink in sinks:
             self._roll_back(uid, None, later, name)
-            note_published(attempt.stage(uid).root, sink.position())
+            note_published(attempt.stage(uid).root, sink.place, sink.position())
 
     def restore(
         self,
@@ -99,6 +102,8 @@ class SinksAtStart:
         """
         self._refuse_unshown(decision)
         is_fork = decision.purpose is RestorePurpose.FORK
+        if not is_fork:
+            self._refuse_exchanged(_places_of_rows(decision))
         for uid, _, sink in self.sinks.two_phase():
             if is_fork:  # its sinks have folders of their own, and no part in what the origin's stand at
                 forget_folder(attempt.stage(uid).root)
@@ -121,7 +126,7 @@ class SinksAtStart:
             elif cut is not None:
                 begun = sink.fork(cut)
                 self.reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
-            note_published(attempt.stage(uid).root, sink.position())
+            note_published(attempt.stage(uid).root, sink.place, sink.position())
 
     def _later_than(
         self,
@@ -170,6 +175,24 @@ class SinksAtStart:
             "coordinator store or the checkpoint storage is another deployment's"
         )
 
+    def _refuse_exchanged(self, rows: Mapping[str, str]) -> None:
+        """Raise InvalidRequest where a sink writes the table that another one's rows are in; ``rows``: by sink.
+
+        Its position tells of that one's batches: rows with their numbers would pass for published.
+        """
+        for uid, _, sink in self.sinks.two_phase():
+            if uid not in rows or same_place(rows[uid], sink.place):
+                continue
+            owner = next(
+                (one for one, place in rows.items() if place and same_place(place, sink.place)), None
+            )
+            if owner is not None:
+                raise InvalidRequest(
+                    f"sink {uid!r} writes {sink.place} now, and there are the rows of sink {owner!r}: its own would "
+                    "pass for published, and be left out. Give it its table again; or begin without state "
+                    "(restore_from: none), which empties the tables first"
+                )
+
     def _roll_back(self, uid: StageUid, cut: SinkCut | None, later: LaterRows, name: str) -> None:
         done = self.sinks.of(uid).roll_back(cut, later)
         if done.text:
@@ -181,3 +204,14 @@ def _table_of(uid: StageUid, decision: Restore) -> TableSnapshot | None:
     """Return what the restore point has of a sink's table."""
     match = next((m for m in decision.stages.matches if m.uid == uid), None)
     return None if match is None else match.snapshot.table
+
+
+def _places_of_rows(decision: Restore) -> dict[str, str]:
+    """Return where the rows of a restore point are, by sink, also of those that are gone; empty: there are none."""
+    matched = {str(match.uid): match.snapshot for match in decision.stages.matches}
+    gone = {saved.uid: saved for saved in decision.metadata.stages if saved.uid in decision.stages.skipped}
+    return {uid: _place_of_rows(saved.table) for uid, saved in (gone | matched).items()}
+
+
+def _place_of_rows(table: TableSnapshot | None) -> str:
+    return "" if table is None or (table.head is None and not table.prepared) else table.uri

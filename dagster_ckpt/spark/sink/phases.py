@@ -112,5 +112,5 @@ def publish_prepared(
     if not numbers:
         return None
     published = sink.publish(read_committables(stage_dir, numbers), permit)
-    note_published(stage_dir, sink.position())
+    note_published(stage_dir, sink.place, sink.position())
     return published if isinstance(published, Published) else None

@@ -23,10 +23,12 @@ class PublishedNote(Record):
     epoch: int
     checkpoint_id: int | None
     through_batch: int | None
+    place: str = ""
+    """Where the rows are; empty: written before this was kept."""
 
 
-def note_published(stage_dir: Path, position: SinkPosition | None) -> None:
-    """Write down where the sink stands."""
+def note_published(stage_dir: Path, place: str, position: SinkPosition | None) -> None:
+    """Write down where the sink, whose rows are in ``place``, stands."""
     if position is None:
         return
     path = StageDirectory(stage_dir).published
@@ -36,8 +38,15 @@ def note_published(stage_dir: Path, position: SinkPosition | None) -> None:
         epoch=position.epoch,
         checkpoint_id=position.head,
         through_batch=position.through_batch,
+        place=place,
     )
     replace_whole(path, encoded(note))
+
+
+def place_of_rows(stage_dir: Path) -> str:
+    """Return where the rows are that this directory has published; empty: there are none, or nobody knows."""
+    note = read_record(PublishedNote, StageDirectory(stage_dir).published)
+    return "" if note is None or note.checkpoint_id is None else note.place
 
 
 def why_put_back(stage_dir: Path, place: str, position: SinkPosition | None) -> str:
