@@ -179,6 +179,11 @@ def spark_uri(path: Path) -> str:
     return f"file://{path.absolute()}"
 
 
+def spark_path(path: Path) -> str:
+    """Return the same for Spark's readers, which take patterns: ``shop [1]`` would be read from ``shop 1``."""
+    return re.sub(r"([{}\[\]*?\\])", r"\\\1", spark_uri(path))
+
+
 @contextlib.contextmanager
 def classified(what: str) -> Iterator[None]:
     """Turn an OSError of ``what`` into the library's error: Unavailable for a full or refused disk, else

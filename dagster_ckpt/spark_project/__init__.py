@@ -7,13 +7,16 @@
 | ``elements`` | outputs and flows as data |
 | ``registry`` | imports a project's files and takes what they register |
 | ``sql_files`` | definitions in SQL |
+| ``session_calls`` | what files do with their session while they are loaded |
 | ``reads`` | reads of datasets inside flows, answered by us |
+| ``catalog_tables`` | tables of Spark's catalog that a plan reads |
 | ``evaluate`` | runs flows' functions where they are registered |
 | ``schemas`` | schemas of tables, rows brought into them |
 | ``auto_cdc`` | Auto CDC flows: changes, SCD type 1 |
 | ``history`` | Auto CDC flows: SCD type 2 |
 | ``options`` | which options act, have no effect, are refused |
 | ``settings`` | the project's configuration in a session |
+| ``imported`` | modules that files import |
 | ``trace`` | makes a project's graph |
 | ``graph`` | a project's graph, kept beside it |
 | ``rows`` | rows of flows and views at run time |

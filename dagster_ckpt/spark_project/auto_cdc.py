@@ -89,14 +89,16 @@ def changes(flow: FlowElement, rows: DataFrame) -> DataFrame:
         raise InvalidRequest(f"{flow.title}: its key {lost[0]!r} is not among the columns of its table")
     sequence = classic(flow.cdc.sequence_by)
     deletes = f.lit(False) if flow.cdc.apply_as_deletes is None else classic(flow.cdc.apply_as_deletes)
-    empty: Column = reduce(lambda a, b: a | b, (f.col(key).isNull() for key in keys), sequence.isNull())
+    empty: Column = reduce(
+        lambda a, b: a | b, (f.col(quoted(key)).isNull() for key in keys), sequence.isNull()
+    )
     refused = f.raise_error(
         f.lit(f"a row of {flow.cdc.source} has no key ({', '.join(keys)}) or no sequence")
     )
     marked = rows.withColumn(DELETED, f.coalesce(deletes, f.lit(False))).withColumn(
         ORDER, f.when(empty, refused.cast(rows.select(sequence).schema[0].dataType)).otherwise(sequence)
     )
-    return marked.select(*keys, f.struct(*columns).alias(ROW), ORDER, DELETED)
+    return marked.select(*map(quoted, keys), f.struct(*map(quoted, columns)).alias(ROW), ORDER, DELETED)
 
 
 def newest_rows(changed: DataFrame, keys: tuple[str, ...], sequence: str) -> DataFrame:
@@ -111,7 +113,7 @@ def newest_rows(changed: DataFrame, keys: tuple[str, ...], sequence: str) -> Dat
     if "map<" not in changed.schema[ROW].dataType.simpleString():
         order.append(f.xxhash64(f.col(ROW)))
     newest = f.max_by(f.struct(ROW, DELETED), f.struct(*order)).alias("__newest")
-    found = changed.groupBy(*keys).agg(newest)
+    found = changed.groupBy(*map(quoted, keys)).agg(newest)
     return found.where(~f.col(f"__newest.{DELETED}")).select(f"__newest.{ROW}.*")
 
 

@@ -12,7 +12,7 @@ from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline, checked_pipeline
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole, TableMode, TableTarget
 from dagster_ckpt.authoring.targets import SinkTarget
-from dagster_ckpt.core.ids import StageUid, pipeline_id, stage_uid
+from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id, stage_uid
 from dagster_ckpt.core.json_text import canonical
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest
@@ -41,7 +41,7 @@ def build_pipeline(
     definition = digest_bytes(canonical(dict(graph.files))).checksum
     return checked_pipeline(
         CheckpointedPipeline(
-            name=pipeline_id(name or spec.name),
+            name=_named(spec, name),
             stages={stage.uid: stage for stage in builder.stages()},
             upstream=builder.upstream(),
             description=f"Spark declarative pipeline {spec.name}.",
@@ -50,6 +50,16 @@ def build_pipeline(
             **more,
         )
     )
+
+
+def _named(spec: ProjectSpec, name: str) -> PipelineId:
+    try:
+        return pipeline_id(name or spec.name)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"{error}. What {spec.path} says may stay: give the pipeline a name, pipeline_from_spark_project(..., "
+            "name=...) or adopt-project -p NAME"
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +76,9 @@ class _Builder:
     def dataset(self, name: str) -> DatasetNode:
         return next(one for one in self.graph.datasets if one.name == name)
 
+    def dataset_of(self, uid: str) -> DatasetNode:
+        return next(one for one in self.graph.datasets if one.uid == uid)
+
     def refuse_unknown(self) -> None:
         """Raise InvalidRequest for settings of datasets there are not."""
         uids = {one.uid for one in self.graph.datasets}
@@ -78,6 +91,11 @@ class _Builder:
                     f"{what} names {unknown[0]!r}, and the datasets are {', '.join(sorted(uids))}"
                 )
         self._refuse_taken_names(uids)
+        if not self.graph.flows and NO_ROWS in uids:
+            raise InvalidRequest(
+                f"{self.dataset_of(NO_ROWS).where}: {NO_ROWS!r} names the stream that a project of materialized views "
+                "alone has here: rename the view"
+            )
 
     def _refuse_taken_names(self, uids: set[str]) -> None:
         """Raise InvalidRequest where the old name of a renamed dataset is that of another one as well."""

@@ -67,6 +67,8 @@ class FlowElement:
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     cdc: Any = None
     """``pyspark.pipelines.flow.AutoCdcFlow``."""
+    space: Namespace | None = None
+    """What completes the names it reads; None: what the project says."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -6,12 +6,15 @@ variables have the values of its own registration again, which they would not ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
+from dagster_ckpt.spark.quoting import quoted
+from dagster_ckpt.spark_project.catalog_tables import missing_table, tables_of_catalog
 from dagster_ckpt.spark_project.elements import Elements, FlowElement, Kind
+from dagster_ckpt.spark_project.naming import parts_of
 from dagster_ckpt.spark_project.reads import answering
 from dagster_ckpt.spark_project.registry import load_elements
 from dagster_ckpt.spark_project.spec import ProjectSpec
@@ -99,6 +102,8 @@ class _Passes:
     read: Read
     wanted: set[Key]
     done: dict[Key, Evaluated] = field(default_factory=dict)
+    answered: set[str] = field(default_factory=set)
+    """Tables of a catalog in rows that were given: where they are kept in one."""
 
     def waiting(self) -> set[Key]:
         return self.wanted - self.done.keys()
@@ -117,12 +122,18 @@ class _Passes:
     def registered(self, flow: FlowElement) -> None:
         if flow.key not in self.waiting():
             return
-        reads, waits = [Reads()], list[str]()
+        reads, waits, before = [Reads()], list[str](), set[str]()
+        space = flow.space or self.known.namespace
 
         def answer(text: str, streaming: bool) -> tuple[str, DataFrame] | None:
-            found = self.known.namespace.find(text, self.known.outputs)
+            found = space.find(text, self.known.outputs)
             try:
-                return None if found is None else (found, self._answer(flow, found, streaming, reads))
+                if found is None:
+                    return None
+                rows = self._answer(flow, found, streaming, reads)
+                rows = rows if found not in before else _with_columns_of_its_own(rows, found)
+                before.add(found)
+                return found, rows
             except NotYet:  # which a thread of the function would keep to itself
                 waits.append(text)
                 raise
@@ -132,17 +143,39 @@ class _Passes:
                 frame = flow.func()
         except NotYet:
             return
+        except InvalidRequest as error:
+            if repr(flow.name) in str(error):
+                raise
+            raise InvalidRequest(f"{flow.title}: {error}") from error
         except CheckpointError:
             raise
         except Exception as error:
             if waits:
                 return
+            self._refuse_unrecognized(flow, {missing_table(error)})
             raise InvalidRequest(f"{flow.title} fails: {type(error).__name__}: {error}") from error
         if waits:
             return
         if not hasattr(frame, "isStreaming"):
             raise InvalidRequest(f"{flow.title} returns {type(frame).__name__}, and no DataFrame")
+        self._refuse_unrecognized(flow, tables_of_catalog(frame) - self.answered)
         self.done[flow.key] = Evaluated(frame, reads[0])
+
+    def _refuse_unrecognized(self, flow: FlowElement, names: Collection[str]) -> None:
+        """Raise InvalidRequest where the catalog was asked for a dataset: it may have an old table of that name."""
+        datasets = {one.casefold(): one for one in self.known.outputs}
+        for name in names:
+            space = flow.space or self.known.namespace
+            parts, full = parts_of(name) or ("",), space.full(name) or ""
+            found = datasets.get(
+                full.casefold(), datasets.get(parts[0].casefold()) if len(parts) == 1 else None
+            )
+            if found is not None:
+                raise InvalidRequest(
+                    f"{flow.title} reads {found!r} within an expression, or through a view of the "
+                    "catalog, where it is not recognized as the project's: read it with spark.read.table, "
+                    "spark.readStream.table or spark.sql, and join it"
+                )
 
     def _answer(self, flow: FlowElement, found: str, streaming: bool, reads: list[Reads]) -> DataFrame:
         output = self.known.outputs[found]
@@ -161,7 +194,9 @@ class _Passes:
             )
         one = frozenset({found})
         reads[0] |= Reads(streams=one) if streaming else Reads(tables=one)
-        return self.read(found, streaming, self.done).alias(found.rpartition(".")[2])
+        rows = self.read(found, streaming, self.done)
+        self.answered |= tables_of_catalog(rows)
+        return rows.alias(found.rpartition(".")[2])
 
     def _view(self, name: str) -> Evaluated:
         [flow] = self.known.flows_of(name)
@@ -169,3 +204,15 @@ class _Passes:
             self.wanted.add(flow.key)
             raise NotYet(name)
         return self.done[flow.key]
+
+
+def _with_columns_of_its_own(rows: DataFrame, name: str) -> DataFrame:
+    """Return rows whose columns are no others', so that a function may join a dataset that it reads twice."""
+    from pyspark.sql import functions as f
+
+    columns = rows.columns
+    if len({column.casefold() for column in columns}) < len(columns):
+        return rows
+    return rows.select(*(f.col(quoted(column)).alias(column) for column in columns)).alias(
+        name.rpartition(".")[2]
+    )

@@ -14,7 +14,7 @@ from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark_project.elements import Kind
-from dagster_ckpt.spark_project.spec import ProjectSpec
+from dagster_ckpt.spark_project.spec import SPEC_FILES, ProjectSpec
 from dagster_ckpt.version import __version__
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 FORMAT = 1
-_FILE = Path(".dagster_ckpt") / "graph.json"
+_FOLDER, _FILE = ".dagster_ckpt", "graph.json"
 
 
 class _Kept(BaseModel):
@@ -103,8 +103,8 @@ class ProjectGraph(_Kept):
 
 
 def graph_file(spec: ProjectSpec) -> Path:
-    """Return where the graph of a project is kept."""
-    return spec.root / _FILE
+    """Return where the graph of a project is kept; several spec files may be in one folder."""
+    return spec.root / _FOLDER / (_FILE if spec.path.name in SPEC_FILES else f"{spec.path.name}.{_FILE}")
 
 
 def load_graph(spec: ProjectSpec) -> ProjectGraph | None:

@@ -62,16 +62,22 @@ class Namespace:
         kept = parts[1:] if parts[0] == self.catalog and len(parts) == 3 else parts
         return "__".join(kept)
 
+    def full(self, text: str) -> str | None:
+        """Return the full name of a table that is read; None for what is no name."""
+        parts = parts_of(text)
+        if parts is None or len(parts) > 3:
+            return None
+        return ".".join((*(self.catalog, self.database)[: 3 - len(parts)], *parts))
+
     def find(self, text: str, known: Collection[str]) -> str | None:
         """Return which of the project's datasets a read means; None: none of them.
 
         A view or sink hides a table of the same name, as in Spark. Raises InvalidRequest for a name that differs from
         a dataset's in case only: Spark would read whatever its catalog has under that name.
         """
-        parts = parts_of(text)
-        if parts is None or len(parts) > 3:
+        parts, full = parts_of(text), self.full(text)
+        if parts is None or full is None:
             return None
-        full = ".".join((*(self.catalog, self.database)[: 3 - len(parts)], *parts))
         for wanted in (parts[0], full) if len(parts) == 1 else (full,):
             if wanted in known:
                 return wanted

@@ -50,8 +50,8 @@ def refuse_conf(flow: FlowElement, output: OutputElement) -> None:
     """Raise InvalidRequest for settings of a flow that has no query of its own."""
     if flow.spark_conf and output.kind in (Kind.TEMPORARY_VIEW, Kind.MATERIALIZED_VIEW):
         raise InvalidRequest(
-            f"{flow.title} of a {output.kind} has spark_conf: only a flow of a streaming table or sink has a "
-            "query of its own. Write the setting in the spec file's configuration"
+            f"{flow.title} of a {output.kind} has spark_conf, or follows SET in its file: only a flow of a streaming "
+            "table or sink has a query of its own. Write the setting in the spec file's configuration"
         )
 
 

@@ -16,6 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark_project.naming import parts_of
+from dagster_ckpt.spark_project.session_calls import refuse_homeless
 from dagster_ckpt.spark_project.sql_files import scala_items
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ __all__ = ["Answer", "answering"]
 
 Answer = Callable[[str, bool], "tuple[str, DataFrame] | None"]
 """Given a name and whether it is read as a stream: a dataset's full name and its rows; None: not the project's."""
+
+_NO_NAMES = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--[^\n]*|/\*.*?\*/"""
+"""Text and comments of a statement."""
 
 _patching = threading.RLock()
 _making_views = threading.RLock()
@@ -106,6 +111,8 @@ def _table(original: Callable[..., Any], *, streaming: bool) -> Callable[..., An
         answer = _current()
         found = answer(tableName, streaming) if answer is not None and isinstance(tableName, str) else None
         if found is None:
+            if answer is not None and len(parts_of(str(tableName)) or ()) == 1:
+                refuse_homeless(str(tableName))
             return original(self, tableName, *args, **more)
         _refuse_settings(self, found[0])
         return found[1]
@@ -141,11 +148,11 @@ def _sql(original: Callable[..., Any]) -> Callable[..., Any]:
             text, views = _with_views(self, sqlQuery, answer)
             try:
                 for view, frame in views.items():
-                    frame.createOrReplaceTempView(f"`{view}`")
+                    frame._jdf.createOrReplaceTempView(f"`{view}`")
                 return original(self, text, args)
             finally:
                 for view in views:
-                    self.catalog.dropTempView(view)
+                    self._jsparkSession.catalog().dropTempView(view)
 
     return sql
 
@@ -158,6 +165,16 @@ class _Relation:
     streaming: bool
     start: int
     stop: int
+    has_alias: bool
+
+    @property
+    def view(self) -> str:
+        """The view it becomes: of its last name, by which columns may call it, where it has no other one."""
+        return (
+            f"dagster_ckpt__{'__'.join(self.parts)}"
+            if self.has_alias and len(self.parts) > 1
+            else self.parts[-1]
+        )
 
     @property
     def text(self) -> str:
@@ -168,7 +185,9 @@ def _with_views(spark: Any, text: str, answer: Answer) -> tuple[str, dict[str, D
     """Return the statement, and the project's datasets in it as the views it shall find."""
     relations: list[_Relation] = []
     names: set[str] = set()
-    _collect(spark._jsparkSession.sessionState().sqlParser().parsePlan(text), relations, names)
+    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    _refuse_command(spark, plan, text)
+    _collect(plan, relations, names)
     views: dict[str, DataFrame] = {}
     datasets: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
@@ -179,39 +198,74 @@ def _with_views(spark: Any, text: str, answer: Answer) -> tuple[str, dict[str, D
                 elsewhere[one.parts[0].casefold()] = one.parts[0]
             continue
         name, found = answered
-        view = one.parts[-1]
+        view = one.view
         other = datasets.setdefault(view.casefold(), name)
         if other != name:
             raise InvalidRequest(
-                f"the query reads both {name!r} and {other!r}: read one in a view of another name"
+                f"the query reads both {name!r} and {other!r}: give both an alias (FROM ... AS a)"
             )
         if view.casefold() in names:
             raise InvalidRequest(
                 f"the query names a WITH clause {view!r}, as a dataset of the project: rename the clause"
             )
         if views.setdefault(view, found).isStreaming != one.streaming:
-            raise InvalidRequest(f"the query reads {view!r} both as a stream and as it stands: use two flows")
+            raise InvalidRequest(
+                f"the query reads {one.parts[-1]!r} both as a stream and as it stands: use two flows"
+            )
         if len(one.parts) > 1:
             qualified = text[one.start : one.stop + 1]
-            text = text[: one.start] + _unqualified(qualified, one.parts) + text[one.stop + 1 :]
+            text = text[: one.start] + _renamed(qualified, one.parts, view) + text[one.stop + 1 :]
+    for folded in elsewhere.keys() - names:
+        refuse_homeless(elsewhere[folded])
     hidden = min(elsewhere.keys() & datasets.keys(), default=None)
     if hidden is not None:
         raise InvalidRequest(
             f"the query reads {datasets[hidden]!r} and {elsewhere[hidden]!r}, which is no dataset of the project: "
             "write the latter with its schema"
         )
+    for one in relations:
+        if one.view in views and len(one.parts) > 1 and not one.has_alias:
+            text = _columns_renamed(text, one)
     return text, views
 
 
-def _unqualified(text: str, parts: tuple[str, ...]) -> str:
+def _refuse_command(spark: Any, plan: Any, text: str) -> None:
+    """Raise InvalidRequest for a statement that would do something, each time the function is called."""
+    kind = str(plan.getClass().getSimpleName())
+    if kind.startswith(("Show", "Describe", "Explain")):
+        return
+    logical = "org.apache.spark.sql.catalyst.plans.logical"
+    commands = (
+        spark._jvm.java.lang.Class.forName(f"{logical}.{name}") for name in ("Command", "ParsedStatement")
+    )
+    if any(command.isInstance(plan) for command in commands):
+        raise InvalidRequest(
+            f"spark.sql({_short(text)!r}) is no query: a function of a pipeline returns rows and changes nothing, and "
+            "Spark's pipelines refuse it too. Do that before, in a program of its own"
+        )
+
+
+def _short(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) < 60 else f"{words[:57]}..."
+
+
+def _columns_renamed(text: str, relation: _Relation) -> str:
+    """Return the statement with columns that are called by the relation's whole name called by its view's."""
+    name = r"\s*\.\s*".join(f"`?{re.escape(part)}`?" for part in relation.parts)
+    column = re.compile(rf"(?P<skipped>{_NO_NAMES})|(?<![\w`.]){name}\s*\.\s*(?=[\w`*])", re.DOTALL)
+    return column.sub(lambda found: found["skipped"] or f"`{relation.view}`.", text)
+
+
+def _renamed(text: str, parts: tuple[str, ...], view: str) -> str:
     pattern = r"\s*\.\s*".join(f"`?{re.escape(part)}`?" for part in parts)
-    written, count = re.subn(pattern, lambda _: f"`{parts[-1]}`", text, count=1)
+    written, count = re.subn(pattern, lambda _: f"`{view}`", text, count=1)
     if not count:
         raise InvalidRequest(f"the query names a dataset of the project by {text}: write {'.'.join(parts)}")
     return written
 
 
-def _collect(plan: Any, relations: list[_Relation], names: set[str]) -> None:
+def _collect(plan: Any, relations: list[_Relation], names: set[str], *, has_alias: bool = False) -> None:
     kind = str(plan.getClass().getSimpleName())
     if kind == "PlanWithUnresolvedIdentifier":
         raise InvalidRequest(
@@ -227,6 +281,7 @@ def _collect(plan: Any, relations: list[_Relation], names: set[str]) -> None:
                 bool(plan.isStreaming()),
                 int(origin.startIndex().get()),
                 int(origin.stopIndex().get()),
+                has_alias,
             )
         )
     if kind == "UnresolvedWith":
@@ -234,6 +289,6 @@ def _collect(plan: Any, relations: list[_Relation], names: set[str]) -> None:
             names.add(str(clause._1()).casefold())
             _collect(clause._2(), relations, names)
     for child in scala_items(plan.children()):
-        _collect(child, relations, names)
+        _collect(child, relations, names, has_alias=kind == "SubqueryAlias")
     for query in scala_items(plan.subqueries()):
         _collect(query, relations, names)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.spark_project.elements import Elements, FlowElement, Kind, OutputElement
+from dagster_ckpt.spark_project.session_calls import as_sparks_runner_has_it
 from dagster_ckpt.spark_project.spec import ProjectSpec
 from dagster_ckpt.spark_project.sql_files import register_sql_file
 
@@ -34,13 +35,22 @@ def load_elements(
     from pyspark.pipelines.graph_element_registry import graph_element_registration_context
 
     registry = _registry(spec, spark, elements, on_flow)
-    with _loading, _working_in(spec.root), graph_element_registration_context(registry):
+    with (
+        _loading,
+        _working_in(spec.root),
+        as_sparks_runner_has_it(spark, elements.namespace),
+        graph_element_registration_context(registry),
+    ):
         for file in spec.sources():
             shown = file.relative_to(spec.root)
             if file.suffix not in (".py", ".sql"):
                 raise InvalidRequest(f"{shown}: Spark knows definition files in .py and .sql only")
             try:
                 _import(file, spark, registry)
+            except InvalidRequest as error:
+                if str(shown) in str(error):
+                    raise
+                raise InvalidRequest(f"{shown}: {error}") from error
             except CheckpointError:
                 raise
             except Exception as error:

@@ -13,6 +13,7 @@ from dagster_ckpt.spark_project.elements import STORED, Elements, FlowElement, K
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
 from dagster_ckpt.spark_project.history import tracked_names
+from dagster_ckpt.spark_project.imported import refuse_old_imports
 from dagster_ckpt.spark_project.naming import Namespace
 from dagster_ckpt.spark_project.schemas import aligned, schema_of_text, stand_in
 from dagster_ckpt.spark_project.settings import refuse_connect
@@ -85,6 +86,7 @@ class RunningProject:
         refuse_connect(self.spark)
         space = Namespace(catalog=self.graph.catalog, database=self.graph.database)
         known = known_elements(self.spec, self.spark, Elements(namespace=space))
+        refuse_old_imports(self.spec.root, self.graph.files)
         different = why_different(self.graph, known)
         if different:
             raise InvalidRequest(f"{different}: {self._again()}")

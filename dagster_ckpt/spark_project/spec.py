@@ -66,7 +66,10 @@ class ProjectSpec:
 
 def find_spec(place: str | Path) -> Path:
     """Return the spec file that ``place`` is, or that the folder ``place`` holds. Raises NotFound, InvalidRequest."""
-    path = Path(place).resolve()
+    path = Path(place).absolute()
+    path = (
+        path.resolve() if path.is_dir() else path.parent.resolve() / path.name
+    )  # as Spark: a link stays where it is
     if not path.is_dir():
         if not path.is_file():
             raise NotFound(
@@ -89,8 +92,10 @@ def load_spec(place: str | Path) -> ProjectSpec:
     data = _mapping(path)
     _refuse_fields(path, data, _FIELDS)
     for key in _REQUIRED:
-        if not isinstance(data.get(key), str):
+        if key not in data:
             raise InvalidRequest(f"{path} has no {key!r}: Spark asks for it too")
+        if not isinstance(data[key], str) or not data[key]:
+            raise InvalidRequest(f"{path} has {key}: {data[key]!r}, which is no text: write it in quotes")
     return ProjectSpec(
         path=path,
         name=data["name"],
@@ -127,20 +132,29 @@ def _text(path: Path, data: Mapping[str, Any], key: str) -> str:
 
 
 def _settings(path: Path, found: Any) -> dict[str, str]:
-    if not isinstance(found, dict) or not all(isinstance(one, str) for pair in found.items() for one in pair):
-        raise InvalidRequest(f"{path}: 'configuration' has keys and values that are text, in quotes")
+    pairs = found.items() if isinstance(found, dict) else [(found, found)]
+    other = next((pair for pair in pairs if not all(isinstance(one, str) for one in pair)), None)
+    if other is not None or not isinstance(found, dict):
+        told = f"{other[0]}: {other[1]!r}" if other is not None and isinstance(found, dict) else repr(found)
+        raise InvalidRequest(
+            f"{path}: 'configuration' has keys and values that are text, in quotes, and not {told}"
+        )
     return found
 
 
 def _globs(path: Path, libraries: Any) -> tuple[str, ...]:
     try:
-        patterns = [str(entry["glob"]["include"]) for entry in libraries]
+        patterns = [entry["glob"]["include"] for entry in libraries]
     except (KeyError, TypeError):
-        raise InvalidRequest(f"{path}: each of 'libraries' is written '- glob: {{include: ...}}'") from None
+        patterns = [None]
+    if not all(isinstance(pattern, str) and pattern for pattern in patterns):
+        raise InvalidRequest(f"{path}: each of 'libraries' is written '- glob: {{include: ...}}'")
     return tuple(_checked_glob(path, pattern) for pattern in patterns)
 
 
 def _checked_glob(path: Path, pattern: str) -> str:
+    if Path(pattern).is_absolute():
+        raise InvalidRequest(f"{path}: Spark takes a path from beside the spec file, and not {pattern!r}")
     if not glob.has_magic(pattern):
         return pattern
     if pattern.endswith("/**") and not glob.has_magic(pattern.removesuffix("/**")):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
@@ -22,6 +20,7 @@ from dagster_ckpt.spark_project.elements import STORED, Elements, FlowElement, K
 from dagster_ckpt.spark_project.evaluate import Evaluated, Key, NotYet, evaluate, known_elements
 from dagster_ckpt.spark_project.graph import CdcNode, DatasetNode, FlowNode, ProjectGraph, digests_of, made_by
 from dagster_ckpt.spark_project.history import tracked_names, with_bounds
+from dagster_ckpt.spark_project.imported import imported_below, refuse_old_imports
 from dagster_ckpt.spark_project.naming import Namespace
 from dagster_ckpt.spark_project.options import (
     checked_uids,
@@ -167,7 +166,8 @@ class _Tracing:
         ]
         flows = [self._flow(one, done[one.key]) for one in self.known.flows.values() if self._is_stored(one)]
         checked_uids(datasets, flows)
-        imported = dict.fromkeys(_imported_below(self.spec.root), "")
+        imported = dict.fromkeys(imported_below(self.spec.root), "")
+        refuse_old_imports(self.spec.root, imported)
         return ProjectGraph(
             made_by=made_by(),
             catalog=space.catalog,
@@ -229,8 +229,3 @@ def _in_order(datasets: Iterable[DatasetNode]) -> list[DatasetNode]:
         assert ready
         ordered += [waiting.pop(one.name) for one in ready]
     return ordered
-
-
-def _imported_below(root: Path) -> list[str]:
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return [str(Path(file).relative_to(root)) for file in files if file and Path(file).is_relative_to(root)]

@@ -24,6 +24,7 @@ from dagster_ckpt.spark_project.build import build_pipeline
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.graph import ProjectGraph, graph_file, save_graph
 from dagster_ckpt.spark_project.project import traced
+from dagster_ckpt.spark_project.settings import settings_of
 from dagster_ckpt.spark_project.spec import load_spec
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def adopt_project(
     With --with-checkpoints the pipeline's first run goes on after what Spark has read, and its tables begin with the
     rows that Spark's have. Let spark-pipelines run end before.
     """
+    configured = tuple(f"{key}={value}" for key, value in settings_of(load_spec(spec)).items())
+    conf = (*configured, *conf)
     if with_checkpoints:
         with work.output.progress("adopting") as progress, started(master, conf) as spark:
             done = adopt_spark_project(
@@ -93,7 +96,7 @@ def adopt_project(
         _tell(work, done)
     else:
         with work.output.progress("looking at the project"), started(master, conf) as spark:
-            _look(work, spec, spark)
+            _look(work, spec, spark, name=pipeline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ def _tell(work: Work, done: Adoption) -> None:
     )
 
 
-def _look(work: Work, spec: str, spark: SparkSession) -> None:
+def _look(work: Work, spec: str, spark: SparkSession, *, name: str) -> None:
     project = load_spec(spec)
     graph = traced(project, spark)
     save_graph(project, graph)
@@ -144,7 +147,7 @@ def _look(work: Work, spec: str, spark: SparkSession) -> None:
     for line in _told(graph):
         work.output.say(line)
     try:
-        build_pipeline(project, graph, name="", sinks={})
+        build_pipeline(project, graph, name=name, sinks={})
     except InvalidRequest as error:
         work.output.say(f"not yet: {error}")
     work.output.say(f"kept in {graph_file(project)}")

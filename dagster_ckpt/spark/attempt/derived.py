@@ -20,7 +20,7 @@ from dagster_ckpt.authoring.targets import META_FOLDER
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
-from dagster_ckpt.spark.files import flush_to_disk, move_whole, replace_whole, spark_uri
+from dagster_ckpt.spark.files import flush_to_disk, move_whole, replace_whole, spark_path, spark_uri
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.sink.rows import PublishedRows
@@ -126,7 +126,7 @@ class DerivedRows(PublishedRows):
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """Let Spark's executors read the file."""
-        return spark.read.parquet(spark_uri(self._file))
+        return spark.read.parquet(spark_path(self._file))
 
 
 def refresh(
@@ -189,7 +189,7 @@ def _rows(
     spark: SparkSession,
 ) -> DataFrame | None:
     if uid in derived:
-        return spark.read.parquet(spark_uri(derived[uid].file))
+        return spark.read.parquet(spark_path(derived[uid].file))
     return None if _shows_nothing(sinks[uid]) else sinks[uid].rows().to_spark(spark)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.channel.schema import arrow_schema, parsed_schema
-from dagster_ckpt.spark.files import spark_uri
+from dagster_ckpt.spark.files import spark_path, spark_uri
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
     TableFile,
@@ -78,7 +78,7 @@ class ParquetRows(PublishedRows):
             return super().to_spark(spark)
         base = spark_uri(self._table.paths.root)
         reader = spark.read.option("mergeSchema", "true").option("basePath", base)
-        return reader.parquet(*map(spark_uri, paths))
+        return reader.parquet(*map(spark_path, paths))
 
     def _paths(self) -> list[Path]:
         table, shown = self._table, self._shown
