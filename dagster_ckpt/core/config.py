@@ -206,6 +206,8 @@ class RestoreOptions(BaseModel):
     adopt_history: bool = False
     """Go on although the coordinator store is behind what storage, working directory or sinks have seen, or another
     history's: from the restore point, above every number seen."""
+    allow_missing_files: bool = False
+    """Go on although files are gone that a file source has read after the restore point: their rows are left out."""
     without_channel_state_of: int | None = None
     """Drop the in-flight data of exactly this checkpoint id."""
 

@@ -156,6 +156,7 @@ OURS = {
     ),
     "roll_back_tables": "sets aside rows that tables received after the restore point",
     "adopt_history": "goes on although the store is behind what the world has seen, or in another history's places",
+    "allow_missing_files": "goes on without the rows of files that are gone, which sources would read again",
     "store_max_object_size": "5 mb: of checkpoints in the store, the largest file (Flink: maxStateSize)",
     "store_max_checkpoint_size": "50 mb: of checkpoints in the store, a whole one",
     "instant_cuts": "true: streams cut checkpoints where their last stages stand; off: barriers flow, as in Flink",

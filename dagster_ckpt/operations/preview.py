@@ -164,7 +164,7 @@ def preview_restore(
         refusals.append(str(error))
     matched_hooks, hook_refusal = preview_hooks(hooks, found.stored.metadata, options)
     refusals += hook_refusal
-    sources = preview_sources(found.stored.metadata, code)
+    sources = preview_sources(deployment, found.stored, code, options)
     refusals += sources.refusals
     stages = _matched(wanted, found.stored.metadata)
     matches = stages.matches if stages is not None else ()

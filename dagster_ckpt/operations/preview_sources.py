@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
-from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.matching import MatchedStages
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.attempt.restore import partial_inputs
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.spark.source.lag import LagReader, SourceLag
-from dagster_ckpt.spark.source.pins import refuse_lost
+from dagster_ckpt.spark.source.pins import refuse_gone_files, refuse_lost
 from dagster_ckpt.spark.source.positions import source_positions
 
 if TYPE_CHECKING:
@@ -44,11 +48,19 @@ class _Heard:
         self.warnings.append(message)
 
 
-def preview_sources(metadata: CheckpointMetadata, pipeline: CheckpointedPipeline | None) -> SourcePreview:
-    """Return what the restore would decide of a snapshot's positions, and how far behind they are."""
-    heard, refusals = _Heard(), []
+def preview_sources(
+    deployment: Deployment,
+    snapshot: StoredSnapshot,
+    pipeline: CheckpointedPipeline | None,
+    options: RestoreOptions,
+) -> SourcePreview:
+    """Return what the restore would decide of a snapshot's positions and files, and how far behind they are."""
+    metadata, heard, refusals = snapshot.metadata, _Heard(), []
     try:
         refuse_lost(source_positions(metadata, pipeline), heard)
+        if not options.allow_missing_files:
+            record = RecordStore(deployment.store).record(PipelineId(metadata.pipeline))
+            refuse_gone_files(snapshot, record, deployment.open_storage)
     except InvalidRequest as error:
         refusals.append(str(error))
     lags = LagReader(pipeline=pipeline).read(metadata)

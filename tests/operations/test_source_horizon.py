@@ -122,6 +122,13 @@ def test_files_that_came_after_a_snapshot_and_are_gone_are_told(world: World, tm
     )
     assert "removed by a clock" in found["chk-000002"]
     assert "removed by a clock" in found["chk-000003"]
+    back = RestoreOptions(restore_from="chk-1")
+    [refused] = preview_restore(world.deployment, back, SALES).refusals
+    assert f"first {days / 'day 2.json'} is gone" in refused
+    assert "say so (allow_missing_files)" in refused
+    without = back.model_copy(update={"allow_missing_files": True})
+    for options in (without, RestoreOptions(restore_from="chk-2")):
+        assert preview_restore(world.deployment, options, SALES).refusals == ()
 
 
 def test_an_origin_is_one_and_only_a_source_has_one() -> None:

@@ -72,7 +72,7 @@ class Project:
         chosen = pipeline or self.pipeline()
         return run_epoch(chosen, coordinator=where or self.coordinator, spark=self.spark, **more)
 
-    def fork_from(self, checkpoint: str) -> dict[str, Rows]:
+    def fork_from(self, checkpoint: str, **restore: Any) -> dict[str, Rows]:
         """Run an epoch of a fork that begins with a checkpoint, and return its tables."""
         pipeline, folder = self.pipeline(), self.root / "forks"
         begin = self.root / "lab" / "checkpoints" / pipeline.name / checkpoint
@@ -80,7 +80,7 @@ class Project:
             pipeline.fork("forked", table_dir=str(folder)),
             coordinator=CheckpointCoordinatorResource(base_dir=str(self.root / "lab")),
             spark=self.spark,
-            restore={"restore_from": str(begin), "fork": True},
+            restore={"restore_from": str(begin), "fork": True, **restore},
         )
         return {table.name: rows_of(table) for table in folder.iterdir()}
 

@@ -27,6 +27,7 @@ def fork(
     origin: str,
     claim_mode: str,
     allow_non_restored_state: bool,
+    allow_missing_files: bool,
     no_preview: bool,
     streaming: bool,
     target: LaunchTarget,
@@ -41,6 +42,7 @@ def fork(
         restore_from=found.location.uri,
         claim_mode=ClaimMode(claim_mode),
         allow_non_restored_state=allow_non_restored_state,
+        allow_missing_files=allow_missing_files,
         fork=True,
     )
     if not no_preview and not is_possible(work, options, chosen, target):

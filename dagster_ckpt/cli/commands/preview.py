@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     "--claim-mode", type=click.Choice([m.value for m in ClaimMode]), default="no_claim", show_default=True
 )
 @click.option("--allow-non-restored-state", is_flag=True, help="Drop state of stages that are gone.")
+@click.option("--allow-missing-files", is_flag=True, help="Leave out rows of files that are gone.")
 @click.option("--keep-rows", is_flag=True, help="Leave rows in tables that came after the restore point.")
 @click.option(
     "--files-only",
@@ -46,6 +47,7 @@ def preview(
     fork_of: str,
     claim_mode: str,
     allow_non_restored_state: bool,
+    allow_missing_files: bool,
     keep_rows: bool,
     files_only: bool,
     code: CodeOptions,
@@ -60,6 +62,7 @@ def preview(
         restore_from=snapshot,
         claim_mode=ClaimMode(claim_mode),
         allow_non_restored_state=allow_non_restored_state,
+        allow_missing_files=allow_missing_files,
         roll_back_tables=not keep_rows,
         fork=bool(fork_of),
     )

@@ -31,6 +31,8 @@ def restore_options(function: Any) -> Any:
         click.option("--streaming", is_flag=True, help="Start the streaming job."),
         click.option("--no-preview", is_flag=True, help="Do not look first whether the restore can be made right."),
         click.option("--allow-non-restored-state", is_flag=True, help="Drop state of stages that are gone."),
+        click.option("--allow-missing-files", is_flag=True,
+                     help="Leave out rows of files that are gone, which sources would read again."),
         click.option("--claim-mode", type=click.Choice([m.value for m in ClaimMode]), default="no_claim",
                      show_default=True, help="Who owns the snapshot afterwards."),
     ):  # fmt: skip
@@ -52,6 +54,7 @@ def restore(
     keep_rows: bool,
     claim_mode: str,
     allow_non_restored_state: bool,
+    allow_missing_files: bool,
     no_preview: bool,
     streaming: bool,
     target: LaunchTarget,
@@ -62,6 +65,7 @@ def restore(
         restore_from=absolute(snapshot, work.locations.open_storage),  # the run may be in another folder
         claim_mode=ClaimMode(claim_mode),
         allow_non_restored_state=allow_non_restored_state,
+        allow_missing_files=allow_missing_files,
         roll_back_tables=not keep_rows,
     )
     if not no_preview and not is_possible(work, options, chosen, target):
@@ -98,6 +102,7 @@ def start(
         "allow_non_restored_state": options.allow_non_restored_state,
         "roll_back_tables": options.roll_back_tables,
         "fork": options.fork,
+        **({"allow_missing_files": True} if options.allow_missing_files else {}),
     }
     job = streaming_job_name(pipeline) if streaming else epoch_job_name(pipeline)
     op = STREAM_OP if streaming else RESTORE_OP

@@ -31,6 +31,8 @@ class RestoreConfig(dg.Config):
     adopt_history: bool = seldom(False)
     """Go on although the coordinator store is behind what storage, working directory or sinks have seen, or these are
     another history's."""
+    allow_missing_files: bool = seldom(False)
+    """Go on although files are gone that a file source has read after the restore point: their rows are left out."""
     without_channel_state_of: int | None = None
     """Leave out the in-flight data of exactly this checkpoint."""
 

@@ -12,7 +12,8 @@ from dagster_ckpt.authoring.pipeline import run_as
 from dagster_ckpt.core.chains import OtherChains
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.coordinator.state import AckDurability
-from dagster_ckpt.core.restore.decision import Fresh
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.restore.decision import Fresh, Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
@@ -30,6 +31,7 @@ from dagster_ckpt.spark.attempt.restore import (
     refuse_lost_positions,
     refuse_partial_inputs,
     state_of_directory,
+    stored_in,
 )
 from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
@@ -39,6 +41,7 @@ from dagster_ckpt.spark.exchange.mounts import work_in
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.manifest_handles import handles_in_manifest
 from dagster_ckpt.spark.source.groups import GroupOffsets
+from dagster_ckpt.spark.source.pins import refuse_gone_files
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.restore.decision import RestoreDecision
@@ -199,6 +202,10 @@ def _shown_before(setup: PipelineSetup) -> ShownBefore:
 def _check_start(setup: PipelineSetup, tables: PipelineSinks, decision: RestoreDecision) -> None:
     refuse_partial_inputs(tables.pipeline, decision)
     refuse_lost_positions(tables.pipeline, setup.reporter, decision)
+    if isinstance(decision, Restore) and not setup.restore.allow_missing_files:
+        snapshot = stored_in(setup.open_storage, decision)
+        record = RecordStore(setup.store).record(PipelineId(decision.metadata.pipeline))
+        refuse_gone_files(snapshot, record, setup.open_storage)
     if isinstance(decision, Fresh) and setup.restore.roll_back_tables:
         at_start = SinksAtStart(sinks=tables, reporter=setup.reporter, before=_shown_before(setup))
         at_start.refuse_beginning()

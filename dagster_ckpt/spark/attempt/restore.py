@@ -116,6 +116,15 @@ def refuse_lost_positions(
             assert_never(decision)
 
 
+def stored_in(open_storage: Callable[[str], CheckpointStorage], decision: Restore) -> StoredSnapshot:
+    """Return the snapshot that is restored, opened."""
+    return StoredSnapshot(
+        storage=open_storage(decision.location.base_uri),
+        folder=decision.location.folder,
+        metadata=decision.metadata,
+    )
+
+
 def refuse_partial_inputs(pipeline: CheckpointedPipeline, decision: RestoreDecision) -> None:
     """Raise InvalidRequest for a new stage that must read all of an input (``reads_all``) which goes on without it."""
     match decision:
@@ -230,11 +239,7 @@ class AttemptRestorer:
         self.tables.compute_derived(0, self.reporter, only_existing=True)
 
     def _build(self, directory: AttemptDirectory, decision: Restore) -> None:
-        source = StoredSnapshot(
-            storage=self.open_storage(decision.location.base_uri),
-            folder=decision.location.folder,
-            metadata=decision.metadata,
-        )
+        source = stored_in(self.open_storage, decision)
         fork = decision.purpose is RestorePurpose.FORK
         restored: dict[StageUid, list[FileEntry]] = {}
         try:

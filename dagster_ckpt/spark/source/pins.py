@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.authoring.origins import KafkaTopics
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Pin
 from dagster_ckpt.core.restore.positions import TopicBounds, lost_positions, topic_pins, unread
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 from dagster_ckpt.spark.source.files import file_pins
 from dagster_ckpt.spark.source.port import TopicLog
 from dagster_ckpt.spark.source.positions import SourcePosition, source_positions
@@ -19,6 +22,7 @@ from dagster_ckpt.spark.stage_report import Reporter
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
+OpenStorage = Callable[[str], CheckpointStorage]
 _UNDECLARED = 'say where it is, @spark_source(reads=KafkaTopics("broker:9092"))'
 
 
@@ -61,6 +65,34 @@ class SourcePins:
         bounds = self._bounds[known]
         lost = tuple(lost_positions(at.positions, bounds))
         return lost or topic_pins(at.positions, log.clocks(unread(at.positions, bounds)))
+
+
+def refuse_gone_files(
+    snapshot: StoredSnapshot, record: CoordinatorRecord | None, open_storage: OpenStorage
+) -> None:
+    """Raise InvalidRequest where files are gone that a snapshot would read again, as a newer one of ``record`` tells.
+
+    Spark lists the folder again and passes over them: their rows would leave the tables, and not come back.
+    """
+    for newer in _newer(snapshot, record, open_storage):
+        gone = next((pin for pin in file_pins(snapshot, newer) if not pin.is_there), None)
+        if gone is not None:
+            raise InvalidRequest(
+                f"{snapshot.describe()} cannot be restored: {gone.what} is gone. {gone.advice}. To go on without "
+                "their rows, say so (allow_missing_files)"
+            )
+
+
+def _newer(
+    snapshot: StoredSnapshot, record: CoordinatorRecord | None, open_storage: OpenStorage
+) -> Iterator[StoredSnapshot]:
+    """Yield what is retained of snapshots that were taken after one, newest first; a damaged one tells nothing."""
+    entries = () if record is None else (*record.completed, *record.savepoints)
+    for entry in sorted(entries, key=lambda entry: -entry.checkpoint_id):
+        if entry.checkpoint_id > snapshot.metadata.checkpoint_id:
+            with suppress(CheckpointError):
+                storage = open_storage(entry.location.base_uri)
+                yield open_snapshot(storage, entry.location.folder, recorded=entry.metadata_checksum)
 
 
 def refuse_lost(positions: Sequence[SourcePosition], reporter: Reporter) -> None:

@@ -60,6 +60,7 @@ class Settings(TypedDict, total=False):
     adopt_history: bool
     roll_back_tables: bool
     fork: bool
+    allow_missing_files: bool
     without_channel_state_of: int | None
 
 

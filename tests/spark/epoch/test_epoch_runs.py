@@ -169,6 +169,25 @@ def test_going_back_to_an_older_checkpoint_sets_later_rows_aside_and_replays_the
     assert set_aside, "the rows published after chk-1 are kept, out of sight"
 
 
+def test_going_back_to_before_files_that_are_gone_is_refused_unless_their_rows_are_to_be_left_out(
+    lab: Lab, feed: Feed
+) -> None:
+    """Their rows were set aside, Spark passed over the files, and the run succeeded without them."""
+    pipeline = shop(feed.folder)
+    assert lab.run(pipeline).success
+    feed.order(("ann", 3))
+    assert lab.run(pipeline).success
+    newest = max((feed.folder / "orders").glob("*.json"))
+    newest.unlink()
+    refused = lab.run(pipeline, restore_from="chk-1")
+    assert f"that come after it, first {newest} is gone" in failure_text(refused)
+    check_tables(lab, feed)
+    result = lab.run(pipeline, restore_from="chk-1", allow_missing_files=True)
+    assert result.success, failure_text(result)
+    feed.orders.pop()
+    check_tables(lab, feed)
+
+
 def test_starting_without_state_empties_the_tables_first(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
     lab.run(pipeline)
