@@ -371,7 +371,8 @@ def spark_sink(
         table: folder below the resource's ``table_dir``, or an absolute path; default: the uid. Name the old
             folder when you rename a sink.
         key: key columns: the table then holds one row per key, the latest (``output_mode`` update by default).
-            Without a key rows are appended.
+            Rows of one key in several files of a micro-batch have no order: aggregate them, or read one file at a
+            time. Without a key rows are appended.
         to: where the rows end: a target of ``dagster_ckpt.sinks``; default: ``ParquetTable`` in the folder ``table``.
         output_mode: Spark's output mode; default ``append``, with a key ``update``.
         settings: as for ``spark_stage``, and ``asset="lake/orders"``: the table's key in Dagster, by default
