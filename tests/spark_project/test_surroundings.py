@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from dagster_ckpt import InvalidRequest, pipeline_from_spark_project
+from dagster_ckpt.cli.app import main
 from dagster_ckpt.spark_project.graph import load_graph, why_stale
 from dagster_ckpt.spark_project.spec import load_spec
 from tests.spark_project.conftest import Project, write_project
@@ -406,3 +408,8 @@ def test_a_project_whose_name_is_no_name_of_folders_gets_one(written: Make) -> N
     with pytest.raises(InvalidRequest, match=r"\"Ventes d'été\" is not a valid pipeline name.*name=\.\.\.\)"):
         project.pipeline()
     assert pipeline_from_spark_project(project.root, spark=project.spark, name="ventes").name == "ventes"
+    looked = [
+        CliRunner().invoke(main, ["adopt-project", str(project.root), *more])
+        for more in ([], ["-p", "ventes"])
+    ]
+    assert ["not yet: " in done.output for done in looked] == [True, False], [done.output for done in looked]
