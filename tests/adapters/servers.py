@@ -194,6 +194,11 @@ def spark_azure_jars() -> list[Path]:
     return cached_jars(f"spark-azure-{version('pyspark')}")
 
 
+def spark_google_jars() -> list[Path]:
+    """Google's connector for Hadoop; none: scripts/bootstrap spark_google has not run."""
+    return cached_jars("spark-google")
+
+
 class KafkaBroker:
     """A broker that is its own controller, in a folder; it can be killed and started again."""
 

@@ -5,7 +5,6 @@ What storages promise is in ``tests/contract``, which runs on Azurite too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,13 @@ from dagster_ckpt.spark.exchange.mounts import mount
 from dagster_ckpt.spark.exchange.options import remote_folder
 from dagster_ckpt.spark.exchange.probe import prove_reached
 from tests.adapters.clouds import ACCOUNT, KEY, AzureServer
-from tests.adapters.servers import PostgresCluster, spark_azure_jars
-from tests.adapters.started import started
-from tests.progress import Sampled, wait_until, work_of
-from tests.removal import remove_tree
-from tests.spark.cluster.driver_process import Driver
-from tests.spark.cluster.standalone import StandaloneCluster, standalone_cluster
+from tests.adapters.servers import PostgresCluster
+from tests.spark.cluster.apart import a_stream_dies_with_its_disk_and_an_epoch_goes_on
+from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.exchange.places import rows_come_and_go
-from tests.spark.lake.deployment import Places, truth
-from tests.spark.lake.machines import a_machine_dies, a_machine_runs
+from tests.spark.lake.deployment import Places
+from tests.spark.lake.empty_disks import go_from_empty_disk_to_empty_disk
 
 pytestmark = pytest.mark.platform
 
@@ -93,78 +89,19 @@ def test_a_container_or_account_that_is_not_there_is_told(azure: AzureServer) ->
 
 
 @pytest.fixture
-def feed(tmp_path: Path) -> Feed:
-    made = Feed(tmp_path / "feed")
-    made.order(("ann", 5), ("bob", 7))
-    return made
+def places(feed: Feed, postgres_server: PostgresCluster, azure: AzureServer) -> Places:
+    return Places.new(feed.folder, postgres_server, azure).all_in_the_bucket
 
 
 @pytest.mark.postgres
 def test_epochs_and_a_stream_go_from_empty_disk_to_empty_disk(
-    tmp_path: Path, feed: Feed, postgres_server: PostgresCluster, azure: AzureServer
+    tmp_path: Path, feed: Feed, places: Places
 ) -> None:
-    places = Places.new(feed.folder, postgres_server, azure).all_in_the_bucket
-    a_machine_runs(tmp_path / "first", places, "epoch")
-    assert places.shown() == truth(feed)
-    assert any("/log/data/" in key for key in places.keys("work/orders"))
-    remove_tree(tmp_path / "first")
-
-    feed.order(("ann", 3))
-    feed.order(("eve", 1))
-    a_machine_dies(tmp_path / "second", places, "epoch", "publish", 2)  # one table has the rows, two have not
-    for number in range(6):
-        feed.order(("ann", number), ("eve", 1))
-    a_machine_dies(tmp_path / "third", places, "stream", "publish", 5)
-    feed.order(("bob", 4))
-    a_machine_runs(tmp_path / "fourth", places, "epoch")
-    assert places.shown() == truth(feed)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[StandaloneCluster]:
-    with started(standalone_cluster("one", "two")) as running:
-        yield running
+    go_from_empty_disk_to_empty_disk(tmp_path, places, feed)
 
 
 @pytest.mark.postgres
 def test_executors_without_a_shared_disk_hand_rows_and_state_over_there(
-    cluster: StandaloneCluster,
-    tmp_path: Path,
-    feed: Feed,
-    postgres_server: PostgresCluster,
-    azure: AzureServer,
+    cluster: StandaloneCluster, tmp_path: Path, feed: Feed, places: Places
 ) -> None:
-    if not spark_azure_jars():
-        pytest.skip(
-            "Spark's connector to Azure is not installed: scripts/bootstrap spark_azure, which needs Maven"
-        )
-    places = Places.new(feed.folder, postgres_server, azure).all_in_the_bucket
-    how = {"pipeline": "stateful", "places": places.text, "conf": places.connector}
-    disk = cluster.private / "first"
-    disk.mkdir()
-    alone = Driver(cluster, tmp_path / "driver.log", temporary=disk)
-    try:
-        alone.begin(feed, disk, stream=True, **how)
-        wait_until(
-            lambda: places.shown() == truth(feed),
-            "rows are published",
-            moves=Sampled(lambda: [work_of(pid) for pid in (alone.process.pid, *cluster.pids)]),
-            check=alone.refuse_if_over,
-            every=0.5,
-        )
-        assert any("/query/state/" in key for key in places.keys("work/orders"))
-        for number in range(4):
-            feed.order(("ann", number), ("eve", 1))
-    finally:
-        alone.kill()
-
-    disk = cluster.private / "second"
-    disk.mkdir()
-    other = Driver(cluster, tmp_path / "other.log", temporary=disk)
-    try:
-        answer = other.run(feed, disk, **how)
-    finally:
-        other.kill()
-    assert "failed" not in answer, answer
-    assert answer["probed"] >= 1
-    assert places.shown() == truth(feed)
+    a_stream_dies_with_its_disk_and_an_epoch_goes_on(cluster, tmp_path, places, feed)

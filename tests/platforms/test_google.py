@@ -1,4 +1,4 @@
-"""Google's storage, played by an emulator: rows of a working directory there.
+"""Google's storage, played by an emulator: rows of a working directory there, machines with an empty disk.
 
 What storages promise is in ``tests/contract``, which runs on the emulator too.
 """
@@ -15,7 +15,13 @@ from dagster_ckpt.spark.exchange.mounts import mount
 from dagster_ckpt.spark.exchange.options import remote_folder
 from dagster_ckpt.spark.exchange.probe import prove_reached
 from tests.adapters.clouds import GoogleServer
+from tests.adapters.servers import PostgresCluster
+from tests.spark.cluster.apart import state_is_refused_without_connector
+from tests.spark.cluster.standalone import StandaloneCluster
+from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.exchange.places import rows_come_and_go
+from tests.spark.lake.deployment import Places
+from tests.spark.lake.empty_disks import go_from_empty_disk_to_empty_disk
 
 pytestmark = pytest.mark.platform
 
@@ -33,3 +39,25 @@ def test_a_bucket_that_is_not_there_is_told(google: GoogleServer, tmp_path: Path
         storage.create("p/file", b"content")
     with pytest.raises(InvalidRequest, match=r"work_dir \(gs://nobody/x\) cannot be used"):
         prove_reached(mount(tmp_path, remote_folder("gs://nobody/x", google.options), storage), "work_dir")
+
+
+# --- everything there ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def places(feed: Feed, postgres_server: PostgresCluster, google: GoogleServer) -> Places:
+    return Places.new(feed.folder, postgres_server, google).all_in_the_bucket
+
+
+@pytest.mark.postgres
+def test_epochs_and_a_stream_go_from_empty_disk_to_empty_disk(
+    tmp_path: Path, feed: Feed, places: Places
+) -> None:
+    go_from_empty_disk_to_empty_disk(tmp_path, places, feed)
+
+
+@pytest.mark.postgres
+def test_state_is_refused_where_spark_has_no_connector(
+    cluster: StandaloneCluster, tmp_path: Path, feed: Feed, places: Places
+) -> None:
+    state_is_refused_without_connector(cluster, tmp_path, places, feed)

@@ -26,14 +26,6 @@ def yarn() -> Iterator[YarnCluster]:
         yield running
 
 
-@pytest.fixture
-def feed(tmp_path: Path) -> Feed:
-    """Orders where all machines see them."""
-    made = Feed(tmp_path / "feed")
-    made.order(("ann", 5), ("bob", 7))
-    return made
-
-
 @pytest.fixture(scope="module")
 def driver(yarn: YarnCluster) -> Iterator[Driver]:
     """A driver that starts one JVM for all tests of a module."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.delta.lake import Lake
-from dagster_ckpt.spark.exchange.options import azure_folder
+from dagster_ckpt.spark.exchange.options import azure_folder, remote_folder
 from dagster_ckpt.spark.sink.table_files import STAGED, StagedFiles
 
 
@@ -39,6 +41,8 @@ def open_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:
         return pafs.S3FileSystem(**_s3_settings(options)), parts.netloc + parts.path
     if parts.scheme in _AZURE:
         return _azure_store(uri, options)
+    if parts.scheme == "gs":
+        return _google_store(uri, options)
     try:
         found: tuple[Any, str] = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, ValueError) as error:
@@ -75,6 +79,40 @@ def _azure_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:
     return folder.connected()
 
 
+def _google_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:
+    """Return pyarrow's client of a bucket, with the words of delta-rs. Raises InvalidRequest for a key among them."""
+    given = {name.lower().removeprefix("google_"): value for name, value in options.items()}
+    files = [given[name] for name in _GOOGLE_FILES if given.get(name)]
+    emulator = _emulator_in(given.get("service_account_key", ""))
+    if emulator:
+        return remote_folder(uri, {"endpoint_url": emulator, "token": "anon"}).connected()
+    if given.get("service_account_key") or any(file != os.environ.get(_GOOGLE_FILE) for file in files):
+        raise InvalidRequest(
+            f"storage_options of table {uri} names a key of a service account, and pyarrow, by which rows are staged "
+            f"there, takes none: name its file in the variable {_GOOGLE_FILE}, which delta-rs reads too, and leave it "
+            "out of storage_options"
+        )
+    told = {
+        "endpoint_url": given.get("base_url") or os.environ.get("GOOGLE_BASE_URL", ""),
+        "token": "anon"
+        if given.get("skip_signature", "").lower() in ("true", "1", "yes", "on", "t", "y")
+        else "",
+    }
+    return remote_folder(uri, {name: value for name, value in told.items() if value}).connected()
+
+
+def _emulator_in(key: str) -> str:
+    """Return the address in a key that stands for none, as delta-rs is told of an emulator; empty: it is a real one."""
+    with suppress(ValueError):
+        told = json.loads(key)
+        if isinstance(told, dict) and told.get("disable_oauth") is True:
+            return str(told.get("gcs_base_url", ""))
+    return ""
+
+
+_GOOGLE_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+_GOOGLE_FILES = ("service_account", "service_account_path", "application_credentials")
+"""Words of delta-rs for such a file."""
 _AZURE = ("abfs", "abfss", "az", "azure", "adl")
 _AZURE_WORDS = {
     "account_name": ("account_name",),

@@ -27,9 +27,9 @@ MARK = "state_in_exchange"
 _STATE = "state"
 _UPLOADS = 16
 _CONNECTORS = {
-    "s3a": ("org.apache.hadoop:hadoop-aws of Spark's Hadoop version", "fs.s3a"),
-    "abfs": ("org.apache.hadoop:hadoop-azure of Spark's Hadoop version", "fs.azure"),
-    "gs": ("com.google.cloud.bigdataoss:gcs-connector", "fs.gs"),
+    "s3a": ("spark.jars.packages org.apache.hadoop:hadoop-aws of Spark's Hadoop version", "fs.s3a"),
+    "abfs": ("spark.jars.packages org.apache.hadoop:hadoop-azure of Spark's Hadoop version", "fs.azure"),
+    "gs": ("spark.jars with the shaded jar of com.google.cloud.bigdataoss:gcs-connector", "fs.gs"),
 }
 """Spark's own connectors by scheme: where they come from, and how their settings begin."""
 
@@ -73,10 +73,10 @@ def prove_connector(spark: SparkSession, uid: str, query: Path, exchange: Exchan
         why = str(error if cause is None else cause).partition("\n")[0]
     if why:
         scheme = place.partition("://")[0].replace("abfss", "abfs")
-        package, settings = _CONNECTORS.get(scheme, (f"for {scheme}://", "fs"))
+        package, settings = _CONNECTORS.get(scheme, (f"spark.jars.packages for {scheme}://", "fs"))
         raise InvalidRequest(
             f"stage {uid!r} keeps state, which executors write through Spark's own connector to {exchange.remote.uri}, "
-            f"and it does not get there: {why}. Give Spark the connector (spark.jars.packages {package}) and its "
+            f"and it does not get there: {why}. Give Spark the connector ({package}) and its "
             f"settings (spark.hadoop.{settings}.…), or give work_dir a folder that all machines mount"
         )
 

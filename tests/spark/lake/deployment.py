@@ -27,7 +27,7 @@ from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.sinks import DeltaTable, IcebergTable, SqlTable
-from tests.adapters.clouds import AzureServer
+from tests.adapters.clouds import AzureServer, GoogleServer
 from tests.adapters.servers import PostgresCluster, S3Server
 from tests.records import stored_record
 from tests.spark.epoch.small_pipeline import ORDERS, Feed
@@ -50,7 +50,9 @@ class Places:
     """In the bucket; empty: on each machine's disk."""
 
     @classmethod
-    def new(cls, feed: Path, postgres: PostgresCluster, server: S3Server | AzureServer) -> Places:
+    def new(
+        cls, feed: Path, postgres: PostgresCluster, server: S3Server | AzureServer | GoogleServer
+    ) -> Places:
         return cls(str(feed), postgres.new_database(), *new_store(server))
 
     @property
@@ -103,15 +105,22 @@ class Places:
             **self.objects.iceberg,
         }
 
+    @property
+    def _lines(self) -> DeltaTable | IcebergTable:
+        delta = self.objects.delta
+        if delta is None:
+            return IcebergTable("db.lines", catalog=self._catalog)
+        return DeltaTable(f"{self.objects.root}/lake/lines", storage_options=delta)
+
     def pipeline(self, **checkpointing: Any) -> CheckpointedPipeline:
-        """orders → lines (Delta), totals (Iceberg, one row a customer), bills (a database)."""
+        """orders → lines (Delta, where the store can), totals (Iceberg, one row a customer), bills (a database)."""
         folder = Path(self.feed) / "orders"
 
         @spark_source
         def orders(spark):  # type: ignore[no-untyped-def]
             return spark.readStream.schema(ORDERS).option("maxFilesPerTrigger", 1).json(str(folder))
 
-        @spark_sink(to=DeltaTable(f"{self.objects.root}/lake/lines", storage_options=self.objects.delta))
+        @spark_sink(to=self._lines)
         def lines(orders):  # type: ignore[no-untyped-def]
             return orders.select("number", "customer")
 
@@ -145,7 +154,7 @@ class Places:
         def checked(orders):  # type: ignore[no-untyped-def]
             return orders.where("amount >= 0")
 
-        @spark_sink(to=DeltaTable(f"{self.objects.root}/lake/lines", storage_options=self.objects.delta))
+        @spark_sink(to=self._lines)
         def lines(checked):  # type: ignore[no-untyped-def]
             return checked.select("number", "customer")
 
@@ -168,6 +177,8 @@ class Places:
     # --- what readers find ------------------------------------------------------------------------------------
 
     def lines(self) -> Counter[tuple[Any, ...]]:
+        if self.objects.delta is None:
+            return Counter((row["number"], row["customer"]) for row in self._rows_of("db.lines"))
         try:
             table = Delta(
                 f"{self.objects.root}/lake/lines", storage_options=self.objects.delta
@@ -177,14 +188,17 @@ class Places:
         return Counter((row["number"], row["customer"]) for row in table.to_pylist())
 
     def totals(self) -> Counter[tuple[Any, ...]]:
+        rows = self._rows_of("db.totals")
+        return Counter((row["customer"], row["orders"], row["amount"]) for row in rows)
+
+    def _rows_of(self, name: str) -> list[dict[str, Any]]:
         catalog = SqlCatalog("default", **self._catalog)
         try:
-            table = catalog.load_table("db.totals").scan().to_arrow()
+            return list(catalog.load_table(name).scan().to_arrow().to_pylist())
         except (NoSuchTableError, NoSuchNamespaceError):
-            return Counter()
+            return []
         finally:
             catalog.engine.dispose()
-        return Counter((row["customer"], row["orders"], row["amount"]) for row in table.to_pylist())
 
     def bills(self) -> Counter[tuple[Any, ...]]:
         engine = sqlalchemy.create_engine(
