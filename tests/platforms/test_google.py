@@ -1,4 +1,4 @@
-"""Google's storage, played by an emulator: rows of a working directory there, machines with an empty disk.
+"""Google's storage, played by an emulator: rows and state of a working directory there, machines with an empty disk.
 
 What storages promise is in ``tests/contract``, which runs on the emulator too.
 """
@@ -16,7 +16,10 @@ from dagster_ckpt.spark.exchange.options import remote_folder
 from dagster_ckpt.spark.exchange.probe import prove_reached
 from tests.adapters.clouds import GoogleServer
 from tests.adapters.servers import PostgresCluster
-from tests.spark.cluster.apart import state_is_refused_without_connector
+from tests.spark.cluster.apart import (
+    a_stream_dies_with_its_disk_and_an_epoch_goes_on,
+    state_is_refused_without_connector,
+)
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.exchange.places import rows_come_and_go
@@ -54,6 +57,13 @@ def test_epochs_and_a_stream_go_from_empty_disk_to_empty_disk(
     tmp_path: Path, feed: Feed, places: Places
 ) -> None:
     go_from_empty_disk_to_empty_disk(tmp_path, places, feed)
+
+
+@pytest.mark.postgres
+def test_executors_without_a_shared_disk_hand_rows_and_state_over_there(
+    cluster: StandaloneCluster, tmp_path: Path, feed: Feed, places: Places
+) -> None:
+    a_stream_dies_with_its_disk_and_an_epoch_goes_on(cluster, tmp_path, places, feed)
 
 
 @pytest.mark.postgres
