@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.delta.lake import Lake
 from dagster_ckpt.spark.exchange.options import azure_folder, remote_folder
@@ -104,7 +104,7 @@ def _google_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:
 def _emulator_in(key: str) -> str:
     """Return the address in a key that stands for none, as delta-rs is told of an emulator; empty: it is a real one."""
     with suppress(ValueError):
-        told = json.loads(key)
+        told = parse_json(key)
         if isinstance(told, dict) and told.get("disable_oauth") is True:
             return str(told.get("gcs_base_url", ""))
     return ""
