@@ -8,6 +8,7 @@
 | ``registry`` | imports a project's files and takes what they register |
 | ``sql_files`` | definitions in SQL |
 | ``session_calls`` | what files do with their session while they are loaded |
+| ``wrapping`` | methods of Spark's classes, replaced while a block runs |
 | ``reads`` | reads of datasets inside flows, answered by us |
 | ``catalog_tables`` | tables of Spark's catalog that a plan reads |
 | ``evaluate`` | runs flows' functions where they are registered |

@@ -19,6 +19,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark_project.naming import parts_of
 from dagster_ckpt.spark_project.session_calls import refuse_homeless
 from dagster_ckpt.spark_project.sql_files import scala_items
+from dagster_ckpt.spark_project.wrapping import Wrap, wrapped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,21 +81,15 @@ def _patched() -> Iterator[None]:
     from pyspark.sql.session import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-    places: list[tuple[type, str, Callable[..., Any]]] = [
+    places: list[tuple[type, str, Wrap]] = [
         (DataFrameReader, "table", lambda original: _table(original, streaming=False)),
         (SparkSession, "table", lambda original: _table(original, streaming=False)),
         (DataStreamReader, "table", lambda original: _table(original, streaming=True)),
         (SparkSession, "sql", _sql),
         (threading.Thread, "start", _start),
     ]
-    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in places]
-    for owner, name, wrap in places:
-        setattr(owner, name, wrap(owner.__dict__[name]))
-    try:
+    with wrapped(places):
         yield
-    finally:
-        for owner, name, original in before:
-            setattr(owner, name, original)
 
 
 def _start(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark_project.naming import Namespace
+from dagster_ckpt.spark_project.wrapping import Wrap, wrapped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +36,6 @@ _VIEWS = (
     "createOrReplaceGlobalTempView",
 )
 _FUNCTIONS = ("register", "registerJavaFunction", "registerJavaUDAF")
-
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @contextmanager
@@ -112,14 +111,8 @@ def _patched() -> Iterator[None]:
         ),
         (SparkSession, "createDataFrame", _create_data_frame),
     ]
-    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in places]
-    for owner, name, wrap in places:
-        setattr(owner, name, wrap(owner.__dict__[name]))
-    try:
+    with wrapped(places):
         yield
-    finally:
-        for owner, name, original in before:
-            setattr(owner, name, original)
 
 
 def _refusing(instead: str) -> Wrap:
