@@ -9,6 +9,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord
 from dagster_ckpt.core.files.retention import SavepointRetention
+from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.units import size
 from dagster_ckpt.dagster.jobs.dispose import forget_partition
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
@@ -29,12 +30,17 @@ def expired_savepoints(
     schedule: str,
     now: float,
 ) -> tuple[CompletedRecord, ...]:
-    """Return the savepoints of one schedule that are outside its bounds, oldest first."""
+    """Return the savepoints of one schedule that are outside its bounds, oldest first.
+
+    Only of those where it writes them now: others may be another deployment's, which this one is a copy of.
+    """
     record = RecordStore(resource.store()).record(pipeline.name)
     if record is None:
         return ()
     own = [s for s in record.savepoints if s.trigger.labels.get(SCHEDULE_LABEL) == schedule]
-    return retention.expired(own, now=now)
+    newest = max(own, key=lambda s: s.checkpoint_id, default=None)
+    here = [s for s in own if newest and same_place(s.location.base_uri, newest.location.base_uri)]
+    return retention.expired(here, now=now)
 
 
 def dispose_expired(

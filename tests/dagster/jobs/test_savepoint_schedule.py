@@ -73,8 +73,8 @@ def test_bounds_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
 # --- bounds -----------------------------------------------------------------------------------------------------
 
 
-def savepoints(site: Site, attempt: CoordinatorHarness, *labels: str) -> list[int]:
-    target = f"{site.resource.storage().base_uri}/sp"
+def savepoints(site: Site, attempt: CoordinatorHarness, *labels: str, below: str = "sp") -> list[int]:
+    target = f"{site.resource.storage().base_uri}/{below}"
     taken = []
     for label in labels:
         own = {SCHEDULE_LABEL: label} if label else {}
@@ -103,6 +103,15 @@ def test_savepoints_of_people_and_of_other_schedules_are_never_touched(site: Sit
     attempt = site.attempt(site.start_run())
     taken = savepoints(site, attempt, "", "monthly", "daily", "daily", "")
     assert expired(site, "daily", site.clock.now(), keep_last=1) == [taken[2]]
+
+
+def test_savepoints_elsewhere_are_never_touched_they_may_be_those_of_a_deployment_this_one_is_a_copy_of(
+    site: Site,
+) -> None:
+    attempt = site.attempt(site.start_run())
+    savepoints(site, attempt, "daily", "daily", below="of-the-original")
+    taken = savepoints(site, attempt, "daily", "daily")
+    assert expired(site, "daily", site.clock.now(), keep_last=1) == taken[:1]
 
 
 def test_what_is_outside_the_bounds_is_removed_with_its_files_and_partition(site: Site) -> None:
