@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine, Insert, Table, exc
 from sqlalchemy.dialects import sqlite
 
-from dagster_ckpt.adapters.sql_engine import begin_write, build_engine, classified, shown, store_url
+from dagster_ckpt.adapters.sql_engine import (
+    begin_write,
+    build_engine,
+    classified,
+    is_sqlite,
+    shown,
+    store_url,
+)
 from dagster_ckpt.adapters.sql_migrate import ensure_current, upgrade
 from dagster_ckpt.errors import OutcomeUnknown, Unavailable
 
@@ -47,6 +54,16 @@ class SqlDatabase:
     def shown(self) -> str:
         """The URL for messages, its password hidden."""
         return shown(self._url)
+
+    @property
+    def place(self) -> str:
+        """Which database this is: a copy of it, elsewhere, is another one. Empty: not known yet."""
+        if not is_sqlite(self._url):
+            return f"{self._url.host or ''}:{self._url.port or ''}/{self._url.database}"
+        try:
+            return f"{self._url.database}#{os.stat(str(self._url.database)).st_ino}"
+        except OSError:
+            return ""
 
     def migrate(self) -> None:
         """Bring the database to this version's schema; returns at once when it is there already.

@@ -41,6 +41,11 @@ class SqlCoordinatorStore:
     def __repr__(self) -> str:
         return f"SqlCoordinatorStore({self._database.shown!r})"
 
+    @property
+    def place(self) -> str:
+        """Which database this is; a copy of it is another one."""
+        return self._database.place
+
     # --- the port -------------------------------------------------------------------------------------------
 
     def load(self, pipeline: PipelineId) -> StoredRecord | None:

@@ -121,6 +121,11 @@ class AttemptSetup:
         return RecordStore(self.store)
 
     @property
+    def store_place(self) -> str:
+        """Which store this is, a copy being another one; empty where it does not tell."""
+        return str(getattr(self.store, "place", ""))
+
+    @property
     def decisions(self) -> Setup:
         """What decisions must know of all this."""
         return Setup(

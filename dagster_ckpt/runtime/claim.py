@@ -157,6 +157,7 @@ def _claim(
         update={
             "epoch": epoch,
             "is_rebuilt": False,
+            "store_place": setup.store_place or record.store_place,
             **_history_changes(setup, record, restored, world, is_behind=is_behind),
             "owner": setup.owner,
             "root": setup.root or setup.owner,

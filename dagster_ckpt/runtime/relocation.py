@@ -1,8 +1,8 @@
-"""Checkpoints that a record names in another storage than the attempt's own.
+"""A record in another store than it was left in: the deployment was copied (``cp -a``, a database restored), or moved.
 
-Either ``checkpoint_dir`` was changed, or the deployment was copied with its store (``cp -a``, a database restored for a
-trial) and names the original's files. Nothing tells the two apart, so what another storage holds is never deleted; what
-lies whole in the own storage too is taken from there.
+It names the original's checkpoints. What lies whole in the own storage too is taken from there; the rest may be
+restored, and is the original's to delete. In the store it was left in, a checkpoint of another storage is still the
+pipeline's own: ``checkpoint_dir`` was changed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from dagster_ckpt.runtime.stored import read_metadata
 log = logging.getLogger("dagster_ckpt.coordinator")
 
 _LEFT = (
-    "checkpoints of pipeline %r are in another storage than its checkpoint_dir %s, and not whole in that: %s. They can "
-    "be restored from and are never deleted: they may be another deployment's, which this one was copied from. Remove "
-    "them when nothing needs them"
+    "the coordinator store of pipeline %r is a copy, or was moved, and these checkpoints are not whole in its "
+    "checkpoint_dir %s: %s. They can be restored from and are never deleted: they may be the original's. Remove them "
+    "when nothing needs them"
 )
 
 
 def at_home(setup: AttemptSetup, record: CoordinatorRecord) -> CoordinatorRecord:
-    """Return the record as the attempt's storage is to go on from it.
+    """Return the record as an attempt is to go on from it; changed only where it is a copy.
 
     Checkpoints of another storage are taken from the own one where they lie there whole; the others may be restored,
     and are never deleted, nor are files shared with them (Flink: NO_CLAIM). Raises Unavailable.
     """
+    if record.store_place in ("", setup.store_place) or not setup.store_place:
+        return record
     away = [entry for entry in record.completed if _was_written_elsewhere(setup, entry)]
     begun = [p.location for p in record.pending if not p.properties.kind.is_savepoint]
     over = [c.location for c in record.cleanup if not c.savepoint]

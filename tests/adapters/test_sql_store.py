@@ -338,3 +338,27 @@ def test_a_conflict_after_an_unanswered_commit_is_judged_by_versions(store: SqlC
     store.compare_and_set(PIPELINE, 1, "theirs too")
     with pytest.raises(OutcomeUnknown):
         store._read_back(PIPELINE, 0, "ours", lost)
+
+
+# --- which store it is ------------------------------------------------------------------------------------------
+
+
+def test_a_store_is_told_from_its_copy_also_where_that_was_put_in_its_place(tmp_path: Path) -> None:
+    def opened(name: str) -> SqlCoordinatorStore:
+        return SqlCoordinatorStore(f"sqlite:///{tmp_path / name}")
+
+    mine = opened("mine.db")
+    assert mine.place == ""
+    mine.migrate()
+    known = mine.place
+    assert known != ""
+    assert opened("mine.db").place == known
+    (tmp_path / "copy.db").write_bytes((tmp_path / "mine.db").read_bytes())
+    assert opened("copy.db").place not in ("", known)
+    (tmp_path / "copy.db").rename(tmp_path / "mine.db")
+    assert opened("mine.db").place not in ("", known)
+
+
+def test_a_database_of_a_server_is_known_by_both_and_by_no_user_or_password() -> None:
+    store = SqlCoordinatorStore("postgresql://ann:secret@db.example:5433/checkpoints")
+    assert store.place == "db.example:5433/checkpoints"

@@ -224,6 +224,8 @@ class CoordinatorRecord(Record):
     """Identity of the pipeline's history, made with its first record; empty: written before there was one."""
     lineages: tuple[str, ...] = ()
     """Histories it goes on from: what carries one of their ids is the pipeline's own."""
+    store_place: str = ""
+    """Which store the last attempt found it in: found in another one, it is a copy. Empty: not known."""
     is_rebuilt: bool = False
     """It was built again from the storage, which does not tell how many attempts there were: the next claim asks."""
     epoch: int = 0

@@ -1,4 +1,4 @@
-"""A deployment copied with its store, moved, or given another ``checkpoint_dir``: no file of another is touched."""
+"""A deployment that was copied with its store, or moved: no file of another is touched."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_copy_of_the_store_alone_restores_from_the_original_and_deletes_nothin
     with caplog.at_level(logging.WARNING, "dagster_ckpt.coordinator"):
         run(copy, small_feed, times=4)
     assert files_of(lab.folder) == before
-    assert [r.getMessage() for r in caplog.records if "another storage" in r.getMessage()]
+    assert [r.getMessage() for r in caplog.records if "is a copy" in r.getMessage()]
     run(copy, small_feed, restore_from="latest")
 
 
