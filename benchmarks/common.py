@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.adapters.fsspec_storage import Durability, FsspecCheckpointStorage
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.model import FileEntry
-from dagster_ckpt.spark.session import build_session
+from dagster_ckpt.spark.session import LOCAL_CHECKSUMS, build_session, follow_local_checksums
 from dagster_ckpt.spark.snapshot.capture import CapturePlan, plan_capture
 from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_already
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 PIPELINE = PipelineId("bench")
 UID = StageUid("totals")
+_HOW_FILES_ARE_WRITTEN = (
+    LOCAL_CHECKSUMS,
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled",
+    "spark.sql.streaming.checkpointFileManagerClass",
+)
 
 
 @contextmanager
@@ -56,6 +61,21 @@ def spark_session(folder: Path, **conf: str) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+@contextmanager
+def as_spark_writes(spark: SparkSession) -> Iterator[None]:
+    """Files of checkpoints and outputs as a session of Spark's own writes them: what a bare query has without us."""
+    ours = {name: spark.conf.get(name) for name in _HOW_FILES_ARE_WRITTEN}
+    for name in ours:
+        spark.conf.unset(name)
+    follow_local_checksums(spark)
+    try:
+        yield
+    finally:
+        for name, value in ours.items():
+            spark.conf.set(name, value)
+        follow_local_checksums(spark)
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.common import median, scratch, show, spark_session
+from benchmarks.common import as_spark_writes, median, scratch, show, spark_session
 from benchmarks.streaming_common import Stream, streaming, wait
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source, spark_stage
 from tests.progress import processor_seconds
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from dagster_ckpt import CheckpointedPipeline
 
 SCHEMA = "id LONG, value LONG"
-BARE = "bare query"
+BARE, BARE_IN_OURS = "bare query", "bare query in our session"
+"""The first writes its files as Spark does by itself; the other has our session's settings, as the stages have."""
 STAGED: dict[str, dict[str, Any]] = {
     "two channels": {"operator_chaining": False},
     "two channels, 1 s checkpoints": {"operator_chaining": False, "interval": 1.0},
@@ -166,7 +168,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(STAGED), default=list(STAGED))
     given = parser.parse_args()
     ways = {name: STAGED[name] for name in given.only}
-    costs: dict[str, list[Cost]] = {name: [] for name in (BARE, *ways)}
+    costs: dict[str, list[Cost]] = {name: [] for name in (BARE, BARE_IN_OURS, *ways)}
     checkpoints: dict[str, list[int]] = {name: [] for name in ways}
     batches = -(-given.files // given.per_batch)
     with scratch() as folder, spark_session(folder) as spark:
@@ -177,8 +179,9 @@ def main() -> None:
             order = list(costs) if number % 2 == 0 else list(reversed(costs))
             for at, name in enumerate(order):
                 place = here / str(at)
-                if name == BARE:
-                    cost = run_fused(spark, data, place, batches, given.per_batch)
+                if name in (BARE, BARE_IN_OURS):
+                    with as_spark_writes(spark) if name == BARE else nullcontext():
+                        cost = run_fused(spark, data, place, batches, given.per_batch)
                 else:
                     cost, stream = run_staged(spark, data, place, given.per_batch, **ways[name])
                     checkpoints[name].append(len(stream.completions()))

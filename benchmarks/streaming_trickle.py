@@ -13,14 +13,14 @@ import argparse
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.common import median, p95, scratch, show, spark_session
+from benchmarks.common import as_spark_writes, median, p95, scratch, show, spark_session
 from benchmarks.streaming_common import Stream, streaming, wait
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
 from tests.progress import processor_seconds
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from dagster_ckpt import CheckpointedPipeline
 
 ROWS = 1_000
+BARE = ("bare query", "bare query in our session")
+"""The first writes its files as Spark does by itself; the other has our session's settings, as the stages have."""
 WARM = 10
 """Batches before the measurement."""
 WAYS: dict[str, dict[str, Any]] = {"one chain": {}, "two stages": {"operator_chaining": False}}
@@ -171,12 +173,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30.0)
     given = parser.parse_args()
-    costs: dict[str, list[tuple[float, float]]] = {name: [] for name in ("bare query", *WAYS)}
+    costs: dict[str, list[tuple[float, float]]] = {name: [] for name in (*BARE, *WAYS)}
     with scratch() as folder, spark_session(folder) as spark:
         bare(spark, folder / "warm-up", given.files // 2)
         for number in range(given.rounds):
             here = folder / str(number)
-            costs["bare query"].append(bare(spark, here / "bare", given.files))
+            for at, name in enumerate(BARE):
+                with as_spark_writes(spark) if at == 0 else nullcontext():
+                    costs[name].append(bare(spark, here / f"bare-{at}", given.files))
             for at, (name, settings) in enumerate(WAYS.items()):
                 costs[name].append(ours(spark, here / str(at), given.files, settings))
         show("small batches", [_cost_of(name, found) for name, found in costs.items()])

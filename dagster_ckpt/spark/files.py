@@ -22,6 +22,7 @@ from typing import TypeVar
 from dagster_ckpt.errors import Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 TEMPORARY_PREFIX = ".tmp-"
 _BATCH_FOLDER = re.compile(r"batch-(\d{10})-[0-9a-f]{12}")
@@ -257,6 +258,17 @@ def _footer(root: Path, path: Path) -> DataFile:
 
 
 # --- many files at once ---------------------------------------------------------------------------------------
+
+
+def map_in_parallel(work: Callable[[T], R], items: Sequence[T], *, parallelism: int) -> list[R]:
+    """Return what ``work`` makes of every item, in their order; failures are as ``run_in_parallel`` tells them."""
+    results: dict[int, R] = {}
+
+    def one(place: int) -> None:
+        results[place] = work(items[place])
+
+    run_in_parallel(one, range(len(items)), parallelism=parallelism)
+    return [results[place] for place in range(len(items))]
 
 
 def run_in_parallel(work: Callable[[T], None], items: Sequence[T], *, parallelism: int) -> None:

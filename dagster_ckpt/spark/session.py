@@ -28,6 +28,7 @@ __all__ = [
     "compiled_pyspark",
     "default_master",
     "default_spark_conf",
+    "follow_local_checksums",
     "launch_settings",
     "refuse_connect",
     "refuse_remote",
@@ -44,6 +45,9 @@ _WORKER_START = Path(__file__).with_name("worker_start")
 LOCAL_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
+
+LOCAL_CHECKSUMS = "spark.dagster_ckpt.localFileChecksums"
+"""Ours: whether Hadoop writes ``.name.crc`` beside every file on a local disk; Spark without us always does."""
 
 
 def default_spark_conf() -> dict[str, str]:
@@ -66,6 +70,10 @@ def default_spark_conf() -> dict[str, str]:
         # The default forks a chmod per file; this one halves the time of a trigger. Its rename does not
         # exclude a second writer: the attempt's own directory and the coordinator epoch do.
         "spark.sql.streaming.checkpointFileManagerClass": LOCAL_FILE_MANAGER,
+        # A file beside each file of state: captures and restores verify them by digests of their own.
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+        # And another one by Hadoop beside each file on a local disk, each with a chmod of its own.
+        LOCAL_CHECKSUMS: "false",
         # An idle query looks for data every so often; each look asks the Python process of every reader. Spark's
         # 10 ms keep a core busy for half a dozen stages that have nothing to do.
         "spark.sql.streaming.pollingDelay": "50ms",
@@ -119,7 +127,24 @@ def build_session(
                 raise
             raise without from error
     refuse_connect(session)
+    if not had_context:
+        follow_local_checksums(session)
     return session
+
+
+def follow_local_checksums(session: SparkSession) -> None:
+    """Let this Java write checksum files beside local ones, or not, as the session says; it reads those there are.
+
+    With a master elsewhere executors write as they always do: files between machines keep theirs.
+    """
+    if not session.sparkContext.master.startswith("local"):
+        return
+    jvm = session._jvm
+    assert jvm is not None
+    here = jvm.java.net.URI("file:///")
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(here, session._jsc.hadoopConfiguration())
+    # Both ways: a warm engine's Java was another run's before.
+    files.setWriteChecksum(session.conf.get(LOCAL_CHECKSUMS, "true") == "true")
 
 
 def _has_context() -> bool:
