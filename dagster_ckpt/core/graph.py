@@ -29,7 +29,7 @@ class Edge:
     downstream: StageUid
     pattern: EdgePattern = EdgePattern.ALL_TO_ALL
     blocking: bool = False
-    """A blocking output is read only when it is finished; checkpoints are impossible then (Flink 1.1, 1.20)."""
+    """A blocking output is read only when it is finished; until then checkpoints are impossible (Flink 1.1, 1.20)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ class SubtaskReport(StrEnum):
     FINISHED_ON_RESTORE = "finished_on_restore"
     """It was restored as finished: it holds no state."""
     OPERATORS_FINISHED = "operators_finished"
-    """It has consumed all its input and closed its operators; it only waits for its final checkpoint."""
+    """It has consumed all its input and finished its operators; what they saved is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from dagster_ckpt.errors import (
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.checkpoint_log import log_event
-from dagster_ckpt.runtime.driver.hooks import HearsEnds, ResultPending, serialized
+from dagster_ckpt.runtime.driver.hooks import HearsAcknowledgements, HearsEnds, ResultPending, serialized
 from dagster_ckpt.runtime.engine import Engine
 from dagster_ckpt.runtime.shared_files import write_subtask_handles
 from dagster_ckpt.runtime.stored import read_stored_metadata
@@ -81,6 +81,7 @@ class EffectRunner:
         | e.SendAborted
         | e.CompleteCoordinators
         | e.AbortCoordinators
+        | e.ReleaseFinished
         | e.CompleteHooks
         | e.AbortHooks
         | e.DiscardFiles
@@ -98,6 +99,12 @@ class EffectRunner:
             case e.AbortCoordinators(number):
                 for one in self._setup.coordinators.values():
                     self._quietly("coordinator", partial(one.checkpoint_aborted, number))
+            case e.ReleaseFinished(number, attempts):
+                for attempt in attempts:
+                    driver = self._setup.coordinators.get(attempt.stage)
+                    if isinstance(driver, HearsAcknowledgements):
+                        told = partial(driver.subtask_acknowledged, number, attempt.subtask)
+                        self._quietly("coordinator", told)
             case e.CompleteHooks() | e.AbortHooks():
                 self._tell_hooks(effect)
             case e.DiscardFiles(base_uri, keys):

@@ -135,8 +135,8 @@ def test_a_subtask_without_state_still_appears_in_the_metadata() -> None:
     assert b.subtask_handles is not None
 
 
-def test_subtasks_that_report_finished_are_marked() -> None:
-    """PendingCheckpointTest#testReportTaskFinishedOnRestore, #testReportTaskFinishedOperators."""
+def test_subtasks_that_were_restored_as_finished_are_marked() -> None:
+    """PendingCheckpointTest#testReportTaskFinishedOnRestore."""
     h = CoordinatorHarness(stages={"a": 2, "b": 2})
     cp = h.checkpoint()
     h.acknowledge(cp, "a", 0, report=SubtaskReport.FINISHED_ON_RESTORE)
@@ -144,7 +144,28 @@ def test_subtasks_that_report_finished_are_marked() -> None:
     h.acknowledge(cp, "b", 0, report=SubtaskReport.OPERATORS_FINISHED)
     h.acknowledge(cp, "b", 1)
     a, b = h.metadata(cp).stages
-    assert (a.finished, b.finished, b.finished_subtasks) == (True, False, (0,))
+    assert (a.finished, b.finished, b.finished_subtasks) == (True, False, ())
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_what_subtasks_saved_whose_operators_are_finished_is_kept(drained: bool) -> None:
+    """PendingCheckpointTest#testReportTaskFinishedOperators: a final checkpoint and a drained savepoint have it all."""
+    h = CoordinatorHarness(stages={"a": 2})
+    if drained:
+        h.stop_with_savepoint(drain=True)
+        [cp] = h.pending
+    else:
+        cp = h.checkpoint()
+    for subtask in (0, 1):
+        handles = [h.private(cp, "a", f"s{subtask}")]
+        h.acknowledge(cp, "a", subtask, handles=handles, report=SubtaskReport.OPERATORS_FINISHED)
+    [a] = h.metadata(cp).stages
+    assert (a.finished, a.finished_subtasks, a.stateless) == (False, (), False)
+    assert a.subtask_handles is not None
+    if not drained:
+        match = h.next_attempt().match("a")
+        assert match is not None
+        assert not match.finished_on_restore
 
 
 def test_many_checkpoints_are_collected_at_once() -> None:
@@ -447,6 +468,19 @@ def test_when_all_tasks_are_at_the_end_of_their_data_a_checkpoint_is_triggered_a
     assert h.pending == [1]
     h.end_of_data("b")
     assert h.pending == [1]
+
+
+def test_a_task_that_starts_again_after_its_end_of_data_leads_to_another_checkpoint_at_once() -> None:
+    """DefaultSchedulerTest#testRestoreVertexEndOfDataListener."""
+    h = two(interval=1e6)
+    h.end_of_data("a")
+    h.end_of_data("b")
+    h.restart_task("b")
+    assert (h.pending, h.completed) == ([], [])
+    h.end_of_data("b")
+    assert h.pending == [2]
+    h.acknowledge_all(2)
+    assert h.completed == [2]
 
 
 def test_without_periodic_checkpoints_nothing_is_triggered_at_the_end_of_data() -> None:

@@ -7,6 +7,8 @@ from typing import Unpack
 import pytest
 
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
+from dagster_ckpt.core.graph import Edge
+from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.errors import InvalidRequest
@@ -73,16 +75,39 @@ def test_a_finished_task_does_not_stop_the_timer() -> None:
     assert scheduler(h)
 
 
-def test_a_blocking_output_never_lets_the_timer_start() -> None:
-    """DefaultScheduler: the always-stopping variant for job graphs with blocking edges."""
-    from dagster_ckpt.core.graph import Edge
-    from dagster_ckpt.core.ids import StageUid
-
-    edge = Edge(upstream=StageUid("source"), downstream=StageUid("sink"), blocking=True)
-    h = CoordinatorHarness(stages=TWO, edges=[edge], interval=1.0)
+def test_the_timer_starts_once_the_stages_before_blocking_outputs_have_finished() -> None:
+    """DefaultSchedulerTest#testStartCheckpointOnlyAfterVertexWithBlockingEdgeFinished."""
+    edges = [
+        Edge(upstream=StageUid("source"), downstream=StageUid("map")),
+        Edge(upstream=StageUid("map"), downstream=StageUid("sink"), blocking=True),
+    ]
+    h = CoordinatorHarness(stages={"source": 1, "map": 1, "sink": 1}, edges=edges, interval=10.0)
+    h.report("sink", StageStatus.CREATED)
     assert not scheduler(h)
     with pytest.raises(InvalidRequest, match="not configured"):
         h.start_periodic()
+    h.trigger("savepoint")
+    h.stop_with_savepoint()
+    assert h.rejected == [Reason.BLOCKING_OUTPUT_EXIST] * 2
+    h.finish("source")
+    assert not scheduler(h)
+    h.finish("map")
+    assert not scheduler(h), "the sink does not run yet"
+    h.report("sink", StageStatus.RUNNING)
+    assert scheduler(h)
+    cp = h.completed_checkpoint()
+    assert h.triggered("sink") == [cp]
+
+
+def test_a_stage_that_starts_again_blocks_again() -> None:
+    edge = Edge(upstream=StageUid("source"), downstream=StageUid("sink"), blocking=True)
+    h = CoordinatorHarness(stages=TWO, edges=[edge], interval=10.0)
+    h.finish("source")
+    assert scheduler(h)
+    h.report("source", StageStatus.RUNNING)
+    assert not scheduler(h)
+    h.trigger()
+    assert h.rejected == [Reason.BLOCKING_OUTPUT_EXIST]
 
 
 def test_closing_with_any_status_shuts_the_coordinator_down() -> None:
@@ -299,6 +324,22 @@ def test_finished_stages_are_in_no_backlog() -> None:
     h.finish("source")
     h.advance(30.0)
     assert h.pending == [1]
+
+
+def test_stages_at_the_end_of_their_data_are_in_no_backlog() -> None:
+    """CheckpointIntervalDuringBacklogITCase#testExcludeFinishedOperatorBacklogStatus: it waits for a checkpoint."""
+    h = line(interval=10.0, interval_during_backlog=0.0)
+    h.backlog("source")
+    h.advance(50.0)
+    for subtask in range(TWO["source"]):
+        assert h.pending == []
+        h.end_of_data("source", subtask)
+    h.advance(10.0)
+    assert h.pending == [1]
+    h.backlog("source")
+    h.acknowledge_all(1)
+    h.advance(10.0)
+    assert h.pending == [2]
 
 
 def test_without_a_backlog_interval_a_backlog_changes_nothing() -> None:

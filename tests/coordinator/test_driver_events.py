@@ -73,6 +73,62 @@ def test_an_aborted_checkpoint_releases_what_is_held(end: str) -> None:
     assert h.received("source", 1) == ["a"]
 
 
+def test_a_savepoint_beside_a_checkpoint_holds_its_own_events_back() -> None:
+    """SubtaskGatewayImpl: an event goes to its subtask behind the newest checkpoint whose state it is not in."""
+    h = harness(Answering.AT_ONCE)
+    cp = h.checkpoint()
+    h.send_event("source", "in the savepoint", 0)
+    sp = h.savepoint()
+    assert h.triggered("source", 0) == [cp], "the savepoint's state says that the event was sent"
+    h.acknowledge(cp, "source", 0)
+    assert (h.received("source", 0), h.triggered("source", 0)) == (["in the savepoint"], [cp, sp])
+    h.send_event("source", "in neither", 0)
+    h.acknowledge(cp, "source", 1)
+    assert h.completed == [cp]
+    assert h.received("source", 0) == ["in the savepoint"]
+    h.acknowledge(sp, "source", 0)
+    assert h.received("source", 0) == ["in the savepoint", "in neither"]
+    h.acknowledge(sp, "source", 1)
+    assert h.savepoints == [sp]
+
+
+@pytest.mark.parametrize("end", ["completes", "aborts"])
+def test_events_arrive_in_order_over_checkpoints(end: str) -> None:
+    """#takeCheckpointAfterSuccessfulCheckpoint, #takeCheckpointAfterAbortedCheckpoint."""
+    h = harness(Answering.AT_ONCE)
+    h.send_event("source", "0")
+    cp = h.checkpoint()
+    h.send_event("source", "1")
+    if end == "completes":
+        h.acknowledge_all(cp)
+    else:
+        h.decline(cp, "source")
+    h.send_event("source", "2")
+    cp = h.checkpoint()
+    h.send_event("source", "3")
+    assert h.received("source") == ["0", "1", "2"]
+    h.acknowledge_all(cp)
+    assert h.received("source") == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("finished", [(0,), (0, 1)])
+def test_no_event_waits_for_a_subtask_that_had_finished(finished: tuple[int, ...]) -> None:
+    """It acknowledges nothing, and of a plain savepoint that completes nobody is told."""
+    driver = RecordingOperatorCoordinator("source", answering=Answering.AT_ONCE)
+    h = CoordinatorHarness(stages={"source": 2, "sink": 1}, edges=[("source", "sink")], coordinators=[driver])
+    for subtask in finished:
+        h.finish("source", subtask)
+    h.completed_savepoint()
+    for subtask in (0, 1):
+        h.send_event("source", "x", subtask)
+        assert h.received("source", subtask) == ["x"]
+    cp = h.checkpoint()
+    h.send_event("source", "y", 0)
+    assert h.received("source", 0) == ["x", "y"]
+    h.acknowledge_all(cp)
+    assert h.completed == [cp]
+
+
 def test_a_snapshot_that_comes_after_the_abort_holds_nothing() -> None:
     """#lateCompleteCheckpointFutureDoesNotBlockEvents."""
     h = harness()

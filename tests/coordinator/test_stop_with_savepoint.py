@@ -123,6 +123,24 @@ def test_stages_that_fail_after_the_savepoint_fail_the_run_and_the_savepoint_is_
     assert h.savepoints == [sp]
 
 
+def test_a_stage_that_failed_after_the_savepoint_and_finishes_when_it_runs_again_did_not_stop_well() -> None:
+    """SchedulerBase#stopWithSavepoint waits for the tries that ran when it began: what a later one did lies
+    behind the savepoint."""
+    h = two()
+    h.stop_with_savepoint()
+    [sp] = h.pending
+    h.acknowledge_all(sp)
+    h.fail_task("b")
+    h.restart_task("b")
+    h.finish("b")
+    assert h.coordinator.stop_outcome is None
+    h.finish("a")
+    outcome = h.coordinator.stop_outcome
+    assert isinstance(outcome, StoppedBadly)
+    assert "b failed" in outcome.message
+    assert len(h.job_failures) == 1
+
+
 def test_the_end_of_the_stages_may_be_known_before_the_savepoint() -> None:
     """C109: StopWithSavepointTerminationManagerTest#testCompletionInInverseOrder."""
     statuses = {StageUid("a"): StageStatus.FINISHED}
@@ -161,6 +179,18 @@ def test_it_is_refused_without_a_target_and_nothing_is_stopped() -> None:
         )
     assert h.pending == [cp]
     assert h.coordinator.is_scheduling
+
+
+def test_a_run_that_is_canceled_meanwhile_ends_the_stop_and_takes_no_checkpoint_any_more() -> None:
+    """StopWithSavepointTest#testTransitionToCancellingOnCancel, #testExceptionalOperationFutureCompletionOnLeave…."""
+    h = two(interval=10.0)
+    h.stop_with_savepoint()
+    h.close("canceled")
+    outcome = h.coordinator.stop_outcome
+    assert isinstance(outcome, NotStopped)
+    assert outcome.reason is Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
+    assert not h.coordinator.is_scheduling
+    assert h.coordinator.next_periodic is None
 
 
 def test_it_is_refused_while_an_output_is_blocking() -> None:

@@ -64,7 +64,9 @@ class StageProgress:
     """Mask of the subtasks that must acknowledge, whether they have or not."""
     acked: int = 0
     finished: int = 0
-    """Mask of those that had finished, or said so in their acknowledgement."""
+    """Mask of those that had finished, or were restored as finished: they have no state."""
+    operators_finished: int = 0
+    """Mask of those whose operators were finished before their snapshot: what they saved is kept."""
     numbers: Mapping[int, int] = field(default_factory=lambda: _FIRST_TRY)
     """Try of each subtask that was not at its first when the checkpoint was triggered."""
     retries: int = 0
@@ -101,12 +103,14 @@ class StageProgress:
 
     def acknowledged(self, ack: SubtaskAcknowledgement, now: float) -> StageProgress:
         """Return the progress with one acknowledgement that was judged a SUCCESS."""
-        subtask = ack.attempt.subtask
+        subtask, report = ack.attempt.subtask, ack.report
         bit = 1 << subtask
+        ended = bit if report is SubtaskReport.OPERATORS_FINISHED else 0
         return replace_fast(
             self,
             acked=self.acked | bit,
-            finished=self.finished if ack.report is SubtaskReport.NORMAL else self.finished | bit,
+            finished=self.finished | bit if report is SubtaskReport.FINISHED_ON_RESTORE else self.finished,
+            operators_finished=self.operators_finished | ended,
             last=AckedSubtask(subtask, now, ack.handles, ack.metrics, self.last),
         )
 

@@ -60,9 +60,14 @@ def calculate_plan(
     return CheckpointPlan(trigger=trigger, wait=wait, finished=finished, fully_finished=fully)
 
 
-def blocking_edge(graph: PipelineGraph) -> Edge | None:
-    """Return an edge with a blocking output, or None: with one, no checkpoint is possible."""
-    return next((edge for edge in graph.edges if edge.blocking), None)
+def blocking_edge(graph: PipelineGraph, tasks: TaskTable) -> Edge | None:
+    """Return an edge with a blocking output, or None: with one, no checkpoint is possible.
+
+    It blocks until the stage before it has finished
+    (DefaultSchedulerTest#testStartCheckpointOnlyAfterVertexWithBlockingEdgeFinished).
+    """
+    blocking = (edge for edge in graph.edges if edge.blocking)
+    return next((edge for edge in blocking if tasks.stage(edge.upstream).unfinished), None)
 
 
 def _roots(graph: PipelineGraph, tasks: TaskTable, uid: StageUid) -> int:

@@ -6,7 +6,7 @@ Source: flink-runtime StopWithSavepointTerminationHandlerImpl and …Manager (th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CheckpointId, StageUid
@@ -68,12 +68,18 @@ class StopWithSavepoint:
     savepoint: SavepointCreated | SavepointFailed | None = None
     terminal: Mapping[StageUid, StageStatus] | None = None
     """How each stage ended (the worst of its subtasks), once all have ended."""
+    ended_badly: Mapping[StageUid, StageStatus] = field(default_factory=dict)
+    """Stages that failed or were canceled since it began: how they end when they run again says nothing."""
 
     def with_savepoint(self, result: SavepointCreated | SavepointFailed) -> StopWithSavepoint:
         """Return it with the savepoint's result. Raises InvalidRequest when there already is one."""
         if self.savepoint is not None:
             raise InvalidRequest(f"the result of this savepoint was given before ({self.savepoint})")
         return replace(self, savepoint=result)
+
+    def with_bad_end(self, uid: StageUid, status: StageStatus) -> StopWithSavepoint:
+        """Return it after a stage ended otherwise than by finishing; the first such end counts."""
+        return replace(self, ended_badly={uid: status, **self.ended_badly})
 
     def with_terminal(self, statuses: Mapping[StageUid, StageStatus]) -> StopWithSavepoint:
         """Return it with how the stages ended. Raises InvalidRequest for a stage that has not."""

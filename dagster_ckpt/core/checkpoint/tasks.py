@@ -65,6 +65,16 @@ class StageTasks:
         """Mask of those that run."""
         return self.everyone & ~self.finished & ~self.unready
 
+    @property
+    def unfinished(self) -> int:
+        """Mask of those that have not finished."""
+        return self.everyone & ~self.finished
+
+    @property
+    def reading(self) -> int:
+        """Mask of those that run and have not consumed all their input."""
+        return self.running & ~self.end_of_data
+
     def status_of(self, subtask: int) -> StageStatus:
         """Return the status of one subtask."""
         bit = 1 << subtask

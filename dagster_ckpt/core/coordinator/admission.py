@@ -114,7 +114,7 @@ def pre_check(
         return reasons.CHECKPOINT_COORDINATOR_SHUTDOWN, reasons.CHECKPOINT_COORDINATOR_SHUTDOWN.text
     if wanted.is_periodic and not state.scheduler.is_on:
         return reasons.PERIODIC_SCHEDULER_SHUTDOWN, reasons.PERIODIC_SCHEDULER_SHUTDOWN.text
-    edge = blocking_edge(state.graph)
+    edge = blocking_edge(state.graph, state.tasks)
     if edge is not None:
         why = f"The output of stage {edge.upstream!r} to {edge.downstream!r} is blocking."
         return reasons.BLOCKING_OUTPUT_EXIST, why

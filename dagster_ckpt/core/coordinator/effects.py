@@ -44,6 +44,14 @@ class CompleteCoordinators:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseFinished:
+    """Tell them of subtasks that had finished: those take no part, so no event waits for their acknowledgement."""
+
+    checkpoint_id: CheckpointId
+    attempts: tuple[ExecutionAttempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CallHooks:
     """Call all master hooks; answers are HookAcked."""
 
@@ -121,6 +129,7 @@ Effect = (
     | AskCoordinators
     | AbortCoordinators
     | CompleteCoordinators
+    | ReleaseFinished
     | CallHooks
     | CompleteHooks
     | AbortHooks

@@ -29,10 +29,10 @@ from dagster_ckpt.core.coordinator.inputs import (
     TimeoutRearmed,
 )
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
-from dagster_ckpt.core.coordinator.stopping import with_stages_ended, with_stages_restarting
+from dagster_ckpt.core.coordinator.stopping import noting_the_end, with_stages_ended, with_stages_restarting
 from dagster_ckpt.core.coordinator.triggering import trigger
 from dagster_ckpt.core.files.retention import completed_store
-from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin
@@ -86,7 +86,8 @@ def renotified(state: CoordinatorState) -> tuple[SendComplete, ...]:
 def stage_reported(state: CoordinatorState, input: StageReported, now: Now, draw: float) -> Decision:
     """Take a status: it may switch the timer, end a checkpoint that waits for the stage, or end a stop."""
     tasks = state.tasks.reported(input.uid, input.status, subtask=input.subtask, number=input.number)
-    decision = sync_activation(replace(state, tasks=tasks), now, draw)
+    noted = noting_the_end(replace(state, tasks=tasks), input.uid, input.status)
+    decision = sync_activation(noted, now, draw)
     if input.status.is_over:
         decision = decision.then(_ended, input, now)
     return decision.then(with_stages_ended, now).then(_final_checkpoint, now)
@@ -123,15 +124,16 @@ def _waits_for(state: CoordinatorState, number: CheckpointId, input: StageReport
 def end_of_data(state: CoordinatorState, input: EndOfDataReported, now: Now) -> Decision:
     """Note the end of bounded input; when all have reached it the final checkpoint is triggered at once."""
     tasks = state.tasks.at_end_of_data(input.uid, subtask=input.subtask)
-    return _final_checkpoint(replace(state, tasks=tasks), now)
+    after = _with_backlog(replace(state, tasks=tasks), state.scheduler.backlog, now)
+    return _final_checkpoint(after, now)
 
 
 def _final_checkpoint(state: CoordinatorState, now: Now) -> Decision:
+    if not state.tasks.is_at_end:  # a task that starts again comes to the end again
+        return Decision(state=replace(state, final_triggered=False) if state.final_triggered else state)
     wanted = state.is_periodic_configured and state.config.checkpoints_after_tasks_finish
-    everyone_waits = state.tasks.is_at_end and any(
-        t.end_of_data & ~t.finished for t in state.tasks.stages.values()
-    )
-    if not wanted or not everyone_waits or state.final_triggered or not state.is_started:
+    somebody_waits = any(t.end_of_data & ~t.finished for t in state.tasks.stages.values())
+    if not wanted or not somebody_waits or state.final_triggered or not state.is_started:
         return Decision(state=state)
     after = replace(state, final_triggered=True)
     return request(after, CheckpointRequest(note="final checkpoint"), now).with_answer(None)
@@ -156,7 +158,9 @@ def scheduler_started(state: CoordinatorState, input: SchedulerStarted, now: Now
     if state.is_shut_down:
         raise InvalidRequest("the coordinator is shut down: its periodic scheduler cannot be started")
     if not state.is_periodic_configured:
-        raise InvalidRequest("periodic checkpoints are not configured: set interval (and no blocking edges)")
+        raise InvalidRequest(
+            "periodic checkpoints are not configured: set interval, and let stages with blocking outputs finish"
+        )
     decision = scheduler_stopped(state, now) if state.scheduler.is_on else Decision(state=state)
     running = decision.state.scheduler.started(state.config, now=now.monotonic, draw=input.draw)
     return decision.with_state(replace(decision.state, scheduler=running))
@@ -179,10 +183,16 @@ def _drop_everything(
 
 
 def backlog_reported(state: CoordinatorState, input: BacklogReported, now: Now) -> Decision:
-    """Note which stages work off a backlog; finished ones never do."""
-    busy = frozenset(uid for uid in input.stages if state.tasks.stage(uid).running)
-    scheduler = state.scheduler.with_backlog(busy, state.config, now=now.monotonic)
-    return Decision(state=replace(state, scheduler=scheduler))
+    """Note which stages work off a backlog; those that finished or are at the end of their data never do."""
+    return Decision(state=_with_backlog(state, input.stages, now))
+
+
+def _with_backlog(state: CoordinatorState, stages: frozenset[StageUid], now: Now) -> CoordinatorState:
+    """Return the state with those of ``stages`` that still read as the ones with a backlog."""
+    busy = frozenset(uid for uid in stages if state.tasks.stage(uid).reading)
+    if busy == state.scheduler.backlog:
+        return state
+    return replace(state, scheduler=state.scheduler.with_backlog(busy, state.config, now=now.monotonic))
 
 
 def timers_fired(state: CoordinatorState, now: Now) -> Decision:
@@ -206,9 +216,7 @@ def _expired(state: CoordinatorState, number: CheckpointId, now: Now) -> Decisio
 
 
 def _fire(state: CoordinatorState, now: Now) -> Decision:
-    busy = frozenset(uid for uid in state.scheduler.backlog if state.tasks.stage(uid).running)
-    if busy != state.scheduler.backlog:
-        state = replace(state, scheduler=state.scheduler.with_backlog(busy, state.config, now=now.monotonic))
+    state = _with_backlog(state, state.scheduler.backlog, now)
     if not state.scheduler.is_due(now.monotonic):
         return Decision(state=state)
     parked = state.scheduler.interval(state.config) is None
@@ -263,7 +271,7 @@ def stop_requested(state: CoordinatorState, input: StopRequested, now: Now) -> D
     check_target(state, wanted, "stop-with-savepoint")
     if state.stop is not None and state.stop.outcome is None:
         raise InvalidRequest("a stop-with-savepoint is in progress: wait for its outcome")
-    if blocking_edge(state.graph) is not None:
+    if blocking_edge(state.graph, state.tasks) is not None:
         return _begin_stop(state, wanted, now)
     return scheduler_stopped(state, now).then(_begin_stop, wanted, now)
 

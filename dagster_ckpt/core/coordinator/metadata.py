@@ -19,17 +19,18 @@ SubtaskHandles = Mapping[int, tuple[StateHandle, ...]]
 def partly_finished_union(state: CoordinatorState, pending: PendingRecord, progress: Progress) -> str | None:
     """Return why the checkpoint must fail: union state of which only part would be saved; None: it need not.
 
+    Where the operators of a part are finished, nothing would be lost yet, but those would be gone before the
+    others come to their final checkpoint: all must come to the same one.
     Source: DefaultCheckpointPlan (DefaultCheckpointPlanTest#testAbortionIfPartiallyFinishedVertexUsedUnionListState).
     """
     whole = {p.uid for p in pending.stages if p.snapshot is not None}
     for stage in progress.stages.values():
-        spec = state.graph.by_uid[stage.uid]
-        is_partly = 0 < stage.finished < stage.everyone
-        if spec.uses_union_state and is_partly and stage.uid not in whole:
-            count = stage.finished.bit_count()
+        partly = [m for m in (stage.finished, stage.operators_finished) if 0 < m < stage.everyone]
+        if state.graph.by_uid[stage.uid].uses_union_state and partly and stage.uid not in whole:
             return (
-                f"Stage {stage.uid!r} keeps union list state, and {count} of its {stage.parallelism} subtasks have "
-                "finished: their share would be lost. The next checkpoint works once all of them have finished."
+                f"Stage {stage.uid!r} keeps union list state, and {partly[0].bit_count()} of its "
+                f"{stage.parallelism} subtasks have finished: their share would be lost. "
+                "The next checkpoint works once all of them have finished."
             )
     return None
 

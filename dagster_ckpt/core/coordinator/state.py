@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from dagster_ckpt.core.checkpoint.pending import Progress, caught_up, resume_progress
+from dagster_ckpt.core.checkpoint.plan import blocking_edge
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
 from dagster_ckpt.core.checkpoint.replace_fast import replace_fast
 from dagster_ckpt.core.checkpoint.requests import RequestQueue
@@ -112,7 +113,7 @@ class CoordinatorState:
     @property
     def is_periodic_configured(self) -> bool:
         """True where periodic checkpoints are wanted and possible."""
-        return effective_interval(self.config) is not None and not any(e.blocking for e in self.graph.edges)
+        return effective_interval(self.config) is not None and blocking_edge(self.graph, self.tasks) is None
 
     def pause_left(self, now: Now) -> float:
         """Seconds of the minimum pause that are left."""

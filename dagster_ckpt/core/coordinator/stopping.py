@@ -11,6 +11,7 @@ from dagster_ckpt.core.checkpoint.stop_with_savepoint import (
     SavepointFailed,
     Stopped,
     StoppedBadly,
+    StopWithSavepoint,
 )
 from dagster_ckpt.core.checkpoint.tasks import StageStatus, TaskTable
 from dagster_ckpt.core.coordinator.events import JobFailed, StopEnded
@@ -37,12 +38,24 @@ def with_savepoint_result(
     return _resolved(replace(state, stop=stop.with_savepoint(result)), now)
 
 
+def noting_the_end(state: CoordinatorState, uid: StageUid, status: StageStatus) -> CoordinatorState:
+    """Return the state in which a stop in progress knows of a stage that did not finish, should it run again.
+
+    Source: SchedulerBase: a stop waits for the tries that ran when it began.
+    """
+    stop = state.stop
+    is_bad = status.is_over and status is not StageStatus.FINISHED
+    if stop is None or stop.outcome is not None or not is_bad:
+        return state
+    return replace(state, stop=stop.with_bad_end(uid, status))
+
+
 def with_stages_ended(state: CoordinatorState, now: Now) -> Decision:
     """Tell a stop-with-savepoint how the stages ended, once all have."""
     stop = state.stop
     if stop is None or stop.terminal is not None or stop.outcome is not None:
         return Decision(state=state)
-    statuses = {uid: worst_status(state.tasks, uid) for uid in state.tasks.stages}
+    statuses = _statuses(state.tasks, stop)
     if not all(status.is_over for status in statuses.values()):
         return Decision(state=state)
     return _resolved(replace(state, stop=stop.with_terminal(statuses)), now)
@@ -56,10 +69,14 @@ def with_stages_restarting(state: CoordinatorState, now: Now) -> Decision:
     stop = state.stop
     if stop is None or stop.savepoint is None or stop.outcome is not None:
         return Decision(state=state)
-    statuses = {uid: worst_status(state.tasks, uid) for uid in state.tasks.stages}
+    statuses = _statuses(state.tasks, stop)
     ended = {uid: s if s.is_over else StageStatus.CANCELED for uid, s in statuses.items()}
     after = _scheduling_again(replace(state, stop=stop.with_terminal(ended)), now)
     return Decision(state=after).telling(StopEnded(checkpoint_id=stop.checkpoint_id))
+
+
+def _statuses(tasks: TaskTable, stop: StopWithSavepoint) -> dict[StageUid, StageStatus]:
+    return {uid: stop.ended_badly.get(uid) or worst_status(tasks, uid) for uid in tasks.stages}
 
 
 def worst_status(tasks: TaskTable, uid: StageUid) -> StageStatus:
@@ -94,7 +111,8 @@ def _resolved(state: CoordinatorState, now: Now) -> Decision:
 
 def _scheduling_again(state: CoordinatorState, now: Now) -> CoordinatorState:
     """The pipeline runs on: periodic checkpoints are taken again, as far as its stages run."""
-    if not state.is_periodic_configured or state.tasks.has_unready or not state.is_started:
+    may_run = state.is_started and not state.is_shut_down and not state.tasks.has_unready
+    if not may_run or not state.is_periodic_configured:
         return state
     scheduler = state.scheduler.started(state.config, now=now.monotonic, draw=0.0)
     return replace(state, scheduler=scheduler, is_activated=True)

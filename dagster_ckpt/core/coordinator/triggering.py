@@ -25,7 +25,13 @@ from dagster_ckpt.core.coordinator.admission import (
     with_operation,
 )
 from dagster_ckpt.core.coordinator.counting import pending_statistics
-from dagster_ckpt.core.coordinator.effects import AskCoordinators, CallHooks, MakeLocation, SendTrigger
+from dagster_ckpt.core.coordinator.effects import (
+    AskCoordinators,
+    CallHooks,
+    MakeLocation,
+    ReleaseFinished,
+    SendTrigger,
+)
 from dagster_ckpt.core.coordinator.events import CheckpointTriggered
 from dagster_ckpt.core.coordinator.inputs import HooksCalled, LocationMade
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
@@ -265,7 +271,9 @@ def to_stages(state: CoordinatorState, progress: Progress) -> Decision:
         options=_barrier_options(state, pending),
         attempts=state.tasks.attempts(progress.plan.trigger),
     )
-    return Decision(state=after).doing(SendTrigger(message))
+    gone = {uid: m for uid, m in progress.plan.finished.items() if uid in state.setup.coordinators}
+    release = (ReleaseFinished(progress.checkpoint_id, state.tasks.attempts(gone)),) if gone else ()
+    return Decision(state=after).doing(*release, SendTrigger(message))
 
 
 def _barrier_options(state: CoordinatorState, pending: PendingRecord) -> BarrierOptions:

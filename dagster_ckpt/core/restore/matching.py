@@ -167,7 +167,9 @@ def match_hooks(
 def _sources_of_state(
     graph: PipelineGraph, metadata: CheckpointMetadata
 ) -> list[tuple[StageSpec, StageSnapshot]]:
-    """Match by uid first, so that a uid taken over by a new stage is not stolen by one that once had it."""
+    """Match by uid first. Raises InvalidRequest where a stage names an earlier uid that is another's now: who is meant
+    to go on with that state cannot be told.
+    """
     saved = {snapshot.uid: snapshot for snapshot in metadata.stages}
     exact = {str(stage.uid) for stage in graph.stages if stage.uid in saved}
     found: list[tuple[StageSpec, StageSnapshot]] = []
@@ -178,6 +180,14 @@ def _sources_of_state(
         earlier = next((u for u in stage.previous_uids if u in saved and u not in exact), None)
         if earlier is not None:
             found.append((stage, saved[earlier]))
+            continue
+        taken = next((u for u in stage.previous_uids if u in exact), None)
+        if taken is not None:
+            raise InvalidRequest(
+                f"stage {str(stage.uid)!r} names {str(taken)!r} in previous_uids, and the pipeline has another stage "
+                f"of that uid, which would go on with its state: give that one a uid of its own, or take "
+                f"{str(taken)!r} out of previous_uids, and {str(stage.uid)!r} begins without state"
+            )
     _refuse_double_claims(found)
     return found
 

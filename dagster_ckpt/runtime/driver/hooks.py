@@ -54,7 +54,7 @@ class HearsAcknowledgements(OperatorCoordinator, Protocol):
     """A driver-side coordinator that wants to know which subtasks have acknowledged (see ``gated_coordinator``)."""
 
     def subtask_acknowledged(self, checkpoint_id: CheckpointId, subtask: int) -> None:
-        """Hear that a subtask of the stage has acknowledged a checkpoint."""
+        """Hear that a subtask of the stage has acknowledged a checkpoint, or owes nothing as it had finished."""
         ...
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.alignment import ArmTimer, PullForward, TriggerSnapshot, Unblock
+from dagster_ckpt.core.alignment import ArmTimer, PullForward, TimerFired, TriggerSnapshot, Unblock
+from dagster_ckpt.core.ids import checkpoint_id
 from dagster_ckpt.core.messages import Alignment, BarrierOptions
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.testing.barriers import ALIGNED, UNALIGNED, BarrierHarness, timeoutable
@@ -117,6 +118,26 @@ def test_an_announcement_that_is_late_goes_unaligned() -> None:
     assert host.announce(1, 1)[:2] == (PullForward(0), PullForward(1))
     host.barrier(1, 1)
     assert how(host) == [Alignment.UNALIGNED]
+
+
+@pytest.mark.parametrize("late", ["the first announcement", "an announcement", "a barrier"])
+def test_a_timer_that_fires_after_the_switch_changes_nothing(late: str) -> None:
+    """ALT#testActiveTimeoutBeforeFirstAnnouncementPassiveTimeout, #testActiveTimeoutAfterAnnouncementPassiveTimeout,
+    #testActiveTimeoutAfterBarrierPassiveTimeout, #testActiveTimeoutAfterLocalBarrierPassiveTimeout."""
+    host = alternating(2, timeout=0.01)
+    host.made[1] = 0.0
+    if late != "the first announcement":
+        host.announce(1, 0)
+    host.advance(0.011, fire=False)
+    if late == "a barrier":
+        host.barrier(1, 0)
+    else:
+        host.announce(1, 0 if late == "the first announcement" else 1)
+    assert host.send(TimerFired(checkpoint_id=checkpoint_id(1))) == ()
+    host.barriers((1, 0), (1, 1)) if late != "a barrier" else host.barrier(1, 1)
+    assert host.notified == [1]
+    assert how(host) == [Alignment.UNALIGNED]
+    assert (host.is_pending, host.timer) == (False, None)
 
 
 def test_the_last_barrier_completes_aligned_even_when_it_is_late() -> None:

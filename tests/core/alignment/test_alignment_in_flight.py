@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.testing.barriers import UNALIGNED, BarrierHarness
+from dagster_ckpt.testing.barriers import SAVEPOINT, UNALIGNED, BarrierHarness
 
 
 def played(b: BarrierHarness, text: str) -> BarrierHarness:
@@ -64,6 +64,18 @@ def test_a_barrier_that_is_pulled_forward_overtakes_data_and_that_is_in_flight()
     b.barrier(1, 1, overtaking=["z"])
     assert b.recorded(1) == {0: ["x", "y"], 1: ["z"]}
     assert b.delivered == ["x", "y", "z"]
+
+
+def test_a_channel_held_for_a_savepoint_is_recorded_for_the_unaligned_checkpoint_that_aborts_it() -> None:
+    """ALT#testChannelResetOnNewBarrier."""
+    b = unaligned(2)
+    b.barrier(1, 0, SAVEPOINT)
+    assert b.blocked == {0}
+    b.barrier(2, 1)
+    assert (b.notified, b.blocked) == ([-1, 2], set())
+    b.data(0, "x")
+    b.barrier(2, 0)
+    assert b.recorded(2) == {0: ["x"]}
 
 
 def test_a_barrier_made_unaligned_upstream_brings_what_it_overtook() -> None:

@@ -105,6 +105,55 @@ def test_events_sent_after_the_checkpoint_do_not_hold_it() -> None:
     assert sent(g, 0, "x").may_complete(ONE)
 
 
+# --- several checkpoints at once --------------------------------------------------------------------------------
+
+
+def test_an_event_is_held_behind_the_newest_checkpoint_whose_snapshot_it_follows() -> None:
+    """SubtaskGatewayImpl: blocked events by checkpoint; the gate stays closed for the younger one."""
+    g = held(closed_for(ONE).triggered(TWO), 0, "between").snapshot_done(TWO)
+    g = held(g, 0, "after both")
+    g, released = g.acknowledged(ONE, 0)
+    assert [e.event for e in released] == ["between"]
+    g = held(g, 0, "later")
+    g, released = g.acknowledged(TWO, 0)
+    assert [e.event for e in released] == ["after both", "later"]
+    sent(g, 0, "x")
+
+
+def test_a_checkpoint_waits_for_events_that_are_held_behind_an_older_one() -> None:
+    """OperatorCoordinatorHolder: the coordinator's newer state says that they were sent."""
+    g = held(closed_for(ONE), 0, "between")
+    g = held(g.triggered(TWO), 1, "while asked")
+    g = g.snapshot_done(TWO)
+    assert not g.may_complete(TWO)
+    for subtask in (0, 1):
+        g, _ = g.acknowledged(ONE, subtask)
+        assert not g.may_complete(TWO)
+        g = g.delivered(g.sent)
+    assert g.may_complete(TWO)
+
+
+@pytest.mark.parametrize("end", ["acknowledged", "over"])
+def test_what_waits_behind_a_younger_checkpoint_that_ends_first_waits_behind_the_older(end: str) -> None:
+    """SubtaskGatewayImpl#openGatewayAndUnmarkCheckpoint: appended to what the checkpoint before it holds back."""
+    g = held(closed_for(ONE), 0, "a").triggered(TWO).snapshot_done(TWO)
+    g = held(g, 0, "b")
+    g, released = g.acknowledged(TWO, 0) if end == "acknowledged" else g.over(TWO)
+    assert released == ()
+    g = held(g, 0, "c")
+    g, released = g.over(ONE)
+    assert [e.event for e in released] == ["a", "b", "c"]
+    sent(g, 0, "x")
+
+
+def test_a_checkpoint_that_is_over_waits_for_nothing_that_is_held() -> None:
+    g = held(closed_for(ONE), 0, "a").triggered(TWO)
+    g, released = g.over(TWO)
+    assert released == ()
+    g, _ = g.over(ONE)
+    assert g.in_delivery == {1: frozenset()}
+
+
 def test_there_is_no_gate_for_a_subtask_that_does_not_exist() -> None:
     with pytest.raises(InvalidRequest):
         gate().send(2, "x")

@@ -45,10 +45,12 @@ def test_a_partially_finished_stage_in_front_of_a_finished_one_is_refused(patter
         check_finished_states(two_stages(pattern), saved(up=PARTLY, down=FULLY))
 
 
-def test_a_running_stage_in_front_of_a_partially_finished_one_is_refused() -> None:
-    """VertexFinishedStateCheckerTest#testAddingAllRunningOperatorBeforePartiallyFinishedOneFails."""
+@pytest.mark.parametrize("pattern", list(EdgePattern))
+def test_a_running_stage_in_front_of_a_partially_finished_one_is_refused(pattern: EdgePattern) -> None:
+    """VertexFinishedStateCheckerTest#testAddingAllRunningOperatorBeforePartiallyFinishedOneFails,
+    #testAddingAllRunningOperatorBeforePartiallyFinishedOneWithAllToAllFails."""
     with pytest.raises(InvalidRequest, match="give 'down' a new uid"):
-        check_finished_states(two_stages(POINTWISE), saved(down=PARTLY))
+        check_finished_states(two_stages(pattern), saved(down=PARTLY))
 
 
 def test_all_to_all_wants_a_finished_stage_in_front_of_a_partially_finished_one() -> None:

@@ -500,11 +500,25 @@ def test_a_renamed_stage_gets_the_state_of_its_previous_uid() -> None:
     assert (match.uid, match.snapshot.uid, match.renamed) == ("totals", "agg", True)
 
 
-def test_a_uid_taken_over_by_a_new_stage_is_not_claimed_by_the_old_name() -> None:
+def test_a_uid_that_a_new_stage_took_over_from_a_renamed_one_is_refused() -> None:
+    """The new stage went on with the state of the renamed one, which began without any, and nobody was told."""
     now = graph(old=StageSpec(uid=StageUid("totals"), previous_uids=(StageUid("agg"),)))
-    stages = restore(saved(), now).stages
-    assert [(m.uid, m.snapshot.uid) for m in stages.matches] == [("src", "src"), ("agg", "agg")]
-    assert stages.new == ("totals",)
+    with pytest.raises(
+        InvalidRequest,
+        match=r"stage 'totals' names 'agg' in previous_uids, and the pipeline has another stage of that uid",
+    ):
+        restore(saved(), now, allow_non_restored_state=True)
+    # Once both have state of their own, nothing is in doubt.
+    both = saved()
+    both = both.model_copy(
+        update={"stages": (*both.stages, both.stages[1].model_copy(update={"uid": "totals"}))}
+    )
+    stages = restore(both, now).stages
+    assert [(m.uid, m.snapshot.uid) for m in stages.matches] == [
+        ("src", "src"),
+        ("agg", "agg"),
+        ("totals", "totals"),
+    ]
 
 
 def test_two_stages_cannot_claim_the_same_previous_uid() -> None:
