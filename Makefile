@@ -34,7 +34,7 @@ dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
 	@DAGSTER_HOME="$$PWD/.demo/dagster_home" $(RUN) dagster dev -w workspace.yaml $(ARGS)
 
 test: ## Run the tests, in three processes with a Spark session each (PROCESSES=0: in this one)
-	@scripts/bootstrap python java postgres kafka spark_kafka spark_s3 chromium class_archive
+	@scripts/bootstrap python java postgres kafka spark_kafka spark_s3 chromium class_archive plain_files
 	@scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
 platforms: ## Run the tests on emulators of Azure and Google, and on YARN, installed first (weekly in CI)

@@ -56,13 +56,13 @@ def wait_until(
 
 
 class Sampled:
-    """Looks at something costly once a second, however often it is asked."""
+    """Looks at something costly once a second, or more seldom, however often it is asked."""
 
-    def __init__(self, look: Callable[[], object]) -> None:
-        self._look, self._seen, self._at = look, look(), time.monotonic()
+    def __init__(self, look: Callable[[], object], every: float = 1.0) -> None:
+        self._look, self._every, self._seen, self._at = look, every, look(), time.monotonic()
 
     def __call__(self) -> object:
-        if time.monotonic() - self._at > 1.0:
+        if time.monotonic() - self._at > self._every:
             self._seen, self._at = self._look(), time.monotonic()
         return self._seen
 

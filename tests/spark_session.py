@@ -13,6 +13,7 @@ import pytest
 from dagster_ckpt.spark.class_archive import fitting_archive, java_options
 from dagster_ckpt.spark.session import build_session
 from tests.adapters.servers import spark_kafka_jars, spark_s3_jars
+from tests.plain_files import OPTION, plain_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +60,14 @@ _ARCHIVE = fitting_archive(Path(sys.prefix) / "class-archive")
 """Of Spark's classes, made by ``scripts/bootstrap class_archive``: half of the time a JVM needs to start Spark."""
 SPARK_JVM = f"{BRIEF_JVM} {java_options(_ARCHIVE)}" if _ARCHIVE is not None else BRIEF_JVM
 """Of JVMs with Spark's own jars: drivers, and what a cluster starts."""
-os.environ.setdefault("SPARK_SUBMIT_OPTS", SPARK_JVM)
+BRIEF_SPARK = "-Dspark.ui.enabled=false"
+"""Of every driver, unless it is told otherwise."""
+if plain_files().exists():
+    os.environ.setdefault("SPARK_DIST_CLASSPATH", str(plain_files()))
+    BRIEF_SPARK = f"{BRIEF_SPARK} {OPTION}"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{SPARK_JVM} {BRIEF_SPARK}")
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""Of the JVM that tells a shell script how to start the one it is asked for."""
 
 
 PATIENT_STARTS = 40

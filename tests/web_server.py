@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 from urllib.request import urlopen
 
-from tests.progress import wait_until, work_of
+from tests.progress import Sampled, wait_until, work_of
 
 ANSWER_WITHIN = 60.0
 
@@ -60,7 +60,7 @@ def wait_until_it_answers(url: str, server: subprocess.Popen[bytes], log: Path) 
     wait_until(
         answers,
         f"{url} answers, see {log}",
-        moves=lambda: (work_of(server.pid), _end_of(log)),
+        moves=Sampled(lambda: (work_of(server.pid), _end_of(log))),
         check=check,
         every=0.3,
     )

@@ -20,6 +20,7 @@ from tests import web_server
 from tests.progress import Sampled, wait_until, work_of
 from tests.records import stored_record
 from tests.root import ROOT
+from tests.warm_engine import engine_in
 
 LOCATION = "small_deployment"
 INSTANCE = """\
@@ -61,9 +62,10 @@ def built() -> dg.Definitions:
         ),
         spark=SparkSessionResource(
             master="local[2,3]",
+            warm_engine=str(HERE / "engine"),
             conf={
                 "spark.driver.memory": "1g",
-                # a JVM that lives for seconds: compiling thoroughly costs more than it brings
+                # a JVM that lives for minutes: compiling thoroughly costs more than it brings
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
@@ -142,7 +144,7 @@ class Deployment:
         wait_until(
             lambda: f"'name': '{job}'" in loaded(),
             f"job {job!r} is loaded",
-            moves=lambda: (work_of(self.server), loaded()),
+            moves=Sampled(lambda: (work_of(self.server), loaded()), every=5.0),
             every=0.3,
         )
 
@@ -190,7 +192,8 @@ def deployed(folder: Path) -> Iterator[Deployment]:
     command = [sys.executable, "-m", "dagster_webserver", "-h", "127.0.0.1", "-p", str(port)]
     command += ["-f", str(folder / f"{LOCATION}.py"), "-d", str(folder)]
     log = folder / "dagster.log"
-    with web_server.started(command, log, env=environment, cwd=folder) as server:
+    server_of = web_server.started(command, log, env=environment, cwd=folder)
+    with engine_in(folder / "engine"), server_of as server:
         url = f"http://127.0.0.1:{port}"
         web_server.wait_until_it_answers(url, server, log)
         with dg.DagsterInstance.from_config(str(home)) as instance:

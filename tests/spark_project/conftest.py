@@ -123,6 +123,19 @@ def written(tmp_path: Path, spark: SparkSession) -> Callable[..., Project]:
     return partial(write_project, tmp_path / "written", spark)
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for the project of every test of a module: what Spark has left names files by their whole path."""
+    return tmp_path_factory.mktemp("place")
+
+
+@pytest.fixture
+def written_in_one_place(place: Path, spark: SparkSession) -> Callable[..., Project]:
+    """Returns a project, in the folder in which those of other tests of the module were."""
+    shutil.rmtree(place / "written", ignore_errors=True)
+    return partial(write_project, place / "written", spark)
+
+
 @pytest.fixture(autouse=True)
 def _no_views_left_in_the_session(request: pytest.FixtureRequest) -> Iterator[None]:
     """A project's views are gone from the session after each test."""

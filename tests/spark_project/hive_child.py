@@ -22,11 +22,14 @@ def main(root: Path, what: str) -> None:
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={root / 'metastore_db'};create=true",
     }
     spark = build_session("hive", master="local[2,3]", conf=conf)
-    if what == "run":
-        where = CheckpointCoordinatorResource(base_dir=str(root / "lab"), table_dir=str(root / "tables"))
-        run_epoch(pipeline_from_spark_project(root, spark=spark), coordinator=where, spark=spark)
-    else:
-        print(*(sorted(map(tuple, spark.table(name).collect())) for name in ("orders", "newest", "counted")))
+    for step in what.split(","):
+        if step == "run":
+            where = CheckpointCoordinatorResource(base_dir=str(root / "lab"), table_dir=str(root / "tables"))
+            run_epoch(pipeline_from_spark_project(root, spark=spark), coordinator=where, spark=spark)
+        else:
+            print(
+                *(sorted(map(tuple, spark.table(name).collect())) for name in ("orders", "newest", "counted"))
+            )
 
 
 if __name__ == "__main__":

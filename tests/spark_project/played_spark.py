@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +72,19 @@ def runs_under_spark(project: Project, *, only: Callable[[FlowNode], bool] = lam
     finally:
         for name, old in before.items():
             spark.conf.set(name, old)
+
+
+@contextmanager
+def once(project: Project) -> Iterator[Callable[[Project], None]]:
+    """Yield what runs a project under Spark. A second time in one place, nothing runs: it is as Spark left it then."""
+    root, kept = project.root, project.root.with_name(f"{project.root.name} as Spark left it")
+    if kept.exists():
+        yield lambda _: None
+        shutil.rmtree(root)
+        shutil.copytree(kept, root)
+    else:
+        yield runs_under_spark
+        shutil.copytree(root, kept)
 
 
 def adopted(project: Project, **more: Any) -> Adoption:

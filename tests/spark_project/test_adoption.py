@@ -8,9 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -35,12 +34,9 @@ from dagster_ckpt.operations.adopt import Adoption
 from dagster_ckpt.spark_project.adoption import _Work
 from tests.records import find_record
 from tests.root import ROOT
-from tests.spark_project.conftest import Project, rows_of, write_project
-from tests.spark_project.played_spark import adopted, runs_under_spark, storage, warehouse
+from tests.spark_project.conftest import Project, rows_of
+from tests.spark_project.played_spark import adopted, once, runs_under_spark, storage, warehouse
 from tests.spark_project.test_projects import as_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Make = Callable[..., Project]
 
@@ -119,45 +115,31 @@ def shop(written: Make) -> Shop:
     return Shop(written(SHOP))
 
 
-def begun_with(shop: Shop, key: str) -> bool:
+def begun_with(project: Project, key: str) -> bool:
     """Tell whether the queries that run are those of a savepoint: their ids are in the working directories."""
-    [directory] = (shop.project.root / "lab" / "work" / "written").glob("attempt-*")
+    [directory] = (project.root / "lab" / "work" / "written").glob("attempt-*")
     ids = {path.parts[-3]: json.loads(path.read_text())["id"] for path in directory.glob("*/query/metadata")}
-    found = find_snapshot(shop.project.coordinator.deployment(), key, PipelineId("written"))
+    found = find_snapshot(project.coordinator.deployment(), key, PipelineId("written"))
     adopted = {
         stage.uid: stage.query_id for stage in found.stored.metadata.stages if stage.query_id is not None
     }
     return bool(adopted) and adopted.items() <= ids.items()
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for the project of every test: what Spark has left names files by their whole path."""
-    return tmp_path_factory.mktemp("place")
-
-
 @pytest.fixture
-def written(place: Path, spark: SparkSession) -> Make:
-    shutil.rmtree(place / "written", ignore_errors=True)
-    return partial(write_project, place / "written", spark)
+def written(written_in_one_place: Make) -> Make:
+    return written_in_one_place
 
 
 def fed_and_run(shop: Shop) -> None:
     """Run it twice under Spark, with rows for every source; a second test gets a copy of what the first was left."""
-    root = shop.project.root
-    kept = root.with_name(f"{root.name} as Spark left it")
-    runs = (lambda _: None) if kept.exists() else runs_under_spark
-    shop.feed("orders", row("a", 1), row("b", 2))
-    shop.feed("extra", row("x", 7))
-    runs(shop.project)
-    shop.feed("orders", row("a", 3))
-    shop.feed("more", row("a", 10))
-    runs(shop.project)
-    if kept.exists():
-        shutil.rmtree(root)
-        shutil.copytree(kept, root)
-    else:
-        shutil.copytree(root, kept)
+    with once(shop.project) as runs:
+        shop.feed("orders", row("a", 1), row("b", 2))
+        shop.feed("extra", row("x", 7))
+        runs(shop.project)
+        shop.feed("orders", row("a", 3))
+        shop.feed("more", row("a", 10))
+        runs(shop.project)
 
 
 def test_an_adopted_project_goes_on_after_what_spark_has_read(shop: Shop) -> None:
@@ -165,7 +147,7 @@ def test_an_adopted_project_goes_on_after_what_spark_has_read(shop: Shop) -> Non
     done = shop.adopt()
     assert done.savepoint.key == "savepoint-000001"
     shop.project.epoch()
-    assert begun_with(shop, done.savepoint.key)
+    assert begun_with(shop.project, done.savepoint.key)
     shop.check()
     shop.feed("orders", row("b", 4), row("c", 5))  # b is known to dropDuplicates, and pairs with nothing yet
     shop.feed("more", row("b", 20), row("a", 30))  # a and b of Spark's orders are in the join's state
@@ -187,16 +169,32 @@ def test_rows_that_sources_have_forgotten_stay(shop: Shop) -> None:
     shop.check()
 
 
+FIRSTS = """
+@dp.table
+def orders():
+    return spark.readStream.schema("k STRING, v INT").json(str(Path.cwd() / "feed" / "orders"))
+@dp.table
+def firsts():
+    return spark.readStream.table("orders").dropDuplicates(["k"])
+"""
+
+
 def test_a_project_in_a_folder_with_blanks_and_percents_is_adopted(written: Make) -> None:
-    project = written(SHOP)
-    shop = Shop(Project(project.root.rename(project.root.with_name("my shop 100%20")), project.spark))
-    fed_and_run(shop)
-    done = shop.adopt()
-    shop.project.epoch()
-    assert begun_with(shop, done.savepoint.key)
-    shop.feed("orders", row("b", 4))
-    shop.project.epoch()
-    shop.check()
+    made = written(FIRSTS)
+    project = Project(made.root.rename(made.root.with_name("my shop 100%20")), made.spark)
+    for rows in ([row("a", 1), row("b", 2)], [row("a", 3)]):
+        project.feed("orders", *rows)
+        runs_under_spark(project)
+    done = adopted(project)
+    project.epoch()
+    assert begun_with(project, done.savepoint.key)
+    project.feed("orders", row("b", 4), row("c", 5))  # a is known from Spark's first batch, and b
+    project.epoch()
+    everything = [row("a", 1), row("b", 2), row("a", 3), row("b", 4), row("c", 5)]
+    assert project.all_rows() == {
+        "orders": as_rows(*everything),
+        "firsts": as_rows(row("a", 1), row("b", 2), row("c", 5)),
+    }
 
 
 def test_spark_may_run_on_and_be_adopted_again(shop: Shop) -> None:
@@ -204,7 +202,7 @@ def test_spark_may_run_on_and_be_adopted_again(shop: Shop) -> None:
     assert shop.adopt().kind.is_synchronous
     assert shop.adopt().savepoint.key == "savepoint-000002"
     shop.project.epoch()
-    assert begun_with(shop, "savepoint-2")
+    assert begun_with(shop.project, "savepoint-2")
     shop.check()
     shop.feed("orders", row("c", 9))
     shop.project.epoch()
@@ -214,7 +212,7 @@ def test_spark_may_run_on_and_be_adopted_again(shop: Shop) -> None:
     shop.project.epoch()  # goes on where it was: a pipeline that has run is asked to begin elsewhere
     shop.check()
     shop.project.epoch(restore={"restore_from": again.savepoint.key})
-    assert begun_with(shop, again.savepoint.key)
+    assert begun_with(shop.project, again.savepoint.key)
     shop.check()
     shop.feed("more", row("c", 1))
     shop.project.epoch()
@@ -470,27 +468,18 @@ def test_staged_rows_stay_where_a_savepoint_may_name_them(
 # --- killed, and from the command line ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("call", "number"), [("rows of a table", 3), ("files of a stage", 4), ("registration", 1)]
-)
-def test_an_adoption_that_is_killed_has_changed_nothing_that_anybody_sees(
-    shop: Shop, call: str, number: int
-) -> None:
+def test_an_adoption_that_is_killed_has_changed_nothing_that_anybody_sees(shop: Shop) -> None:
+    """Each after the first comes past the point at which the one before it was killed, on what that one has left."""
     fed_and_run(shop)
-    child = [
-        sys.executable,
-        "-m",
-        "tests.spark_project.adopt_child",
-        str(shop.project.root),
-        call,
-        str(number),
-    ]
-    killed = subprocess.run(child, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert killed.returncode == 9, killed.stderr[-2000:]
-    deployment = shop.project.coordinator.deployment()
-    found = find_record(deployment.store, "written")
-    assert found is None or found.savepoints == ()
-    assert all(not rows for rows in shop.project.all_rows().values())
+    for call, number in (("rows of a table", 3), ("files of a stage", 4), ("registration", 1)):
+        child = [sys.executable, "-m", "tests.spark_project.adopt_child"]
+        child += [str(shop.project.root), call, str(number)]
+        killed = subprocess.run(child, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert killed.returncode == 9, killed.stderr[-2000:]
+        deployment = shop.project.coordinator.deployment()
+        found = find_record(deployment.store, "written")
+        assert found is None or found.savepoints == ()
+        assert all(not rows for rows in shop.project.all_rows().values())
     shop.adopt()
     shop.feed("orders", row("b", 4))
     shop.project.epoch()

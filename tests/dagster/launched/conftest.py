@@ -101,7 +101,10 @@ class Site:
 
         def wait() -> None:
             progress.wait_until(
-                lambda: self.runs > runs or holds(), progress.source_of(holds), moves=self.moves, every=0.1
+                lambda: self.runs > runs or holds(),
+                progress.source_of(holds),
+                moves=progress.Sampled(self.moves, every=5.0),
+                every=0.1,
             )
             if self.runs == runs:
                 act()

@@ -96,7 +96,7 @@ def test_messages_that_are_lost_cost_no_row_and_the_checkpoint_is_told_from_stor
 
 @pytest.mark.spark
 def test_a_program_that_is_killed_fails_its_run_and_the_next_run_takes_over_at_once(
-    site: Site, feed: Feed
+    site: Site, feed: Feed, engine: str
 ) -> None:
     def claimed() -> bool:
         record = site.record() if site.lab.exists() else None
@@ -111,6 +111,7 @@ def test_a_program_that_is_killed_fails_its_run_and_the_next_run_takes_over_at_o
     assert dead.status is FAILURE
     assert "failed with code -9" in dead.failure
     feed.order(("bob", 4))
+    site.engine = engine
     after = site.run()
     assert after.status is SUCCESS, after.failure
     assert not any("waiting: run" in line for line in after.lines)

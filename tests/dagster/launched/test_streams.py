@@ -51,7 +51,9 @@ def test_a_launched_stream_tells_while_it_runs_and_is_stopped_with_a_savepoint_a
     assert read_totals(site.tables) == feed.expected_totals()
 
 
-def test_a_run_that_is_terminated_stops_its_stream_between_two_batches(site: Site, feed: Feed) -> None:
+def test_a_run_that_is_terminated_stops_its_stream_between_two_batches(
+    site: Site, feed: Feed, engine: str
+) -> None:
     def has_rows() -> bool:
         return site.newest() > 0
 
@@ -63,6 +65,7 @@ def test_a_run_that_is_terminated_stops_its_stream_between_two_batches(site: Sit
     assert record is not None
     assert (record.status, record.clean, record.lease_until) == (RunStatus.CANCELED, True, None)
     assert not is_running(site.pid())
+    site.engine = engine
     after = site.run()
     assert after.status is SUCCESS, after.failure
     assert read_lines(site.tables) == feed.expected_lines()

@@ -31,6 +31,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.sinks import DeltaTable, IcebergTable
 from dagster_ckpt.spark.cluster import lost, probe
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart
+from tests.plain_files import AS_USUAL
 from tests.spark.epoch.small_pipeline import ORDERS, shop
 from tests.spark.lake.deployment import Places
 from tests.spark_session import SPARK_JVM
@@ -49,6 +50,7 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": "2",
+    **AS_USUAL,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import urllib.parse
 import urllib.request
@@ -83,6 +84,7 @@ class StandaloneCluster(Machines):
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": SPARK_JVM,
+            "SPARK_LAUNCHER_OPTS": os.environ["SPARK_LAUNCHER_OPTS"],
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         }
         return self.boot(name, [*program, *command[1:]], masked=masked, environment=environment)

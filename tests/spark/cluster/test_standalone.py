@@ -14,6 +14,9 @@ from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals
 
+ALONE = {"spark.cores.max": "1"}
+"""One executor: each is a JVM to start, and what this one finds a second one would find too."""
+
 
 def test_an_epoch_on_executors_without_this_package_goes_on_from_the_one_before(
     driver: Driver, feed: Feed, tmp_path: Path
@@ -36,7 +39,7 @@ def test_an_epoch_on_executors_without_this_package_goes_on_from_the_one_before(
 def test_without_the_package_executors_are_refused_before_the_first_query(
     driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:
-    answer = driver.run(feed, tmp_path / "lab", ship=False)
+    answer = driver.run(feed, tmp_path / "lab", ship=False, conf=ALONE)
     assert answer["failed"] == "InvalidRequest"
     assert "cannot import dagster_ckpt with " in answer["said"]
     assert "set ship_package on the Spark resource" in answer["said"]
@@ -51,9 +54,9 @@ def test_another_version_on_executors_is_refused_and_what_is_sent_comes_before_i
     old.mkdir()
     (old / "__init__.py").write_text('__version__ = "0.0.1"\n')
     try:
-        answer = driver.run(feed, tmp_path / "lab", ship=False)
+        answer = driver.run(feed, tmp_path / "lab", ship=False, conf=ALONE)
         assert f"has dagster_ckpt 0.0.1 and the driver {__version__}" in answer["said"]
-        assert driver.run(feed, tmp_path / "lab")["said"].endswith("shop/chk-1")
+        assert driver.run(feed, tmp_path / "lab", conf=ALONE)["said"].endswith("shop/chk-1")
     finally:
         shutil.rmtree(old)
     assert read_lines(tmp_path / "lab" / "tables" / "shop") == feed.expected_lines()
@@ -66,7 +69,7 @@ def test_executors_without_pyarrow_are_refused(
     behind = arrow.readlink()
     arrow.unlink()
     try:
-        answer = driver.run(feed, tmp_path / "lab")
+        answer = driver.run(feed, tmp_path / "lab", conf=ALONE)
     finally:
         arrow.symlink_to(behind)
     assert answer["failed"] == "InvalidRequest"
@@ -74,7 +77,7 @@ def test_executors_without_pyarrow_are_refused(
 
 
 def test_a_python_that_executors_do_not_have_is_told(driver: Driver, feed: Feed, tmp_path: Path) -> None:
-    answer = driver.run(feed, tmp_path / "lab", conf={"spark.pyspark.python": "python9"})
+    answer = driver.run(feed, tmp_path / "lab", conf={**ALONE, "spark.pyspark.python": "python9"})
     assert answer["failed"] == "InvalidRequest"
     assert answer["said"].startswith(
         "Spark starts 'python9' on this machine too, to plan what stages read, and it "
@@ -86,7 +89,7 @@ def test_a_folder_that_is_another_disk_to_executors_is_refused(
     driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path, place: str
 ) -> None:
     elsewhere = {place: str(cluster.private / tmp_path.name)}
-    answer = driver.run(feed, tmp_path / "lab", coordinator=elsewhere)
+    answer = driver.run(feed, tmp_path / "lab", coordinator=elsewhere, conf=ALONE)
     assert answer["failed"] == "InvalidRequest"
     assert f"does not see what the driver has written to {place} (" in answer["said"]
     assert f"give {place} a folder that every machine mounts under the same path" in answer["said"]
@@ -110,7 +113,8 @@ def test_rows_on_another_disk_fail_the_run_without_a_probe_too(
 ) -> None:
     elsewhere = cluster.private / tmp_path.name
     place, how = how["place"], {name: value for name, value in how.items() if name != "place"}
-    answer = driver.run(feed, tmp_path / "lab", probe=False, coordinator={place: str(elsewhere)}, **how)
+    where = {place: str(elsewhere)}
+    answer = driver.run(feed, tmp_path / "lab", probe=False, coordinator=where, conf=ALONE, **how)
     assert answer["failed"] == ("Declined" if "stream" in how else "Unavailable"), answer
     assert (
         "and the driver finds 0 of them there: to an executor that folder is another disk" in answer["said"]
@@ -122,7 +126,9 @@ def test_state_on_another_disk_is_in_no_checkpoint_without_a_probe_too(
     driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path
 ) -> None:
     elsewhere = {"work_dir": str(cluster.private / tmp_path.name)}
-    answer = driver.run(feed, tmp_path / "lab", pipeline="summed", probe=False, coordinator=elsewhere)
+    answer = driver.run(
+        feed, tmp_path / "lab", pipeline="summed", probe=False, coordinator=elsewhere, conf=ALONE
+    )
     assert not answer["said"].endswith("/chk-1"), answer
     assert not list((tmp_path / "lab").glob("tables/**/sums/part-*.parquet"))
 
@@ -135,6 +141,7 @@ def test_bare_paths_of_another_default_file_system_are_not_taken_for_ours(
         tmp_path / "lab",
         pipeline="summed",
         conf={
+            **ALONE,
             "spark.hadoop.fs.defaultFS": "hdfs://nowhere.invalid:8020",
             "spark.sql.warehouse.dir": f"file://{tmp_path}",
         },

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -19,7 +20,6 @@ from dagster_ckpt import (
 )
 from tests.spark.epoch.small_pipeline import ORDERS
 
-FOLDER = "DAGSTER_CKPT_TEST_FOLDER"
 BROKEN = "broken"
 """While this file is in the feed's folder, the totals fail."""
 ENGINE = "engine"
@@ -58,20 +58,26 @@ def fanned_out(feed: Path, name: str, boundedness: str) -> CheckpointedPipeline:
     return pipeline  # type: ignore[no-any-return]
 
 
-def definitions() -> dg.Definitions:
-    folder = Path(os.environ[FOLDER])
+FORKED: Mapping[str, Any] = {
+    "start_method": {"forkserver": {"preload_modules": [__name__, "pyspark.sql", "pyarrow.parquet"]}}
+}
+"""Processes that begin with what one of them has imported, for all that a step needs: half of its time."""
+
+
+def definitions(folder: Path, executor: Mapping[str, Any]) -> dg.Definitions:
     return build_pipeline_definitions(
         fanned_out(folder / "feed", "fanned_out", "unbounded"),
         fanned_out(folder / "feed", "bounded", "bounded"),
         coordinator=CheckpointCoordinatorResource(base_dir=str(folder / "lab"), num_retained=5),
         spark=SparkSessionResource(master="local[1,3]", warm_engine=str(folder / ENGINE), conf=CONF),
-        options=PipelineOptions(executor=dg.multiprocess_executor.configured({"max_concurrent": 2})),
+        options=PipelineOptions(executor=dg.multiprocess_executor.configured(dict(executor))),
     )
 
 
-def epoch_job() -> dg.JobDefinition:
-    return definitions().resolve_job_def("fanned_out")
+def epoch_job(folder: str, concurrent: int) -> dg.JobDefinition:
+    return definitions(Path(folder), {**FORKED, "max_concurrent": concurrent}).resolve_job_def("fanned_out")
 
 
-def streaming_job() -> dg.JobDefinition:
-    return definitions().resolve_job_def("bounded_streaming")
+def streaming_job(folder: str) -> dg.JobDefinition:
+    """Its process is spawned: what Dagster does where nothing is said."""
+    return definitions(Path(folder), {}).resolve_job_def("bounded_streaming")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,34 +11,39 @@ from typing import Any
 import dagster as dg
 import pyarrow.parquet as pq
 import pytest
+from dagster._core.definitions.reconstruct import ReconstructableJob, build_reconstructable_job
 
 from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, PipelineOptions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.attempt import PipelineAttempt
 from tests.records import stored_record
 from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.multiprocess_job import BROKEN, ENGINE, FOLDER, epoch_job, streaming_job
+from tests.spark.epoch.multiprocess_job import BROKEN, ENGINE, epoch_job, streaming_job
 from tests.spark.epoch.small_pipeline import Feed, shop
 from tests.warm_engine import engine_in
 
 
 @pytest.fixture
-def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    monkeypatch.setenv(FOLDER, str(tmp_path))
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     with engine_in(tmp_path / ENGINE), dg.instance_for_test(temp_dir=str(tmp_path)) as made:
         yield made
 
 
 def _record(folder: Path) -> CoordinatorRecord:
     with closing(CheckpointCoordinatorResource(base_dir=str(folder / "lab")).store()) as store:
-        return stored_record(store, epoch_job().name)
+        return stored_record(store, PipelineId("fanned_out"))
 
 
-def _run(instance: dg.DagsterInstance, **checkpointing: object) -> str:
+def _job(made_by: Callable[..., dg.JobDefinition], *given: object) -> ReconstructableJob:
+    """A job that processes of its steps make again by its name."""
+    return build_reconstructable_job(made_by.__module__, made_by.__name__, given)
+
+
+def _run(instance: dg.DagsterInstance, job: ReconstructableJob, **checkpointing: object) -> str:
     """Return what failed; empty: nothing did."""
     config = {"ops": {"restore": {"config": {"checkpointing": checkpointing}}}}
-    job = dg.reconstructable(epoch_job)
     with dg.execute_job(job, instance=instance, run_config=config, raise_on_error=False) as result:
         return _failures(result)
 
@@ -51,26 +56,28 @@ def _failures(result: dg.JobExecutionResult) -> str:
 def test_epochs_whose_steps_have_processes_of_their_own_go_on_from_one_another_and_are_re_executed(
     instance: dg.DagsterInstance, feed: Feed, tmp_path: Path
 ) -> None:
-    assert _run(instance) == ""
+    at_once, in_turn = (_job(epoch_job, str(tmp_path), concurrent) for concurrent in (2, 1))
+    assert _run(instance, at_once) == ""
     record = _record(tmp_path)
     assert (record.status, record.epoch, len(record.completed)) == (RunStatus.SUSPENDED, 1, 1)
 
     shutil.rmtree(tmp_path / "lab" / "work")  # a fresh container
     feed.order(("ann", 3), ("bob", 4))
-    assert _run(instance, num_retained=1) == ""
+    assert _run(instance, in_turn, num_retained=1) == ""
     kept = [one.checkpoint_id for one in _record(tmp_path).completed]
     assert kept == [2], "settings of the run reach every step"
     _has_rows(tmp_path, feed, {"ann": 8, "bob": 11})
 
     (feed.folder / BROKEN).touch()
     feed.order(("ann", 1), ("bob", 1))
-    job = dg.reconstructable(epoch_job)
-    with dg.execute_job(job, instance=instance, raise_on_error=False) as failed:
+    with dg.execute_job(in_turn, instance=instance, raise_on_error=False) as failed:
         assert "the totals are broken" in _failures(failed)
     (feed.folder / BROKEN).unlink()
     feed.order(("ann", 1))
     again = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
-    with dg.execute_job(job, instance=instance, reexecution_options=again, raise_on_error=False) as result:
+    with dg.execute_job(
+        in_turn, instance=instance, reexecution_options=again, raise_on_error=False
+    ) as result:
         assert result.success, _failures(result)
         assert {e.step_key for e in result.all_events if e.is_step_success} == {"totals", "complete"}
     record = _record(tmp_path)
@@ -92,8 +99,9 @@ def _numbers(tables: Path) -> list[int]:
 def test_a_stream_is_one_step_in_one_process(
     instance: dg.DagsterInstance, feed: Feed, tmp_path: Path
 ) -> None:
-    job = dg.reconstructable(streaming_job)
-    with dg.execute_job(job, instance=instance, raise_on_error=False) as result:
+    with dg.execute_job(
+        _job(streaming_job, str(tmp_path)), instance=instance, raise_on_error=False
+    ) as result:
         assert result.success, _failures(result)
     assert _numbers(tmp_path / "lab" / "tables" / "bounded") == [order["number"] for order in feed.orders]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -212,6 +213,11 @@ class Places:
 
     def shown(self) -> dict[str, Counter[tuple[Any, ...]]]:
         return {"lines": self.lines(), "totals": self.totals(), "bills": self.bills()}
+
+    def shows(self, wanted: Mapping[str, Counter[tuple[Any, ...]]]) -> bool:
+        """Tell whether the tables named hold just that; those of the bucket are read once the database is as wanted."""
+        readers = {"bills": self.bills, "lines": self.lines, "totals": self.totals}
+        return all(read() == wanted[name] for name, read in readers.items() if name in wanted)
 
 
 def truth(feed: Feed) -> dict[str, Counter[tuple[Any, ...]]]:

@@ -63,7 +63,7 @@ def die_at_every_stage(lab: StreamLab, pipeline: CheckpointedPipeline, numbers: 
     """Restore, complete a checkpoint, die at the next one's barrier: for every stage; return the run after that."""
     for uid in STAGES:
         running = lab.start(pipeline)
-        feed(numbers, 2)
+        feed(numbers, 1)
         running.checkpoint()
         feed(numbers, 3)
         is_dead = crash_at(running, uid)

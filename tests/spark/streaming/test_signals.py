@@ -18,7 +18,7 @@ from dagster_ckpt import SparkSessionResource, build_pipeline_definitions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.coordinator.mailbox import is_alive
 from dagster_ckpt.core.properties import RunStatus
-from tests.progress import exit_code, wait_until, work_of
+from tests.progress import Sampled, exit_code, wait_until, work_of
 from tests.records import find_record
 from tests.root import ROOT
 from tests.spark.streaming.kill_child import coordinator
@@ -79,7 +79,7 @@ def published(folder: Path, child: subprocess.Popen[bytes], count: int) -> None:
             work_of(child.pid) if starts else 0,
         )
 
-    wait_until(holds, f"{count} rows are published", moves=moves, every=0.2)
+    wait_until(holds, f"{count} rows are published", moves=Sampled(moves, every=5.0), every=0.2)
 
 
 def epoch(folder: Path) -> None:

@@ -112,7 +112,8 @@ class JobLab:
         def moves() -> object:
             return self.checkpoints(), read_rows(self.tables).total()
 
-        progress.wait_until(holds, progress.source_of(holds), moves=moves, check=check, every=0.2)
+        seldom = progress.Sampled(moves, every=5.0)
+        progress.wait_until(holds, progress.source_of(holds), moves=seldom, check=check, every=0.2)
 
 
 @pytest.fixture
