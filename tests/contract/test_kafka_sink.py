@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.kafka.broker import Broker
 from dagster_ckpt.spark.kafka.sink import KafkaSink
-from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
+from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext, SinkPosition
 from dagster_ckpt.testing import SinkContract
 from dagster_ckpt.testing.sinks.run import context_in
 
@@ -93,3 +95,54 @@ def test_a_topic_that_two_sinks_spell_in_two_ways_is_refused_to_the_second(
     position = renamed.position()
     assert position is not None
     assert position.epoch == 2
+
+
+def test_a_key_lies_in_the_partition_in_which_other_writers_of_kafka_put_it(
+    kafka_servers: str, tmp_path: Path
+) -> None:
+    """The client's own default is another one: messages of one key were in two partitions, and without an order."""
+    name = f"keyed-{abs(hash(tmp_path))}"
+    admin = AdminClient({"bootstrap.servers": kafka_servers})
+    admin.create_topics([NewTopic(name, num_partitions=8)])[name].result(60)
+    broker = Broker(kafka_servers, {}, name, pipeline="shop", uid="orders")
+    broker.create_topics()
+    keys = [f"key-{number}".encode() for number in range(20)]
+    at = SinkPosition(lineage="one", epoch=1, checkpoint_id=1, head=1, through_batch=0)
+    broker.write(broker.begin(), [(key, b"") for key in keys], at)
+    assert partitions_of(kafka_servers, name) == {key: (murmur2(key) & 0x7FFFFFFF) % 8 for key in keys}
+
+
+def partitions_of(servers: str, topic: str) -> dict[bytes, int]:
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": "test",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(8)])
+        found: dict[bytes, int] = {}
+        while len(found) < 20:
+            message = consumer.poll(30)
+            assert message is not None
+            assert message.error() is None
+            found[message.key()] = message.partition()
+        return found
+    finally:
+        consumer.close()
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's own hash of a key (org.apache.kafka.common.utils.Utils.murmur2)."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = (0x9747B28C ^ len(data)) & mask
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = (h * m & mask) ^ k
+    if rest := data[whole:]:
+        h = (h ^ int.from_bytes(rest, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15

@@ -17,6 +17,10 @@
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``query_errors`` | what else ends a query, in one sentence: the user's line first |
 | ``plan_shape`` | what of a query's plan its state depends on, compared at every start |
+| ``state_variables`` | variables of transformWithState that were renamed: refused in the first batch |
+| ``changed_rows`` | rows that changed, counted again by the next stage: refused |
+| ``lost_watermark`` | a watermark that does not reach the stage it was meant for: refused |
+| ``files_read`` | files that file sources have read: moved with their folder, or written again |
 | ``clean_source`` | file sources whose files Spark would take away: refused |
 | ``chain_plans`` | what the plans of stages say of running them in one query |
 | ``layout`` | the chains an attempt is opened with |

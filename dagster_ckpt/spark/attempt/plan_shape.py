@@ -2,8 +2,9 @@
 
 Spark compares types only. Grouped by another column of the same type, or with ``max`` made ``min``, a query would go on
 from the state of the other one without a word and its rows would be wrong. So the first start of a query writes down
-its stateful operators (what they group, join and tell apart by, and which aggregates they keep) and the order of its
-sources; captures take that along, and every later start compares.
+its stateful operators (what they group, join and tell apart by, and which aggregates they keep), the columns of its
+watermarks, the time zone of its calendar and the order of its sources; captures take that along, and every later start
+compares.
 
 What may change: everything else, such as filters, projections, names of results, delays of watermarks, and values of
 literals but for those that keys are made with. Names of columns count: nothing else says that a column is the same one.
@@ -14,12 +15,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
+from dagster_ckpt.spark.attempt.files_read import why_moved
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
@@ -27,14 +30,31 @@ from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Tree", "analyzed", "check_plan", "is_streaming", "kind_of", "operators_in", "sources_in", "walk"]
+__all__ = [
+    "Tree",
+    "analyzed",
+    "check_plan",
+    "is_streaming",
+    "kind_of",
+    "operators_in",
+    "sources_in",
+    "walk",
+    "watermarks_in",
+]
 
 Tree = dict[str, Any]
 """A node as ``TreeNode.toJSON`` writes it, with its children under ``_children``."""
 
-FORMAT = 2
+FORMAT = 3
 """Of the texts: those of another format, or of another Spark, are replaced and not compared."""
 _WINDOWS = ("window", "session_window")
+_ENDS = ("start", "end")
+"""Names of a window's fields, which are literals in its definition."""
+_EQUAL = ("EqualTo", "EqualNullSafe")
+_FIELDS = ("GetMapValue", "GetArrayItem", "ElementAt", "GetJsonObject", "JsonTuple", "VariantGet")
+"""Expressions that take a part of a value: the literal in them is its name."""
+_OF_TIME = ("date", "timestamp", "timestamp_ntz")
+_UTC = frozenset({"UTC", "GMT", "Z", "Zulu", "Universal", "UCT", "Etc/UTC", "Etc/GMT", "Etc/UCT", "+00:00"})
 
 
 def check_plan(
@@ -55,6 +75,8 @@ def check_plan(
     now = {
         "written_by": f"format {FORMAT}, Spark {frame.sparkSession.version}",
         "operators": operators_in(plan),
+        "watermarks": watermarks_in(plan),
+        "time_zones": sorted({zone for node in _with_state(plan) for zone in _time_zones(node)}),
         "sources": sources_in(plan),
     }
     before = _written(directory)
@@ -67,6 +89,7 @@ def check_plan(
         _compare_chain(uid, before.get("stages", []), now.get("stages", []))
         if before.get("written_by") == now["written_by"]:
             _compare(uid, before, now)
+        _compare_files(uid, directory.query, before.get("sources", []), now["sources"])
     directory.root.mkdir(parents=True, exist_ok=True)
     replace_whole(directory.plan, json.dumps(now, indent=1).encode())
 
@@ -80,11 +103,38 @@ def _compare(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -
             f"stage {uid!r} cannot go on from its state: it was made by {old or 'no operator'}, the stage has "
             f"{new or 'no operator'} now. {WAY_OUT}"
         )
+    if are:
+        _compare_times(uid, before, now)
     sources = before.get("sources", [])
     if _have_moved(sources, now["sources"]):
         raise ChangedQuery(
             f"stage {uid!r} cannot go on from its positions: the order of its sources was {', '.join(sources)} and is "
             f"{', '.join(now['sources'])} now, and Spark tells sources apart by their order only. {WAY_OUT}"
+        )
+
+
+def _compare_files(uid: StageUid, query_dir: Path, before: Sequence[str], now: Sequence[str]) -> None:
+    if before != now and (moved := why_moved(query_dir, before, now)):
+        raise ChangedQuery(
+            f"stage {uid!r} cannot go on from its positions: {moved}. Spark knows files by their absolute paths and "
+            f"would read all of them again: move them back, or mount them where they were. Else {WAY_OUT}"
+        )
+
+
+def _compare_times(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Compare what says of a row with state when it was: Spark asks neither."""
+    (was, are), (zones, mine) = ((before.get(name, []), now[name]) for name in ("watermarks", "time_zones"))
+    if set(was) - set(are) and set(are) - set(was):
+        raise ChangedQuery(
+            f"stage {uid!r} cannot go on from its state: its watermark was of {', '.join(was)} and is of "
+            f"{', '.join(are)} now, and goes on from where the old one stood: rows that lie before it would be dropped "
+            f"as late. {WAY_OUT}"
+        )
+    if zones and mine and zones != mine:
+        raise ChangedQuery(
+            f"stage {uid!r} cannot go on from its state: days and hours in it are those of the time zone "
+            f"{', '.join(zones)}, and the session's is {', '.join(mine)} now: set spark.sql.session.timeZone back. "
+            f"Else {WAY_OUT}"
         )
 
 
@@ -139,8 +189,42 @@ def sources_in(plan: Tree) -> list[str]:
 def operators_in(plan: Tree) -> list[str]:
     """Return the stateful operators of a plan, one text each, in the order of the plan."""
     named = _definitions(plan)
-    streaming = (node for node in walk(plan) if is_streaming(node))
-    return [text for node in streaming if (text := _operator(node, named))]
+    return [_operator(node, named) for node in _with_state(plan)]
+
+
+def _with_state(plan: Tree) -> Iterator[Tree]:
+    nothing = _Names()
+    return (node for node in walk(plan) if is_streaming(node) and _operator(node, nothing))
+
+
+def watermarks_in(plan: Tree) -> list[str]:
+    """Return the columns that streams have watermarks on."""
+    found = (node for node in walk(plan) if kind_of(node) == "EventTimeWatermark" and is_streaming(node))
+    return list(dict.fromkeys(str(_expression(node["eventTime"])["name"]) for node in found))
+
+
+def _time_zones(written: Any) -> Iterator[str]:
+    """Yield the session's time zones by which expressions of a plan make days, hours, texts and moments."""
+    if isinstance(written, list):
+        is_expression = bool(written) and isinstance(written[0], dict) and "class" in written[0]
+        for part in [_expression(written)] if is_expression and "_children" not in written[0] else written:
+            yield from _time_zones(part)
+    elif isinstance(written, dict):
+        zone = written.get("timeZoneId")
+        if isinstance(zone, str) and _depends_on_zone(written):
+            yield "UTC" if zone in _UTC else zone
+        for part in written.values():
+            yield from _time_zones(part)
+
+
+def _depends_on_zone(expression: Tree) -> bool:
+    """Tell a cast that makes a moment, or is made of one, from others, which carry a zone as well."""
+    if kind_of(expression) not in ("Cast", "AnsiCast"):
+        return True
+    of = expression["_children"][0]
+    made, given = expression.get("dataType"), of.get("dataType")
+    is_text_of_unknown = made == "string" and kind_of(of) not in ("AttributeReference", "Literal")
+    return made in _OF_TIME or given in _OF_TIME or is_text_of_unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +261,7 @@ def _operator(node: Tree, named: _Names) -> str:
             equal = (
                 []
                 if condition is None
-                else [_equality(e, named) for e in walk(condition) if kind_of(e) == "EqualTo"]
+                else [_equality(e, named) for e in walk(condition) if kind_of(e) in _EQUAL]
             )
             how = _simple(str((node.get("joinType") or {}).get("object", "")))
             return f"join({' AND '.join(equal)}, {how})"
@@ -198,6 +282,8 @@ def _aggregates(expression: Tree) -> Iterator[Tree]:
 def _definitions(plan: Tree) -> _Names:
     names = _Names()
     for node in walk(plan):
+        if kind_of(node) == "Expand":  # windows that overlap: a row is in several
+            names.windows.update(_overlapping(node))
         for listed in node.get("projectList") or ():
             one = _expression(listed)
             if kind_of(one) != "Alias":
@@ -207,6 +293,13 @@ def _definitions(plan: Tree) -> _Names:
             elif one.get("name") in _WINDOWS:
                 names.windows[_id(one)] = one["_children"][0]
     return names
+
+
+def _overlapping(node: Tree) -> Iterator[tuple[Any, Tree]]:
+    for place, column in enumerate(node["output"]):
+        if column[0].get("name") in _WINDOWS:
+            together = [_expression(projection[place]) for projection in node["projections"]]
+            yield _id(column[0]), {"class": "", "_children": together}
 
 
 def _key(node: Tree, named: _Names) -> str:
@@ -220,7 +313,7 @@ def _key(node: Tree, named: _Names) -> str:
 
 
 def _equality(node: Tree, named: _Names) -> str:
-    return f"equalto({', '.join(_key(side, named) for side in node['_children'])})"
+    return f"{kind_of(node).lower()}({', '.join(_key(side, named) for side in node['_children'])})"
 
 
 def _text(node: Tree, named: _Names, *, with_values: bool = False) -> str:
@@ -228,20 +321,23 @@ def _text(node: Tree, named: _Names, *, with_values: bool = False) -> str:
     kind = kind_of(node)
     if kind == "AttributeReference":
         window = named.window(_id(node))
-        return str(node["name"]) if window is None else f"{node['name']}({', '.join(_sizes(window))})"
+        return str(node["name"]) if window is None else f"{node['name']}({', '.join(_parts(window))})"
     if kind == "Literal":
         return str(node.get("value")) if with_values else "?"
-    inner = ", ".join(_text(child, named, with_values=with_values) for child in node["_children"])
+    exact = with_values or kind in _FIELDS
+    inner = ", ".join(_text(child, named, with_values=exact) for child in node["_children"])
     if kind in ("AggregateExpression", "Alias"):
         return f"distinct {inner}" if node.get("isDistinct") else inner
     name = str(node.get("name") or kind.lower())
     return f"{name}({inner})"
 
 
-def _sizes(window: Tree) -> list[str]:
-    """Return the literals of a window's definition: its size, slide and offset."""
-    literals = (n for n in walk(window) if kind_of(n) == "Literal" and n.get("dataType") != "string")
-    return list(dict.fromkeys(str(n.get("value")) for n in literals))
+def _parts(window: Tree) -> list[str]:
+    """Return what a window is made of: its time column, and the literals of its definition (size, slide, offset)."""
+    nodes = list(walk(window))
+    columns = [str(node["name"]) for node in nodes if kind_of(node) == "AttributeReference"]
+    sizes = [n for n in nodes if kind_of(n) == "Literal" and n.get("value") not in _ENDS]
+    return list(dict.fromkeys([*columns, *(str(size.get("value")) for size in sizes)]))
 
 
 # --- trees ----------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class SinksAtStart:
             {uid: place_of_rows(attempt.stage(uid).root) for uid in self.sinks.pipeline.stages}
         )
         for uid, _, sink in self.sinks.two_phase():
-            why = why_put_back(attempt.stage(uid).root, f"sink {uid} ({sink.place})", sink.position())
+            why = why_put_back(attempt.stage(uid).root, sink, f"sink {uid} ({sink.place})")
             if why:
                 raise Corrupt(
                     f"{why}. Bring it back, or choose a snapshot with restore_from, which brings it to exactly its rows"

@@ -14,10 +14,13 @@ from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRo
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.spark.attempt.chain_plans import ChainOfFrames, renamed
+from dagster_ckpt.spark.attempt.changed_rows import refuse_counted_changes
 from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
+from dagster_ckpt.spark.attempt.lost_watermark import is_meant_for_readers, refuse_lost_watermark
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.attempt.query_errors import understood
 from dagster_ckpt.spark.attempt.state_place import checkpoint_location
+from dagster_ckpt.spark.attempt.state_variables import refuse_renamed_variables
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.sink import ChannelSink
@@ -175,7 +178,7 @@ class StageQuery:
         writer = (
             frame.writeStream.outputMode(stage.output_mode)
             .option("checkpointLocation", location)
-            .foreachBatch(self.guard(self._batch_writer(frame)))
+            .foreachBatch(self.guard(self._checked(self._batch_writer(frame))))
         )
         trigger = (
             writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=interval)
@@ -190,17 +193,21 @@ class StageQuery:
     def _output(self, spark: SparkSession) -> DataFrame:
         """Return the rows of the query: its stages' functions, each called with what those before it returned."""
         frames: dict[StageUid, DataFrame] = {}
+        read: list[DataFrame] = []
         chain = self.pipeline.chain_of(self.uid)
         checked = None if chain is None else ChainOfFrames(chain=chain)
         for uid in self.pipeline.members(self.uid):
             inputs = self.pipeline.authored.upstream[uid]
             from_chain = any(one in frames for one in inputs)
             given = [frames[one] if one in frames else self._input(spark, uid, one) for one in inputs]
+            read += (rows for one, rows in zip(inputs, given, strict=True) if one not in frames)
             frames[uid] = frame = call_stage(self._definition(uid), spark, given, self._arguments(uid))
             if checked is not None:
                 checked.check(uid, frame, given, from_chain=from_chain)
         refuse_clean_source(self.pipeline.title(self.uid), frame)
         stages = () if checked is None else checked.owners(frame)
+        refuse_lost_watermark(self.pipeline.title(self.uid), frame, read)
+        refuse_counted_changes(self.pipeline, self.attempt, self.uid, frame)
         check_plan(self.uid, self.directory, frame, stages=stages, renamed=renamed(self.pipeline, self.uid))
         return frame
 
@@ -224,9 +231,22 @@ class StageQuery:
             max_entries=self._definition(reader).max_entries_per_trigger or None,
         )
 
+    def _checked(self, write: BatchWriter) -> BatchWriter:
+        """Return ``write``, which looks in the first batch at what Spark has only said when it planned that."""
+        first = iter([True])
+
+        def checked(batch: DataFrame, batch_id: int) -> None:
+            if next(first, False):
+                refuse_renamed_variables(self.pipeline.title(self.uid), self.directory.query)
+            write(batch, batch_id)
+
+        return checked
+
     def _batch_writer(self, frame: DataFrame) -> BatchWriter:
         if self.stage.role is not StageRole.SINK:
-            return ChannelSink(self.log, frame.schema)
+            # Datasets of a Spark project read one another as tables, which no watermark passes in Spark either.
+            marked = not self.stage.reads_all and is_meant_for_readers(frame)
+            return ChannelSink(self.log, frame.schema, marked=marked)
         log, write = self.log, self.table_writer(self.stage, self.directory, frame)
 
         def write_and_note(batch: DataFrame, batch_id: int) -> None:

@@ -14,17 +14,23 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NULLABILITY = ("nullable", "containsNull", "valueContainsNull")
-_NOT_FOR_OTHERS = ("spark.watermarkDelayMs",)
+WATERMARK = "spark.watermarkDelayMs"
 """Column metadata that means something within one query only: a consumer states its own watermark."""
+MEANT_FOR_READERS = "dagster_ckpt.watermark"
+"""What stays of it where the stage that declared it has no use for it."""
 
 
-def channel_schema_json(schema: StructType) -> str:
-    """Return the schema of a stage's output as its consumers see it: every column nullable, no watermark."""
+def channel_schema_json(schema: StructType, *, marked: bool = False) -> str:
+    """Return the schema of a stage's output as its consumers see it: every column nullable, no watermark.
+
+    ``marked``: a watermark that was declared before is meant for who reads the channel.
+    """
     document = _opened(schema.jsonValue())
     for column in document["fields"]:
-        column["metadata"] = {
-            key: value for key, value in column.get("metadata", {}).items() if key not in _NOT_FOR_OTHERS
-        }
+        given = column.get("metadata", {})
+        kept = {key: value for key, value in given.items() if key not in (WATERMARK, MEANT_FOR_READERS)}
+        is_declared = marked and not given.keys().isdisjoint((WATERMARK, MEANT_FOR_READERS))
+        column["metadata"] = {**kept, MEANT_FOR_READERS: True} if is_declared else kept
     return json.dumps(document, separators=(",", ":"))
 
 

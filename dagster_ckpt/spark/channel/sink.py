@@ -42,11 +42,12 @@ _CODEC = "lz4_raw"
 class ChannelSink:
     """The function to hand to ``DataStreamWriter.foreachBatch`` of a stage that has a channel log.
 
-    Raises InvalidRequest at once when the stage produces a column that a channel cannot carry.
+    Raises InvalidRequest at once when the stage produces a column that a channel cannot carry. ``marked``: as
+    ``channel_schema_json`` has it.
     """
 
-    def __init__(self, log: ChannelLog, schema: StructType) -> None:
-        schema_json = channel_schema_json(schema)
+    def __init__(self, log: ChannelLog, schema: StructType, *, marked: bool = False) -> None:
+        schema_json = channel_schema_json(schema, marked=marked)
         arrow_schema(parsed_schema(schema_json))
         log.write_schema(schema_json)
         self._log = log

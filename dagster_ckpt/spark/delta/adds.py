@@ -36,9 +36,9 @@ def add_actions(staged: StagedFiles, files: Sequence[TableFile]) -> list[AddActi
             partition_values=partition_values(file.staged),
             modification_time=now,
             data_change=True,
-            stats=json.dumps(statistics(staged.footer(file))),
+            stats=json.dumps(statistics(footer)),
         )
-        for file in files
+        for file, footer in zip(files, staged.footers(files), strict=True)
     ]
 
 

@@ -40,6 +40,8 @@ class Commit:
     mode: str
     mark: Mark | None
     """None: it is not ours."""
+    restored: int | None = None
+    """Version that somebody else restored by it; below 0: one that it does not name. None: it restored none."""
 
     @property
     def changes_rows(self) -> bool:
@@ -61,13 +63,35 @@ def commits(table: Any, owner: tuple[str, str] | None, *, limit: int | None = No
 
 
 def newest_mark(table: Any, owner: tuple[str, str]) -> Mark | None:
-    """Return the newest of our marks; others may have committed since. None: the log has none."""
+    """Return the newest of our marks, with what the table shows of us; others may have committed since.
+
+    None: the log has none.
+    """
     limit: int | None
     for limit in (1, 32, None):
         found = commits(table, owner, limit=limit)
+        is_whole = limit is None or len(found) < limit
         mark = next((commit.mark for commit in found if commit.mark is not None), None)
-        if mark is not None or (limit is not None and len(found) < limit):
+        shown = _shown(found)
+        if shown is None and not is_whole:
+            continue
+        if mark is None or shown is mark:
             return mark
+        kept = {name: None if shown is None else getattr(shown, name) for name in ("head", "through_batch")}
+        return mark.model_copy(update=kept)
+    return None
+
+
+def _shown(found: Sequence[Commit]) -> Mark | None:
+    """Return the newest of our marks in what readers see: where somebody restored an older version, one up to that."""
+    through = found[0].version if found else -1
+    for commit in found:
+        if commit.version > through:
+            continue
+        if commit.mark is not None:
+            return commit.mark
+        if commit.restored is not None:
+            through = commit.restored
     return None
 
 
@@ -99,4 +123,10 @@ def _commit(entry: dict[str, Any], owner: tuple[str, str] | None) -> Commit:
         operation=entry.get("operation") or "",
         mode=str(parameters.get("mode", "")),
         mark=mark,
+        restored=_restored(parameters) if entry.get("operation") == "RESTORE" and mark is None else None,
     )
+
+
+def _restored(parameters: dict[str, Any]) -> int:
+    named = str(parameters.get("version"))
+    return int(named) if named.isdecimal() else -1

@@ -22,6 +22,7 @@ from dagster_ckpt.spark.delta.columns import (
 from dagster_ckpt.spark.delta.lake import Lake, Outside, Raced, Version, refuse_fenced
 from dagster_ckpt.spark.delta.upsert import upsert
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows, shown_files
+from dagster_ckpt.spark.sink.log_table import text_of_key
 from dagster_ckpt.spark.sink.owner import Owner, note_owner, read_owner
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
 from dagster_ckpt.spark.sink.table_files import StagedFiles, folder_of
@@ -109,8 +110,7 @@ class Writer:
         """Make the table with the columns of these batches; raises Raced: who owns it is asked again."""
         columns = _columns(batches)
         refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
-        for file in (file for batch in batches for file in batch.files):
-            self.staged.footer(file)
+        self.staged.footers([file for batch in batches for file in batch.files])
         self.lake.create(schema_of(columns), attempt)
         raise Raced
 
@@ -135,6 +135,7 @@ class Writer:
             checkpoint=max(head, newest or 0) or None,
             head=head,
             through_batch=max(batch.batch_id for batch in batches),
+            key=text_of_key(self.key),
             staged=tuple(sorted({folder_of(file.staged, self.staged.area) for file in files})),
         ).model_copy(update=changes)
         if self.key and not replaces:

@@ -78,8 +78,7 @@ def way_to(writer: Writer, version: Version | None, cut: SinkCut | None) -> Way:
     whole = version_of(version.history, cut.checkpoint_id) if cut is not None and batches else None
     if whole is not None:
         return _way_to_version(writer, version, whole)
-    for file in (file for batch in batches for file in batch.files):
-        writer.staged.footer(file)
+    writer.staged.footers([file for batch in batches for file in batch.files])
     return _way_to_head(writer, version, head, batches)
 
 

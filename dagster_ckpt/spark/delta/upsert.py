@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from dagster_ckpt.spark.delta.lake import Outside
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 if TYPE_CHECKING:
@@ -25,8 +24,7 @@ def upsert(
     properties: CommitProperties,
 ) -> None:
     """Merge the rows of these files, the last of each key, into the table."""
-    rows = pa.concat_tables([staged.rows(file) for file in files], promote_options="default")
-    rows = latest_rows(rows.replace_schema_metadata(), key)
+    rows = staged.latest_rows(files, key)
     for column in pa.schema(table.schema().to_arrow()):
         if column.name not in rows.column_names:  # it stayed away: the row that wins has no value there
             rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.type))

@@ -19,6 +19,7 @@ from dagster_ckpt.core.outcomes import Failed, Rejected, Triggered
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import Corrupt, Fenced
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.files_read import written_again
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry
@@ -162,6 +163,7 @@ class EpochRun:
         query = self._query(uid, arguments)
         if not self.pipeline.upstream[uid]:
             drained = self._drain(query, self.checkpoint)
+            self._warn_of_files(query)
             checkpoint, why = self._trigger()
         else:
             checkpoint, why = self._trigger()
@@ -182,6 +184,15 @@ class EpochRun:
         self.reporter.info(report.line())
         self.progress.mark(uid)
         return report
+
+    def _warn_of_files(self, query: StageQuery) -> None:
+        """Tell of files that got rows after they were read: nothing else does, and nobody will read them."""
+        if again := written_again(query.directory.query):
+            others = f" and {len(again) - 1} more" if len(again) > 1 else ""
+            self.reporter.warn(
+                f"{again[0]}{others} of stage {query.uid} was written again after it was read: Spark reads a file "
+                "once, and what is new in it is not read. Give new rows a file of their own"
+            )
 
     def _query(self, uid: StageUid, arguments: StageArguments) -> StageQuery:
         return StageQuery(

@@ -25,6 +25,7 @@ from dagster_ckpt.spark.iceberg.lake import Change, Lake, Raced
 from dagster_ckpt.spark.iceberg.upsert import upsert
 from dagster_ckpt.spark.iceberg.version import Version
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, batches_with_rows, shown_files
+from dagster_ckpt.spark.sink.log_table import text_of_key
 from dagster_ckpt.spark.sink.owner import Owner, note_owner, read_owner
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
 from dagster_ckpt.spark.sink.positions import not_shown, refuse_fenced
@@ -114,8 +115,7 @@ class Writer:
         """Make the table with the columns of these batches; raises Raced: who owns it is asked again."""
         columns = _columns(batches)
         refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
-        for file in (file for batch in batches for file in batch.files):
-            self.staged.footer(file)
+        self.staged.footers([file for batch in batches for file in batch.files])
         self.lake.create(schema_of(columns))
         raise Raced
 
@@ -143,11 +143,11 @@ class Writer:
                 "checkpoint": max(head, mark.checkpoint or 0) or None,
                 "head": head,
                 "through_batch": max(batch.batch_id for batch in batches),
+                "key": text_of_key(self.key),
             }
         )
         staged, location = self.staged, self.location
-        for file in files:  # what is gone is named before anything is written
-            staged.footer(file)
+        staged.footers(files)  # what is gone is named before anything is written
         merges = bool(self.key) and not replaces
         through = max(batch.batch_id for batch in batches)
         change = Change(

@@ -112,8 +112,7 @@ def way_to(writer: Writer, version: Version | None, cut: SinkCut | None) -> Way:
     whole = version.showing(cut.checkpoint_id) if cut is not None and batches else None
     if whole is not None:
         return _way_to_snapshot(version, whole, ())
-    for file in (file for batch in batches for file in batch.files):
-        writer.staged.footer(file)
+    writer.staged.footers([file for batch in batches for file in batch.files])
     if head is None:
         return _way_to_nothing(version, batches)
     found = version.showing(head)

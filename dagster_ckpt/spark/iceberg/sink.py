@@ -33,7 +33,7 @@ from dagster_ckpt.spark.iceberg.staged import staged_files
 from dagster_ckpt.spark.iceberg.upkeep import maintained, planned
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.log_table import LogTableSink, why_not
+from dagster_ckpt.spark.sink.log_table import LogTableSink, refuse_other_key, why_not
 from dagster_ckpt.spark.sink.port import (
     LaterRows,
     RolledBack,
@@ -98,6 +98,7 @@ class IcebergSink(LogTableSink[Writer]):
         refuse_columns(columns, key=self._context.key, partition_by=self._lake.partition_by)
         version = self._lake.load()
         if version is not None:
+            refuse_other_key(version.mark, self._context.key, self.place)
             self._refuse_table(version.table)
             new_columns(version.table, columns, self.place)
         assert self._lake.location  # raises where it is not known

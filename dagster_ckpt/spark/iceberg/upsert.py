@@ -18,7 +18,6 @@ from pyiceberg.table import DataScan, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 _AT_ONCE = 256 * 1024 * 1024
@@ -44,10 +43,7 @@ def upsert(
     metadata, io = transaction.table_metadata, transaction._table.io
     written = written_below(metadata, folder)
     arrow = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
-    rows = pa.concat_tables(
-        [staged.rows(file).replace_schema_metadata() for file in files], promote_options="default"
-    )
-    new = conformed(latest_rows(rows, key), arrow)
+    new = conformed(staged.latest_rows(files, key), arrow)
     removed: list[DataFile] = []
     added: list[DataFile] = []
     parts = [new]

@@ -32,6 +32,9 @@ _FENCED = (
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 )
 
+_PARTITIONER = {"partitioner": "murmur2_random"}
+"""Java's, which Spark, Flink and Kafka Streams have: a key lies in one partition, whoever wrote it."""
+
 _READING = {
     "group.id": "dagster_ckpt",
     "enable.auto.commit": False,
@@ -113,7 +116,7 @@ class Broker:
             "transaction.timeout.ms": _TRANSACTION_MS,
         }
         try:
-            producer = Producer({**self._client, **settings})
+            producer = Producer({**_PARTITIONER, **self._client, **settings})
             producer.init_transactions(SECONDS)
         except KafkaException as error:
             raise self.classified(error) from error

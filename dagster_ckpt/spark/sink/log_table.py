@@ -6,12 +6,14 @@ seen of the sink. How a commit is made, and how the table goes back, is each for
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import Record
 from dagster_ckpt.errors import Corrupt, InvalidRequest
@@ -51,6 +53,8 @@ class TableMark(Record):
     """State of the table before our first commit, where others' rows were there first; None: the table is ours."""
     origin: str = ""
     """Where a fork's first rows come from."""
+    key: str = ""
+    """Key that its rows were written by, as JSON; empty: none was, or before this was kept."""
 
     def position(self) -> SinkPosition:
         """Return it in the port's words."""
@@ -61,6 +65,25 @@ class TableMark(Record):
             head=self.head,
             through_batch=self.through_batch,
         )
+
+
+def text_of_key(key: Sequence[str]) -> str:
+    """Return a key as marks have it; the order of its columns means nothing."""
+    return json.dumps(sorted(key))
+
+
+def refuse_other_key(mark: TableMark | None, key: Sequence[str], place: str) -> None:
+    """Raise InvalidRequest where rows that a table shows were written by another key, or by none: some would be there
+    twice.
+    """
+    if mark is None or mark.head is None or mark.key in ("", text_of_key(key)):
+        return
+    was = parse_json(mark.key)
+    raise InvalidRequest(
+        f"the rows of table {place} were written {f'by the key {was}' if was else 'without a key'}, and the sink has "
+        f"{f'the key {sorted(key)}' if key else 'none'} now: rows of one key could be there several times. Give it "
+        "another table, or write all rows again (restore_from: none)"
+    )
 
 
 def why_not(find_way: Callable[[], object]) -> str:
@@ -114,7 +137,7 @@ class LogTableRows(PublishedRows):
     def to_arrow(self) -> pa.Table:
         """Read the state's files, and those that the cut had prepared."""
         files, replaces = shown_files(self._prepared)
-        parts = [self._writer.staged.rows(file).replace_schema_metadata() for file in files]
+        parts = self._writer.staged.rows_of(files)
         committed = None if replaces else self.of_table()
         if committed is not None:
             parts.insert(0, committed)

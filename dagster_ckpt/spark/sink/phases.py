@@ -21,7 +21,7 @@ from dagster_ckpt.spark.sink.committables import (
     write_committable,
 )
 from dagster_ckpt.spark.sink.port import Published, Sink
-from dagster_ckpt.spark.sink.published import note_published
+from dagster_ckpt.spark.sink.published import note_published, position_of
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile, planned
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
     """Return what a checkpoint must hold of a sink.
 
     No lock is needed: a publish that ends meanwhile only makes the cut name batches that are visible already, and a
-    roll-back recognizes those.
+    roll-back recognizes those. Raises Corrupt for a sink that was put back meanwhile.
     """
-    position = sink.position()
+    position = position_of(sink, stage_dir)
     numbers = batches_between(stage_dir, position.through_batch if position is not None else None, through)
     batches = read_committables(stage_dir, numbers)
     names = (str(path.relative_to(stage_dir)) for path in committable_paths(stage_dir, numbers))
@@ -105,8 +105,8 @@ def forget_folder(stage_dir: Path) -> None:
 def publish_prepared(
     sink: Sink, stage_dir: Path, through: BatchId | None, permit: CommitPermit
 ) -> Published | None:
-    """Publish what is prepared and not visible; None: nothing was to be done."""
-    position = sink.position()
+    """Publish what is prepared and not visible; None: nothing was to be done. Raises Corrupt for one put back."""
+    position = position_of(sink, stage_dir)
     done = position.through_batch if position is not None else None
     numbers = batches_between(stage_dir, done, through)
     if not numbers:

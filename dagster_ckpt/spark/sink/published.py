@@ -1,6 +1,7 @@
 """Note of a stage's directory: what its sink had published when it was last asked.
 
-A directory that is worked on in again needs a sink that has not been put back meanwhile: both are compared.
+A directory that is worked on in again needs a sink that has not been put back meanwhile: both are compared, at the
+start, and before each cut and publish.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from dagster_ckpt.core.model import Record
+from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.committables import encoded, read_record
-from dagster_ckpt.spark.sink.port import SinkPosition
+from dagster_ckpt.spark.sink.port import Sink, SinkPosition
 
 
 class PublishedNote(Record):
@@ -45,13 +47,37 @@ def note_published(stage_dir: Path, place: str, position: SinkPosition | None) -
 
 def place_of_rows(stage_dir: Path) -> str:
     """Return where the rows are that this directory has published; empty: there are none, or nobody knows."""
-    note = read_record(PublishedNote, StageDirectory(stage_dir).published)
+    note = _note(stage_dir)
     return "" if note is None or note.checkpoint_id is None else note.place
 
 
-def why_put_back(stage_dir: Path, place: str, position: SinkPosition | None) -> str:
+def why_put_back(stage_dir: Path, sink: Sink, called: str) -> str:
     """Return what is missing of a sink that shows less than this directory has published to it; empty: nothing is."""
-    note = read_record(PublishedNote, StageDirectory(stage_dir).published)
+    return _why_put_back(_note(stage_dir), called, sink.position())
+
+
+def position_of(sink: Sink, stage_dir: Path) -> SinkPosition | None:
+    """Return where a sink stands while its stage runs.
+
+    Raises Corrupt for one that shows less than was published to it: what it has lost is prepared no more, and rows
+    behind the gap would look as if nothing were missing.
+    """
+    note = _note(stage_dir)  # first: a publish may end meanwhile, which moves the sink and then the note
+    position = sink.position()
+    why = _why_put_back(note, sink.place, position)
+    if why:
+        raise Corrupt(
+            f"{why}, while the pipeline runs. Bring it back, or choose a snapshot with restore_from, which brings it "
+            "to exactly its rows"
+        )
+    return position
+
+
+def _note(stage_dir: Path) -> PublishedNote | None:
+    return read_record(PublishedNote, StageDirectory(stage_dir).published)
+
+
+def _why_put_back(note: PublishedNote | None, called: str, position: SinkPosition | None) -> str:
     if note is None or note.checkpoint_id is None:
         return ""
     shown = position.head if position is not None else None
@@ -59,6 +85,6 @@ def why_put_back(stage_dir: Path, place: str, position: SinkPosition | None) -> 
         return ""
     at = "nothing" if shown is None else f"checkpoint {shown}"
     return (
-        f"{place} shows {at}, but checkpoint {note.checkpoint_id} was published to it: it was put back to an older "
+        f"{called} shows {at}, but checkpoint {note.checkpoint_id} was published to it: it was put back to an older "
         "copy, or emptied"
     )

@@ -18,16 +18,19 @@ import pyarrow.parquet as pq
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
-from dagster_ckpt.spark.files import batch_of, run_in_parallel
+from dagster_ckpt.spark.files import batch_of, map_in_parallel, run_in_parallel
 from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.staging import flush_staged
 
 STAGED = "_dagster_ckpt/staged"
 """Below the table's folder: clean-ups (VACUUM, remove_orphan_files) and readers of plain Parquet pass over names that
 begin with an underscore."""
 _PIECE = 8 * 1024 * 1024
-_UPLOADS = 8
-"""Files on their way to an object store at a time: each waits for answers most of its time."""
+_TRANSFERS = 8
+"""Files on their way to or from an object store at a time: each waits for answers most of its time."""
+_AT_ONCE = 64 * 1024 * 1024
+"""Bytes of staged files whose rows are in memory together."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class StagedFiles:
             upload(self, local, file.staged)
             local.unlink()
 
-        run_in_parallel(one, here, parallelism=_UPLOADS)
+        run_in_parallel(one, here, parallelism=_TRANSFERS)
         for folder in {folder_of(file.staged, self.area) for file in here}:
             if not any((self.root / folder).rglob("*.parquet")):
                 shutil.rmtree(self.root / folder, ignore_errors=True)
@@ -136,10 +139,31 @@ class StagedFiles:
         with self.open(file) as handle:
             return pq.read_metadata(handle)
 
+    def footers(self, files: Sequence[TableFile]) -> list[pq.FileMetaData]:
+        """Return the footers of these files. Raises Corrupt when one is gone."""
+        return map_in_parallel(self.footer, files, parallelism=_TRANSFERS)
+
     def rows(self, file: TableFile) -> pa.Table:
         """Return a file's rows."""
         with self.open(file) as handle:
             return pq.read_table(handle, partitioning=None, coerce_int96_timestamp_unit="us")
+
+    def rows_of(self, files: Sequence[TableFile]) -> list[pa.Table]:
+        """Return the rows of each file, without Spark's note on their schema. Raises Corrupt when one is gone."""
+        return map_in_parallel(
+            lambda file: self.rows(file).replace_schema_metadata(), files, parallelism=_TRANSFERS
+        )
+
+    def latest_rows(self, files: Sequence[TableFile], key: Sequence[str]) -> pa.Table:
+        """Return the last row of each key, of files in the order of their batches.
+
+        Not all of them are in memory at once: a stream that catches up leaves many between two checkpoints.
+        """
+        latest: list[pa.Table] = []
+        for group in _groups(files):
+            parts = [*latest, *self.rows_of(group)]
+            latest = [latest_rows(pa.concat_tables(parts, promote_options="default"), key)]
+        return latest[0]
 
     def folders(self) -> list[StagedFolder]:
         """Return what is staged in the table, published or not."""
@@ -162,6 +186,18 @@ class StagedFiles:
             with contextlib.suppress(FileNotFoundError):
                 store, path = self.remote(folder.path)
                 store.delete_dir(path)
+
+
+def _groups(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
+    """Yield the files in their order, in groups of some bytes."""
+    group: list[TableFile] = []
+    for file in files:
+        if group and sum(one.bytes for one in group) + file.bytes > _AT_ONCE:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
 
 
 def upload(staged: StagedFiles, local: Path, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -56,21 +56,29 @@ class SqlSink(StagedSink):
         return f"{self._database.place}#{self.name}"
 
     def position(self) -> SinkPosition | None:
-        """Read the table's row of ``dagster_ckpt_positions``."""
+        """Read the table's row of ``dagster_ckpt_positions``; a table that was removed shows nothing."""
         with self._database.reading() as connection:
-            return self.positions.read(connection)
+            return self._shown(connection, self.positions.read(connection))
+
+    def _shown(self, connection: Connection, noted: SinkPosition | None) -> SinkPosition | None:
+        if noted is None or noted.head is None or self._table(connection).exists():
+            return noted
+        return replace(noted, head=None, through_batch=None)
+
+    def _table(self, connection: Connection) -> SqlTable:
+        return SqlTable(connection, self.name, self.context.key)
 
     def check(self, frame: DataFrame) -> None:
         """Compare the rows with the table, if it exists."""
         super().check(frame)
         with self._database.reading() as connection:
-            SqlTable(connection, self.name, self.context.key).refuse_unfit(frame.schema, self.place)
+            self._table(connection).refuse_unfit(frame.schema, self.place)
 
     def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
         """Stage the rows, and refuse those that the database would: they could not be published any more."""
         batch = super().prepare(frame, batch_id)
         with self._database.reading() as connection:
-            table = SqlTable(connection, self.name, self.context.key)
+            table = self._table(connection)
             needed, is_sqlite = table.needed_in_every_row(), table.dialect.name == "sqlite"
         refuse_nulls(self.place, self.context.work_dir, batch, needed)
         if is_sqlite:
@@ -81,7 +89,7 @@ class SqlSink(StagedSink):
     def exclusively(self) -> Iterator[Outside]:
         """Begin a transaction that holds the position's row."""
         with self._database.transaction() as connection:
-            yield SqlTransaction(self, connection, self.positions.lock(connection))
+            yield SqlTransaction(self, connection, self._shown(connection, self.positions.lock(connection)))
 
     def commit(self, rows: StagedRows, position: SinkPosition) -> str:
         """Carry out one step in a transaction of its own."""
@@ -101,15 +109,19 @@ class SqlSink(StagedSink):
     def why_no_way(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
         """Say so where a before-image on the way was not kept."""
         with self._database.reading() as connection:
-            return self.why_no_way_in(self.positions.tree(connection), before, cut)
+            return self.why_no_way_in(connection, before, cut)
 
-    def why_no_way_in(
-        self, tree: Mapping[int, Publish], before: SinkPosition | None, cut: SinkCut | None
-    ) -> str:
+    def why_no_way_in(self, connection: Connection, before: SinkPosition | None, cut: SinkCut | None) -> str:
         """Return why there is no way from a position to a cut."""
+        tree = self.positions.tree(connection)
         head = cut.snapshot.head if cut is not None else None
         if before is None:
             return super().why_no_way(before, cut)
+        if head is not None and not self._table(connection).exists():
+            return (
+                f"table {self.place} was removed, and its rows with it: bring it back from a backup, or read all data "
+                "again (restore_from: none)"
+            )
         if way(tree, before.head, head) is not None:
             return ""
         shown = "no rows" if before.head is None else f"checkpoint {before.head}"
@@ -132,7 +144,7 @@ class SqlSink(StagedSink):
         theirs = SqlName.parsed(name)
         origin = Origin(name=theirs, positions=Positions(theirs, self.context, cut.snapshot.uri), cut=cut)
         with self._database.transaction() as connection:
-            table = SqlTable(connection, self.name, self.context.key)
+            table = self._table(connection)
             return fork(table, self.positions, self.context.attempt(), origin, place=self.place)
 
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
@@ -169,7 +181,7 @@ class SqlSink(StagedSink):
             position = self.positions.lock(connection) or position
             done = no_longer_needed(self.positions.tree(connection), _heads(position, needed))
             self.positions.forget(connection, done)
-            return Images(SqlTable(connection, self.name, self.context.key)).forget(done)
+            return Images(self._table(connection)).forget(done)
 
     def rows(self, cut: SinkCut | None = None) -> PublishedRows:
         """Read the table as it is."""
@@ -179,7 +191,7 @@ class SqlSink(StagedSink):
                 "without as_of, or restore the checkpoint into a fork"
             )
         with self._database.reading() as connection:
-            if not SqlTable(connection, self.name, self.context.key).exists():
+            if not self._table(connection).exists():
                 raise NotFound(f"nothing was published to {self.place} yet")
         return SqlRows(self._database, self.name, self.place)
 
@@ -187,7 +199,7 @@ class SqlSink(StagedSink):
         """Say what the table's columns are."""
         with self._database.reading() as connection:
             position = self.positions.read(connection)
-            table = SqlTable(connection, self.name, self.context.key)
+            table = self._table(connection)
             if position is None or not table.exists():
                 raise NotFound(f"nothing was published to {self.place} yet")
             columns = [column for column in table.columns() if column.name != CHECKPOINT]
@@ -225,7 +237,7 @@ class SqlTransaction:
 
     def why_no_way(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
         """Say so where a before-image on the way was not kept."""
-        return self._sink.why_no_way_in(self._sink.positions.tree(self._connection), before, cut)
+        return self._sink.why_no_way_in(self._connection, before, cut)
 
     def go_to(self, before: SinkPosition, head: int | None) -> SinkPosition:
         """Undo and redo publishes until the table shows what it showed at ``head``."""

@@ -19,6 +19,7 @@ from dagster_ckpt.spark.streaming.stage_worker import StageWorker
 
 LOOK_WHILE_UNDERWAY = 0.005
 LOOK_OTHERWISE = 0.1
+LOOK_WITHOUT_CHANNELS = 1.0
 _MAX_MESSAGES_AT_ONCE = 64
 
 
@@ -76,6 +77,7 @@ class BarrierLoop:
         self.workers = workers
         self._cuts = cuts
         self._order = tuple(order)
+        self._has_channels = any(worker.inputs for worker in workers.values())
         self._clock = clock
         self._on_error = on_error
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -129,8 +131,13 @@ class BarrierLoop:
     def _run(self) -> None:
         decided = False
         while not self._stopping.is_set():
-            pause = LOOK_WHILE_UNDERWAY if self._walking else LOOK_OTHERWISE
-            decided = self.step(wait=0.0 if decided else pause)
+            decided = self.step(wait=0.0 if decided else self._pause())
+
+    def _pause(self) -> float:
+        """Without channels there are no barriers to look for: whatever happens comes as a message."""
+        if self._walking:
+            return LOOK_WHILE_UNDERWAY
+        return LOOK_OTHERWISE if self._has_channels else LOOK_WITHOUT_CHANNELS
 
     def _take_messages(self, wait: float) -> bool:
         took = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
 from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
+from dagster_ckpt.spark.attempt.files_read import written_again
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import plan_capture
@@ -29,6 +32,7 @@ Build = Callable[[Rows], Any]
 def rows(spark: SparkSession, tmp_path: Path) -> Rows:
     def read(name: str) -> Any:
         (tmp_path / name).mkdir(exist_ok=True)
+        spark.conf.set("test.folder", str(tmp_path / name))
         frame = spark.readStream.schema("k long, v long").json(str(tmp_path / name))
         return frame.selectExpr("k", "v", "timestamp_seconds(v) AS t").withWatermark("t", "5 seconds")
 
@@ -41,10 +45,48 @@ def sums(frame: Any, key: str = "k", kept: str = "max(v)") -> Any:
     return frame.groupBy(key).agg(sf.expr(kept).alias("x"))
 
 
-def windowed(frame: Any, size: str) -> Any:
+def windowed(frame: Any, size: str, slide: str | None = None, column: str = "t") -> Any:
     import pyspark.sql.functions as sf
 
-    return frame.groupBy(sf.window("t", size), "k").count()
+    return frame.groupBy(sf.window(column, size, slide), "k").count()
+
+
+def in_sessions(frame: Any, column: str, gap: str = "5 seconds") -> Any:
+    import pyspark.sql.functions as sf
+
+    return frame.groupBy(sf.session_window(column, gap), "k").count()
+
+
+def with_moments(frame: Any, watermark: str = "t") -> Any:
+    """Rows with a second moment, and a watermark on one of both."""
+    plain = frame.sparkSession.readStream.schema("k long, v long, w long").json(_folder(frame))
+    moments = plain.selectExpr("k", "v", "timestamp_seconds(v) AS t", "timestamp_seconds(w) AS arrived")
+    return moments.withWatermark(watermark, "5 seconds")
+
+
+def _folder(frame: Any) -> str:
+    return str(frame.sparkSession.conf.get("test.folder"))
+
+
+def of_parts(frame: Any, part: str) -> Any:
+    """Sums of a part of a value."""
+    return sums(frame.selectExpr("k", "map('price', v, 'tax', k) AS m", "'{}' AS j"), kept=f"sum({part})")
+
+
+def in_zone(zone: str, build: Build) -> Build:
+    """The same in a session of another time zone."""
+
+    def built(rows: Rows) -> Any:
+        spark = rows("a").sparkSession
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        try:
+            frame = build(rows)
+            frame._jdf.queryExecution().analyzed()
+            return frame
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    return built
 
 
 def by_window(frame: Any, size: str) -> Any:
@@ -85,6 +127,26 @@ SAME: dict[str, tuple[Build, Build]] = {
         lambda rows: by_time(rows("a"), "hour", "of yesterday"),
         lambda rows: by_time(rows("a"), "hour", "of today"),
     ),
+    "another name of UTC": (
+        in_zone("Etc/UTC", lambda rows: by_time(rows("a"), "hour")),
+        lambda rows: by_time(rows("a"), "hour"),
+    ),
+    "another zone where no calendar is asked": (
+        in_zone("Asia/Tokyo", lambda rows: windowed(rows("a"), "10 seconds")),
+        lambda rows: windowed(rows("a"), "10 seconds"),
+    ),
+    "another zone without state": (
+        in_zone("Asia/Tokyo", lambda rows: rows("a").selectExpr("date_trunc('day', t)")),
+        lambda rows: rows("a").selectExpr("date_trunc('day', t)"),
+    ),
+    "another zone in which results are written": (
+        in_zone("Asia/Tokyo", lambda rows: sums(rows("a"), kept="max(t)").selectExpr("date_format(x, 'HH')")),
+        lambda rows: sums(rows("a"), kept="max(t)").selectExpr("date_format(x, 'HH')"),
+    ),
+    "a watermark more": (
+        lambda rows: sums(rows("a")),
+        lambda rows: sums(rows("a").withWatermark("t", "9 seconds")),
+    ),
     "another folder": (
         lambda rows: rows("a").union(rows("b")),
         lambda rows: rows("a").union(rows("c")),
@@ -114,6 +176,68 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: by_window(rows("a"), "10 seconds"),
         lambda rows: by_window(rows("a"), "20 seconds"),
         "20000000",
+    ),
+    "another size of windows that overlap": (
+        lambda rows: windowed(rows("a"), "10 seconds", "5 seconds"),
+        lambda rows: windowed(rows("a"), "20 seconds", "5 seconds"),
+        "20000000",
+    ),
+    "windows of another moment": (
+        lambda rows: windowed(with_moments(rows("a")), "10 seconds"),
+        lambda rows: windowed(with_moments(rows("a")), "10 seconds", column="arrived"),
+        "window(arrived, ",
+    ),
+    "windows of another moment that overlap": (
+        lambda rows: windowed(with_moments(rows("a")), "10 seconds", "5 seconds"),
+        lambda rows: windowed(with_moments(rows("a")), "10 seconds", "5 seconds", column="arrived"),
+        "window(arrived, ",
+    ),
+    "sessions of another moment": (
+        lambda rows: in_sessions(with_moments(rows("a")), "t"),
+        lambda rows: in_sessions(with_moments(rows("a")), "arrived"),
+        "session_window(arrived",
+    ),
+    "another gap of sessions": (
+        lambda rows: in_sessions(rows("a"), "t"),
+        lambda rows: in_sessions(rows("a"), "t", "9 seconds"),
+        "9 seconds",
+    ),
+    "another gap of sessions in SQL": (
+        lambda rows: rows("a").groupBy(sf_expr("session_window(t, '5 seconds')"), "k").count(),
+        lambda rows: rows("a").groupBy(sf_expr("session_window(t, '9 seconds')"), "k").count(),
+        "9 seconds",
+    ),
+    "a watermark on another moment": (
+        lambda rows: sums(with_moments(rows("a"))),
+        lambda rows: sums(with_moments(rows("a"), "arrived")),
+        "its watermark was of t and is of arrived now",
+    ),
+    "days of another time zone": (
+        in_zone("Asia/Tokyo", lambda rows: by_time(rows("a"), "day")),
+        lambda rows: by_time(rows("a"), "day"),
+        "those of the time zone Asia/Tokyo, and the session's is UTC now: set spark.sql.session.timeZone back",
+    ),
+    "days of another time zone in a column of their own": (
+        in_zone(
+            "Asia/Tokyo", lambda rows: sums(rows("a").withColumn("day", sf_expr("CAST(t AS DATE)")), "day")
+        ),
+        lambda rows: sums(rows("a").withColumn("day", sf_expr("CAST(t AS DATE)")), "day"),
+        "those of the time zone Asia/Tokyo",
+    ),
+    "another part of a map": (
+        lambda rows: of_parts(rows("a"), "m['price']"),
+        lambda rows: of_parts(rows("a"), "m['tax']"),
+        "(m, tax)",
+    ),
+    "another part of a text": (
+        lambda rows: of_parts(rows("a"), "get_json_object(j, '$.price')"),
+        lambda rows: of_parts(rows("a"), "get_json_object(j, '$.tax')"),
+        "(j, $.tax)",
+    ),
+    "another key of a join that takes nulls for equal": (
+        lambda rows: matched(rows("a"), rows("b"), on="a.k <=> b.k"),
+        lambda rows: matched(rows("a"), rows("b"), on="a.k <=> b.v"),
+        "join(equalnullsafe(k, v), Inner) now",
     ),
     "another unit of time": (
         lambda rows: by_time(rows("a"), "hour"),
@@ -193,6 +317,38 @@ def test_a_query_without_a_batch_may_change_and_one_of_before_is_taken_as_it_is(
     assert "plan.json" in [file.path for file in plan_capture(old.query).files]
     old.plan.write_text(old.plan.read_text().replace("Spark ", "another Spark "))
     check_plan(UID, old, sums(rows("a"), "v"))  # another Spark may write plans in another way
+
+
+def test_files_that_were_moved_are_not_read_a_second_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a folder without a pattern Spark refuses it itself; of others it read all rows again."""
+
+    def source(folder: str) -> Any:
+        return spark.readStream.schema("k long").json(str(tmp_path / folder / "*.json"))
+
+    stage = committed(tmp_path)
+    for name in ("in box", "landing", "archive"):
+        (tmp_path / name).mkdir()
+    for number in range(3):
+        read = tmp_path / "in box" / f"{number}.json"
+        read.write_text('{"k": 1}')
+        log = stage.query / "sources" / "0" / str(number)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        entry = {"path": read.as_uri(), "timestamp": read.stat().st_mtime_ns // 1_000_000, "batchId": number}
+        log.write_text(f"v1\n{json.dumps(entry)}")
+    check_plan(UID, stage, source("in box"))
+    check_plan(UID, stage, source("landing"))  # new files in a new folder
+    check_plan(UID, stage, source("in box"))
+    (tmp_path / "in box" / "1.json").rename(tmp_path / "landing" / "1.json")
+    (tmp_path / "in box" / "2.json").rename(tmp_path / "archive" / "2.json")
+    with pytest.raises(ChangedQuery, match=r"in box/1.json, which was read, lies at .*/landing/1.json now"):
+        check_plan(UID, stage, source("landing"))
+    check_plan(UID, stage, source("in box"))
+    (tmp_path / "landing" / "1.json").write_text('{"k": 2}')
+    os.utime(tmp_path / "landing" / "1.json", (1.7e9, 1.7e9))
+    check_plan(UID, stage, source("landing"))  # another file of that name
+    assert written_again(stage.query) == []
+    os.utime(tmp_path / "in box" / "0.json", (1.7e9, 1.7e9))
+    assert written_again(stage.query) == [str(tmp_path / "in box" / "0.json")]
 
 
 @pytest.mark.parametrize("given", ["delete", "Archive"])

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -204,6 +205,42 @@ def test_a_log_that_was_put_back_between_two_publishes_is_read_anew(tmp_path: Pa
     assert keys(run) == [1, 2, 3, 100, 100]
 
 
+def test_an_older_version_that_somebody_restores_shows_less(tmp_path: Path) -> None:
+    """Our newest commit is still in the log: the table passed for showing it, and its rows were gone for good."""
+    run = begun(tmp_path)
+    cuts, versions = [], []
+    for number in (1, 2, 3):
+        run.batch([(number, number)])
+        run.publish(number)
+        cuts.append(run.cut(number))
+        versions.append(Reader(run.sink.place).version())
+
+    def shown() -> tuple[int | None, int | None, int | None]:
+        position = run.sink.position()
+        assert position is not None
+        assert position.epoch == FIRST.epoch
+        return position.checkpoint_id, position.head, position.through_batch
+
+    Reader(run.sink.place).restore(versions[0])
+    write_deltalake(run.sink.place, THEIRS, mode="append")
+    assert shown() == (3, 1, 0)
+    newer = run.successor()
+    assert "(RESTORE) is not of this pipeline" in newer.sink.cannot_roll_back(cuts[2].cut)
+    assert newer.sink.cannot_roll_back(cuts[0].cut) == ""
+    Reader(run.sink.place).restore(versions[2])
+    assert shown() == (3, 3, 2)
+    assert newer.sink.cannot_roll_back(cuts[2].cut) == ""
+    Reader(run.sink.place).restore(0)
+    assert shown() == (3, None, None)
+    Reader(run.sink.place).restore(dt_of(run, versions[1]))
+    assert shown() == (3, None, None)  # which version that is, the log does not say
+
+
+def dt_of(run: SinkRun, version: int) -> datetime.datetime:
+    found = next(entry for entry in Reader(run.sink.place).history() if entry["version"] == version)
+    return datetime.datetime.fromtimestamp(found["timestamp"] / 1000, datetime.UTC)
+
+
 def test_two_pipelines_share_a_table(tmp_path: Path) -> None:
     shared = DeltaTable(str(tmp_path / "shared"))
     one, two = (begun(tmp_path, shared, pipeline=pipeline) for pipeline in ("one", "two"))
@@ -249,9 +286,34 @@ def test_commits_say_whose_they_are(tmp_path: Path) -> None:
         "through_batch": 0,
         "base": None,
         "origin": "",
+        "key": "[]",
         "staged": 1,
     }
     assert Reader(run.sink.place).transaction_version("dagster_ckpt/shop/orders/first") == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ((), ("k",), r"written without a key, and the sink has the key \['k'\] now"),
+        (("k",), ("v", "k"), r"by the key \['k'\], and the sink has the key \['k', 'v'\] now"),
+        (("v", "k"), (), r"by the key \['k', 'v'\], and the sink has none now"),
+    ],
+)
+def test_rows_of_another_key_are_not_written_beside_those_of_the_old_one(
+    tmp_path: Path, before: tuple[str, ...], now: tuple[str, ...], said: str
+) -> None:
+    """Those that were appended before stayed there, several of one key."""
+    run = begun(tmp_path, key=before)
+    run.batch([(1, 1)])
+    run.publish(1)
+    rows: Any = SimpleNamespace(schema=SimpleNamespace(json=lambda: run.batches[0].row_schema))
+    begun(tmp_path, key=before[::-1]).sink.check(rows)
+    other = begun(tmp_path, key=now).sink
+    with pytest.raises(InvalidRequest, match=said):
+        other.check(rows)
+    run.successor().sink.roll_back(None, LaterRows.SET_ASIDE)
+    other.check(rows)
 
 
 # --- what a table promises --------------------------------------------------------------------------------------

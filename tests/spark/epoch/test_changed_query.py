@@ -16,6 +16,7 @@ from dagster_ckpt import (
     checkpoints_asset_key,
     spark_sink,
     spark_source,
+    spark_stage,
 )
 from dagster_ckpt.cli.app import main
 from tests.spark.epoch.conftest import Lab, failure_text
@@ -166,3 +167,60 @@ def test_errors_of_a_query_name_the_line_of_the_user_and_what_to_do(lab: Lab, sm
         assert "\n" not in sentence
         assert error.cause is not None
         assert error.cause.cause is not None, "the original stands behind it"
+
+
+def test_rows_that_changed_are_not_counted_again_by_the_next_stage(lab: Lab, small_feed: Feed) -> None:
+    """Spark refuses it in one query; of two it knows nothing, and every change of a total was one more."""
+
+    def counting(of_totals: Callable[[Any], Any]) -> CheckpointedPipeline:
+        @spark_source
+        def orders(spark: Any) -> Any:
+            return spark.readStream.schema(ORDERS).json(str(small_feed.folder / "orders"))
+
+        @spark_stage(output_mode="update")
+        def totals(orders: Any) -> Any:
+            return orders.groupBy("customer").agg({"amount": "sum"}).toDF("customer", "amount")
+
+        @spark_stage(chain=False)
+        def large(totals: Any) -> Any:
+            return totals.where("amount > 1")
+
+        @spark_sink(key=["size"])
+        def sizes(large: Any) -> Any:
+            return of_totals(large.selectExpr("length(customer) AS size", "amount"))
+
+        @checkpointed_pipeline(name="counting")
+        def pipeline() -> None:
+            sizes(large(totals(orders())))
+
+        return pipeline  # type: ignore[no-any-return]
+
+    for counts, does in (({"amount": "sum"}, "sums"), ({"*": "count"}, "counts")):
+        failed = lab.run(counting(lambda rows, counts=counts: rows.groupBy("size").agg(counts)))
+        assert not failed.success
+        assert f"{does} rows of stage 'totals', whose output_mode='update' passes" in failure_text(failed)
+    greatest = lab.run(
+        counting(lambda rows: rows.groupBy("size").agg({"amount": "max"}).toDF("size", "amount"))
+    )
+    assert greatest.success, failure_text(greatest)
+
+
+def test_rows_that_come_once_are_counted_whatever_the_output_mode(lab: Lab, small_feed: Feed) -> None:
+    @spark_source
+    def orders(spark: Any) -> Any:
+        return spark.readStream.schema(ORDERS).json(str(small_feed.folder / "orders"))
+
+    @spark_stage(output_mode="update", chain=False)
+    def once(orders: Any) -> Any:
+        return orders.dropDuplicates(["customer", "amount"])
+
+    @spark_sink(key=["customer"])
+    def counts(once: Any) -> Any:
+        return once.groupBy("customer").count()
+
+    @checkpointed_pipeline(name="once")
+    def pipeline() -> None:
+        counts(once(orders()))
+
+    result = lab.run(pipeline)
+    assert result.success, failure_text(result)

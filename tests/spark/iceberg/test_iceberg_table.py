@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -240,7 +241,24 @@ def test_snapshots_say_whose_they_are(tmp_path: Path) -> None:
         "head": "4",
         "through_batch": "0",
         "origin": "",
+        "key": "[]",
     }
+
+
+def test_rows_of_another_key_are_not_written_beside_those_of_the_old_one(tmp_path: Path) -> None:
+    """Those that were appended before stayed there, several of one key."""
+    run = begun(tmp_path)
+    published(run, 1)
+    rows: Any = SimpleNamespace(schema=SimpleNamespace(json=lambda: run.batches[0].row_schema))
+    run.sink.check(rows)
+    keyed = begun(tmp_path, key=("k",))
+    with pytest.raises(
+        InvalidRequest, match=r"were written without a key, and the sink has the key \['k'\] now"
+    ):
+        keyed.sink.check(rows)
+    emptied = run.successor(epoch=5)
+    emptied.sink.roll_back(None, LaterRows.SET_ASIDE)
+    keyed.sink.check(rows)
 
 
 # --- tables that were put back ----------------------------------------------------------------------------------

@@ -60,15 +60,21 @@ def test_state_with_a_time_to_live_is_restored_and_runs_out_as_before(
         undisturbed = w.start(with_time_to_live(spark, tmp_path), "append", tmp_path / "stage").finish()
         one = take(FsspecCheckpointStorage((tmp_path / "storage").as_uri()), tmp_path / "stage", 1, batch=AT)
         remove_tree(tmp_path / "stage")
-        target = tmp_path / "restored"
-        build_stage_directory(one.stored, one.snapshot, target_dir=target, new_query_id=str(uuid.uuid4()))
-        continued = w.start(with_time_to_live(spark, tmp_path), "append", target).finish()
+        for name, counts in (("restored", ()), ("spread", (5, 2))):
+            target = tmp_path / name
+            build_stage_directory(one.stored, one.snapshot, target_dir=target, new_query_id=str(uuid.uuid4()))
+            for partitions in counts:
+                rescale_stage(spark, stage_dir=target, partitions=partitions)
+            continued = w.start(with_time_to_live(spark, tmp_path), "append", target).finish()
+            expected = [rows for rows in undisturbed.after(AT).values() if rows]
+            assert [rows for rows in continued.batches.values() if rows] == expected, name
+            told = [row[2] for rows in continued.batches.values() for row in rows]
+            assert told
+            assert all(10_000 < number < 1_000_000 for number in told), (
+                "an hour has not passed, a millisecond has"
+            )
     finally:
         spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
-    assert undisturbed.after(AT)
-    assert continued.batches == undisturbed.after(AT)
-    told = [row[2] for rows in continued.batches.values() for row in rows]
-    assert all(10_000 < number < 1_000_000 for number in told), "an hour has not passed, a millisecond has"
 
 
 def _late_rows(recorded: w.Recorded) -> int:

@@ -19,9 +19,10 @@ from dagster_ckpt.authoring.targets import SqlTable
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.errors import Fenced, InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, LaterRows, Published, SinkCut
+from dagster_ckpt.spark.sink.published import note_published, position_of
 from dagster_ckpt.spark.sql.sink import SqlSink
 from dagster_ckpt.testing.sinks.run import context_in, in_attempt
 from tests.adapters.servers import CommitLosingProxy, Loss, PostgresCluster
@@ -183,6 +184,29 @@ def test_a_table_has_one_pipeline_and_only_its_newest_attempt_writes(url: str, t
     SqlSink(SqlTable(url), in_attempt(context, replace(FIRST, epoch=CoordinatorEpoch(2)))).take_over()
     with pytest.raises(Fenced):
         sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_table_that_was_removed_shows_nothing(url: str, tmp_path: Path, run_sql: Run, keeps: bool) -> None:
+    """Its position was still there: the next publish made a table of its own rows alone, and the run succeeded."""
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(url, keep_before_images=keeps), context)
+    sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+    note_published(tmp_path / "stage", sink.place, sink.position())
+    run_sql("DROP TABLE orders")
+    position = sink.position()
+    assert position is not None
+    assert (position.checkpoint_id, position.head, position.through_batch) == (1, None, None)
+    with pytest.raises(Corrupt, match="shows nothing, but checkpoint 1 was published to it"):
+        position_of(sink, tmp_path / "stage")
+    shown = TableSnapshot(uri=sink.place, head=1)
+    cut = SinkCut(snapshot=shown, batches=(), checkpoint_id=CheckpointId(1), lineages=frozenset({"first"}))
+    assert "was removed, and its rows with it" in sink.cannot_roll_back(cut)
+    with pytest.raises(Corrupt, match="was removed, and its rows with it"):
+        sink.roll_back(cut, LaterRows.SET_ASIDE)
+    sink.roll_back(None, LaterRows.SET_ASIDE)
+    sink.publish([staged(context.work_dir, 1, LONGS, [(2, 2)])], permit(2))
+    assert run_sql("SELECT k, v FROM orders") == [(2, 2)]
 
 
 def test_a_table_that_two_sinks_spell_in_two_ways_is_refused_to_the_second(url: str, tmp_path: Path) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 
 from dagster_ckpt.authoring.targets import ParquetTable
 from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.spark.sink.committables import batches_between, prepared_batches, write_committable
+from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.spark.sink.committables import (
+    batches_between,
+    committable_paths,
+    prepared_batches,
+    write_committable,
+)
 from dagster_ckpt.spark.sink.phases import cut_of_sink, publish_prepared
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.table import buckets, log, publish, roll_back
@@ -111,3 +119,40 @@ def test_rows_that_a_table_begins_with_are_published_once_by_a_first_run_that_ke
     assert batches_between(stage_dir, None, None) == (-1,)
     assert batches_between(stage_dir, None, BatchId(0)) == (-1, 0)
     assert batches_between(stage_dir, -1, BatchId(0)) == (0,)
+
+
+@pytest.mark.parametrize("lost", ["put back", "removed"])
+def test_a_table_that_loses_rows_while_its_pipeline_runs_is_refused_to_cuts_and_publishes(
+    tmp_path: Path, lost: str
+) -> None:
+    """The next checkpoint published what was prepared since, and from then on nothing told of the gap before it."""
+    context = context_in(tmp_path, FIRST)
+    contract = TestParquetSink()
+    sink = contract.open(context)
+    staging = contract.staging(sink, context)
+    stage_dir, folder = tmp_path / "stage", Path(sink.place)
+
+    def published(number: int) -> None:
+        rows = pa.table({"k": [number], "v": [number]})
+        write_committable(stage_dir, stage(staging, FIRST, number, [rows]))
+        permit = CommitPermit(
+            context.pipeline, FIRST.epoch, CheckpointId(number + 1), object(), lineage=FIRST.lineage
+        )
+        assert cut_of_sink(sink, stage_dir, BatchId(number)).snapshot is not None
+        publish_prepared(sink, stage_dir, BatchId(number), permit)
+        for path in committable_paths(stage_dir, [number]):
+            path.unlink()  # nothing needs it any more: garbage
+
+    published(0)
+    shutil.copytree(folder, tmp_path / "older")
+    published(1)
+    shutil.rmtree(folder)
+    if lost == "put back":
+        shutil.copytree(tmp_path / "older", folder)
+    with pytest.raises(
+        Corrupt, match=r"but checkpoint 2 was published to it: it was put back .* or emptied, while"
+    ):
+        published(2)
+    permit = CommitPermit(context.pipeline, FIRST.epoch, CheckpointId(3), object(), lineage=FIRST.lineage)
+    with pytest.raises(Corrupt, match="choose a snapshot with restore_from"):
+        publish_prepared(sink, stage_dir, BatchId(2), permit)
