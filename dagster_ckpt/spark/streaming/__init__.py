@@ -18,6 +18,7 @@
 | ``timer`` | runs the coordinator's timers, even while storage hangs |
 | ``restart`` | restart strategies |
 | ``backlog`` | tells the coordinator which sources have a backlog |
+| ``backpressure`` | holds the sources while tables' commits are slower than the stream |
 | ``end_of_data`` | finds out when bounded sources and all stages behind them have ended |
 | ``garbage`` | removes log entries and table files that nothing restorable needs any more |
 | ``progress`` | measures a run while it runs |

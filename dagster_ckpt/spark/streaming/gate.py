@@ -49,6 +49,7 @@ class Hold(StrEnum):
     SAVEPOINT = "a savepoint is to end the run here"
     BOUNDARY = "a barrier belongs here"
     FIRST_CHECKPOINT = "no checkpoint has completed yet"
+    SLOW_COMMIT = "tables take longer to commit than rows to come"
 
 
 class BatchGate:

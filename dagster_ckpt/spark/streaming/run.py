@@ -27,6 +27,7 @@ from dagster_ckpt.spark.query_end import was_stopped
 from dagster_ckpt.spark.stage_report import Reporter
 from dagster_ckpt.spark.streaming.background import ReusedThreads
 from dagster_ckpt.spark.streaming.backlog import BacklogReporter
+from dagster_ckpt.spark.streaming.backpressure import CommitBackpressure, longest_commit
 from dagster_ckpt.spark.streaming.end_of_data import InputExhausted
 from dagster_ckpt.spark.streaming.garbage import TableGarbage, cut_logs
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
@@ -115,11 +116,14 @@ class StreamingRun:
     _cutting: threading.Lock = field(default_factory=threading.Lock)
     _threads: ReusedThreads = field(default_factory=lambda: ReusedThreads("snapshot"))
     _backlog: BacklogReporter = field(init=False)
+    _backpressure: CommitBackpressure = field(init=False)
     _executors: ExecutorWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self._executors = ExecutorWatch(self.spark)
         self._backlog = BacklogReporter(self.coordinator)
+        longest = longest_commit(effective_interval(self.coordinator.config))
+        self._backpressure = CommitBackpressure(longest=longest, reporter=self.reporter, clock=self.clock)
 
     # --- start ------------------------------------------------------------------------------------------------
 
@@ -201,6 +205,7 @@ class StreamingRun:
                 return self._ends.get_nowait()
             end = self._look_at_queries() or self._look_at_coordinator() or self._look_at_tables()
             end = end or self._look_at_executors() or self._look_at_backlog() or self._look_for_the_end()
+            self._look_at_commits()
             if end is not None:
                 return end
             left = until - time.monotonic()
@@ -281,6 +286,10 @@ class StreamingRun:
         except Exception as error:
             return StageDied(None, f"is_backlog of a source failed: {error}", error)
         return None
+
+    def _look_at_commits(self) -> None:
+        sources = [stage.gate for stage in self.stages.values() if not stage.worker.inputs]
+        self._backpressure.look(sources, dict(self.coordinator.notifying))
 
     def _look_at_coordinator(self) -> RunEnd | None:
         match self.coordinator.stop_outcome:
