@@ -21,6 +21,7 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.streaming.restart import FixedDelay
 from dagster_ckpt.spark.streaming.run import StreamingRun
 from dagster_ckpt.spark.streaming.service import StreamingService
+from dagster_ckpt.spark.streaming.settings import StreamingSettings
 from tests.progress import source_of, wait_until
 
 if TYPE_CHECKING:
@@ -115,9 +116,10 @@ def service(
     *,
     owner: str = "bench",
     storage: Callable[[CheckpointStorage], CheckpointStorage] = lambda s: s,
+    trigger_interval: float = 0.0,
     **settings: Any,
 ) -> Stream:
-    """A streaming run below ``folder``, not yet started."""
+    """A streaming run below ``folder``, not yet started; ``trigger_interval`` in seconds, 0: at full speed."""
     folder.mkdir(parents=True, exist_ok=True)
     store = SqlCoordinatorStore(f"sqlite:///{folder / 'coordinator.db'}")
     store.migrate()
@@ -143,6 +145,7 @@ def service(
         restore=RestoreOptions(),
         listeners=[events.append],
         strategy=FixedDelay(attempts=1000, delay=0.5),
+        settings=StreamingSettings(trigger_interval=trigger_interval),
     )
     return Stream(made, events)
 

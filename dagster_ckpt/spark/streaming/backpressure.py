@@ -48,7 +48,9 @@ class CommitBackpressure:
         elif self._since is not None:
             for gate in sources:
                 gate.open(Hold.SLOW_COMMIT)
-            self.reporter.info(f"sources go on: they have waited {duration(now - self._since)} for tables' commits")
+            self.reporter.info(
+                f"sources go on: they have waited {duration(now - self._since)} for tables' commits"
+            )
             self._since = None
 
     def _hold(self, sources: Iterable[BatchGate], now: float, number: CheckpointId, since: float) -> None:
