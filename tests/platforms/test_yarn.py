@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.adapters.started import started
 from tests.progress import Sampled, wait_until, work_of
 from tests.spark.cluster.driver_process import Driver
+from tests.spark.cluster.split_tables import shown, truth
 from tests.spark.cluster.yarn import YarnCluster, yarn_cluster
 from tests.spark.epoch.small_pipeline import Feed
 
@@ -32,32 +30,6 @@ def driver(yarn: YarnCluster) -> Iterator[Driver]:
     made = Driver(yarn, yarn.folder / "driver.log")
     yield made
     made.kill()
-
-
-Rows = tuple[Counter[tuple[int, str]], Counter[tuple[str, int, int]]]
-
-
-def truth(feed: Feed) -> Rows:
-    """Return what both tables hold once everything is published."""
-    names = {order["customer"] for order in feed.orders}
-    amounts = {who: [o["amount"] for o in feed.orders if o["customer"] == who] for who in names}
-    return (
-        Counter((order["number"], order["customer"]) for order in feed.orders),
-        Counter((who, len(given), sum(given)) for who, given in amounts.items()),
-    )
-
-
-def shown(lab: Path) -> Rows:
-    """Return what both tables show; a publish may be just changing them."""
-    tables = lab / "tables" / "split"
-    with suppress(OSError):
-        lines = pq.read_table(tables / "lines").to_pylist()
-        totals = pq.read_table(tables / "totals").to_pylist()
-        return (
-            Counter((row["number"], row["customer"]) for row in lines),
-            Counter((row["customer"], row["orders"], row["amount"]) for row in totals),
-        )
-    return Counter(), Counter()
 
 
 def test_an_epoch_leaves_nothing_of_ours_in_hdfs_and_the_next_goes_on_from_it(

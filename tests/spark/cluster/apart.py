@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from tests.progress import Sampled, wait_until
-from tests.spark.cluster.driver_process import Driver
-from tests.spark.cluster.standalone import StandaloneCluster
+from tests.spark.cluster.driver_process import Cluster, Driver
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.lake.deployment import Places, truth
 
 
 @contextmanager
-def driver_apart(cluster: StandaloneCluster, log: Path, name: str) -> Iterator[tuple[Driver, Path]]:
+def driver_apart(cluster: Cluster, log: Path, name: str) -> Iterator[tuple[Driver, Path]]:
     """A driver, and its only disk, which no executor sees."""
     disk = cluster.private / name
     disk.mkdir()
@@ -29,7 +28,7 @@ def driver_apart(cluster: StandaloneCluster, log: Path, name: str) -> Iterator[t
 
 
 def a_stream_dies_with_its_disk_and_an_epoch_goes_on(
-    cluster: StandaloneCluster, folder: Path, places: Places, feed: Feed, *, pipeline: str = "stateful"
+    cluster: Cluster, folder: Path, places: Places, feed: Feed, *, pipeline: str = "stateful"
 ) -> None:
     """``pipeline``: with state, which Spark's own connector to the bucket writes, or ``stateless``."""
     has_state = pipeline == "stateful"
@@ -71,9 +70,7 @@ def a_stream_dies_with_its_disk_and_an_epoch_goes_on(
     assert shown() == expected()
 
 
-def state_is_refused_without_connector(
-    cluster: StandaloneCluster, folder: Path, places: Places, feed: Feed
-) -> None:
+def state_is_refused_without_connector(cluster: Cluster, folder: Path, places: Places, feed: Feed) -> None:
     """Spark has no word for the bucket's scheme: the run says so in a sentence, and nothing is published."""
     with driver_apart(cluster, folder / "driver.log", f"{folder.name}-alone") as (driver, disk):
         answer = driver.run(feed, disk, pipeline="stateful", places=places.text)

@@ -27,6 +27,11 @@ class Cluster(Protocol):
         ...
 
     @property
+    def private(self) -> Path:
+        """Folder that is another disk on every machine."""
+        ...
+
+    @property
     def driver_environment(self) -> dict[str, str]:
         """What a driver of this cluster has in its environment."""
         ...
