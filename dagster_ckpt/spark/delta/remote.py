@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.delta.lake import Lake
+from dagster_ckpt.spark.exchange.objects import s3_client
 from dagster_ckpt.spark.exchange.options import azure_folder, remote_folder
 from dagster_ckpt.spark.sink.table_files import STAGED, StagedFiles
 
@@ -38,7 +39,7 @@ def open_store(uri: str, options: Mapping[str, str]) -> tuple[Any, str]:
 
     parts = urlsplit(uri)
     if parts.scheme in ("s3", "s3a"):
-        return pafs.S3FileSystem(**_s3_settings(options)), parts.netloc + parts.path
+        return s3_client(**_s3_settings(options)), parts.netloc + parts.path
     if parts.scheme in _AZURE:
         return _azure_store(uri, options)
     if parts.scheme == "gs":

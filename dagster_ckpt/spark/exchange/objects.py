@@ -144,6 +144,16 @@ class RemoteFolder:
         return store, f"{path}/{key}"
 
 
+def s3_client(**settings: Any) -> Any:
+    """Return pyarrow's client of S3. Small files go up with one request, not in parts, which are three."""
+    import pyarrow.fs as pafs
+
+    try:
+        return pafs.S3FileSystem(**settings, allow_delayed_open=True)
+    except TypeError:  # an older pyarrow
+        return pafs.S3FileSystem(**settings)
+
+
 @lru_cache(maxsize=64)
 def _connected(
     scheme: str, bucket: str, settings: tuple[tuple[str, str], ...], _process: int
@@ -158,8 +168,7 @@ def _connected(
             given: dict[str, Any] = {**dict(settings), "retry_strategy": tries}
             if "anonymous" in given:
                 given["anonymous"] = given["anonymous"] == "true"
-            # Without the delay each small file goes up in parts: three requests instead of one.
-            return pafs.S3FileSystem(**given, allow_delayed_open=True), bucket
+            return s3_client(**given), bucket
         if scheme == "file":
             return _Folders(), bucket
         if scheme in ("abfs", "abfss"):

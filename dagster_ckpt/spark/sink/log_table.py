@@ -173,10 +173,13 @@ class LogTableSink(Sink, Generic[W]):
         """Make the batches visible in one commit."""
         self._upload(batches)
         attempt = AttemptId(permit.lineage, permit.epoch)
-        return self._writer.publish(attempt, batches, permit.checkpoint_id)
+        done = self._writer.publish(attempt, batches, permit.checkpoint_id)
+        self._writer.staged.forget_copies(file for batch in batches for file in batch.files)
+        return done
 
     def take_over(self) -> None:
         """Commit no rows: from here on older attempts are refused by the table."""
+        self._writer.staged.forget_copies()
         self._writer.take_over(self._context.attempt())
 
     def _upload(self, batches: Sequence[PreparedBatch]) -> None:

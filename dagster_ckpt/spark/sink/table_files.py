@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
-from dagster_ckpt.spark.files import batch_of, map_in_parallel, run_in_parallel
+from dagster_ckpt.spark.files import batch_of, map_in_parallel, remove_files, run_in_parallel
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.staging import flush_staged
@@ -29,6 +29,10 @@ begin with an underscore."""
 _PIECE = 8 * 1024 * 1024
 _TRANSFERS = 8
 """Files on their way to or from an object store at a time: each waits for answers most of its time."""
+_READ_WHOLE = 32 * 1024 * 1024
+"""Bytes of a file whose rows are fetched from an object store with one request."""
+_UPLOADED = "uploaded"
+"""Below the sink's own folder: what it has uploaded, so that its publish need not fetch it again."""
 _AT_ONCE = 64 * 1024 * 1024
 """Bytes of staged files whose rows are in memory together."""
 
@@ -85,14 +89,31 @@ class StagedFiles:
         )
 
         def one(file: TableFile) -> None:
-            local = self.root / file.staged
+            local, copy = self.root / file.staged, self._copy(file)
             upload(self, local, file.staged)
-            local.unlink()
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            local.replace(copy)
 
         run_in_parallel(one, here, parallelism=_TRANSFERS)
         for folder in {folder_of(file.staged, self.area) for file in here}:
             if not any((self.root / folder).rglob("*.parquet")):
                 shutil.rmtree(self.root / folder, ignore_errors=True)
+
+    def _copy(self, file: TableFile) -> Path:
+        return self.work_dir / _UPLOADED / file.staged
+
+    def forget_copies(self, files: Iterable[TableFile] | None = None) -> None:
+        """Remove the copies of uploaded files from this disk; None: all, also those of another process."""
+        if self.table_dir is not None:
+            return
+        if files is None:
+            shutil.rmtree(self.work_dir / _UPLOADED, ignore_errors=True)
+            return
+        copies = [self._copy(file) for file in files]
+        remove_files(copies)
+        for folder in {copy.parent for copy in copies}:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def copy_from(self, origin: StagedFiles, file: TableFile) -> None:
         """Stage what another table has staged, under the same name."""
@@ -111,22 +132,24 @@ class StagedFiles:
         store, folder = self.store
         return store, f"{folder}/{name}"
 
+    def _open(self, file: TableFile) -> Any:
+        local = self.root / file.staged
+        if self.table_dir is not None:
+            return local.open("rb")
+        for here in (local, self._copy(file)):
+            with contextlib.suppress(FileNotFoundError):
+                return here.open("rb")
+        store, path = self.remote(file.staged)
+        return store.open_input_file(path)
+
     @contextlib.contextmanager
     def open(self, file: TableFile) -> Iterator[Any]:
         """Open a staged file, wherever it is. Raises Corrupt when it is gone."""
-        local = self.root / file.staged
         try:
-            if self.table_dir is not None or local.exists():
-                with local.open("rb") as handle:
-                    yield handle
-            else:
-                store, path = self.remote(file.staged)
-                with store.open_input_file(path) as handle:
-                    yield handle
+            with self._open(file) as handle:
+                yield handle
         except FileNotFoundError as error:
-            raise Corrupt(
-                f"{self.place}/{file.staged} is gone: its rows cannot be published; restore another checkpoint"
-            ) from error
+            raise Corrupt(_gone(self.place, file)) from error
         except pa.ArrowInvalid as error:
             raise Corrupt(
                 f"{self.place}/{file.staged} is damaged: {error}; restore an earlier one"
@@ -140,13 +163,34 @@ class StagedFiles:
             return pq.read_metadata(handle)
 
     def footers(self, files: Sequence[TableFile]) -> list[pq.FileMetaData]:
-        """Return the footers of these files. Raises Corrupt when one is gone."""
+        """Return the footers of these files. Raises Corrupt when one is gone, also where a copy of it is here."""
+        self._refuse_gone(files)
         return map_in_parallel(self.footer, files, parallelism=_TRANSFERS)
+
+    def _refuse_gone(self, files: Sequence[TableFile]) -> None:
+        """A table is told of files where they are stored: the copy that is read here says nothing about that."""
+        uploaded = [] if self.table_dir is not None else [f for f in files if self._copy(f).exists()]
+        if not uploaded:
+            return
+        store, _ = self.store
+        try:
+            infos = store.get_file_info([self.remote(file.staged)[1] for file in uploaded])
+        except OSError as error:
+            raise Unavailable(f"{self.place} could not be asked for staged files: {error}") from error
+        for file, info in zip(uploaded, infos, strict=True):
+            if not info.is_file:
+                raise Corrupt(_gone(self.place, file))
+            if info.size != file.bytes:
+                raise Corrupt(
+                    f"{self.place}/{file.staged} has {info.size} bytes and had {file.bytes}; restore an earlier one"
+                )
 
     def rows(self, file: TableFile) -> pa.Table:
         """Return a file's rows."""
         with self.open(file) as handle:
-            return pq.read_table(handle, partitioning=None, coerce_int96_timestamp_unit="us")
+            whole = file.bytes <= _READ_WHOLE and isinstance(handle, pa.NativeFile)
+            source = pa.BufferReader(handle.read_buffer()) if whole else handle
+            return pq.read_table(source, partitioning=None, coerce_int96_timestamp_unit="us")
 
     def rows_of(self, files: Sequence[TableFile]) -> list[pa.Table]:
         """Return the rows of each file, without Spark's note on their schema. Raises Corrupt when one is gone."""
@@ -183,9 +227,14 @@ class StagedFiles:
         """Remove a folder with all that is in it."""
         shutil.rmtree(self.root / folder.path, ignore_errors=True)
         if self.table_dir is None:
+            shutil.rmtree(self.work_dir / _UPLOADED / folder.path, ignore_errors=True)
             with contextlib.suppress(FileNotFoundError):
                 store, path = self.remote(folder.path)
                 store.delete_dir(path)
+
+
+def _gone(place: str, file: TableFile) -> str:
+    return f"{place}/{file.staged} is gone: its rows cannot be published; restore another checkpoint"
 
 
 def _groups(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:

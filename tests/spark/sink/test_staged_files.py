@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,7 @@ def staged_below(folder: Path) -> StagedFiles:
 def stage(folder: Path, name: str, rows: pa.Table) -> TableFile:
     pq.write_table(rows, folder / name)
     size = (folder / name).stat().st_size
-    return TableFile(name=name, staged=name, rows=rows.num_rows, bytes=size)
+    return TableFile(name=Path(name).name, staged=name, rows=rows.num_rows, bytes=size)
 
 
 def batches_of(folder: Path, batches: list[list[tuple[int, int]]]) -> list[TableFile]:
@@ -77,3 +78,102 @@ def test_what_is_gone_is_named_while_others_are_read(tmp_path: Path) -> None:
     assert [table["k"][0].as_py() for table in staged_below(tmp_path).rows_of(files[8:])] == list(
         range(8, 20)
     )
+
+
+class Counting:
+    """An object store in a folder that counts what is read from it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fs, self.folder, self.reads = (
+            pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem()),
+            folder,
+            0,
+        )
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        self.reads += 1
+        return self.fs.open_input_file(path)
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        return self.fs.get_file_info(paths)  # type: ignore[no-any-return]
+
+    def open_output_stream(self, path: str) -> pa.NativeFile:
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        return self.fs.open_output_stream(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Counting:
+    (tmp_path / "store").mkdir()
+    return Counting(tmp_path / "store")
+
+
+def in_a_store(folder: Path, store: Counting) -> StagedFiles:
+    return StagedFiles("t", None, folder, lambda: (store, "t"), area="staged")
+
+
+def uploaded(
+    folder: Path, store: Counting, *batches: list[tuple[int, int]]
+) -> tuple[StagedFiles, list[TableFile]]:
+    """Return the staged files of a table in a store, and those of its batches, which are uploaded."""
+    names = [f"staged/1/batch-{number:010d}-x" for number in range(len(batches))]
+    for name in names:
+        (folder / name).mkdir(parents=True)
+    kind = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    files = [
+        stage(folder, f"{name}/0.parquet", pa.Table.from_pylist([{"k": k, "v": v} for k, v in batch], kind))
+        for name, batch in zip(names, batches, strict=True)
+    ]
+    staged = in_a_store(folder, store)
+    staged.upload(files)
+    assert not any((folder / "staged").rglob("*.parquet"))
+    return staged, files
+
+
+def test_what_this_machine_has_uploaded_is_not_fetched_again_until_it_is_published(
+    tmp_path: Path, store: Counting
+) -> None:
+    staged, files = uploaded(tmp_path / "work", store, [(1, 1)], [(1, 2)])
+    assert staged.latest_rows(files, ["k"]).to_pylist() == [{"k": 1, "v": 2}]
+    assert [footer.num_rows for footer in staged.footers(files)] == [1, 1]
+    assert store.reads == 0
+    staged.forget_copies(files[:1])
+    assert staged.latest_rows(files, ["k"]).to_pylist() == [{"k": 1, "v": 2}]
+    assert store.reads == 1
+
+
+def test_another_machine_fetches_what_was_uploaded_with_one_request_a_file(
+    tmp_path: Path, store: Counting
+) -> None:
+    _, files = uploaded(tmp_path / "work", store, [(1, 1)], [(2, 2)])
+    elsewhere = in_a_store(tmp_path / "elsewhere", store)
+    assert [rows.num_rows for rows in elsewhere.rows_of(files)] == [1, 1]
+    assert store.reads == 2
+
+
+def test_an_attempt_begins_without_the_copies_of_the_one_before_it(tmp_path: Path, store: Counting) -> None:
+    staged, files = uploaded(tmp_path / "work", store, [(1, 1)])
+    staged.forget_copies()
+    assert not [path for path in (tmp_path / "work").rglob("*") if path.is_file()]
+    assert staged.rows(files[0]).to_pylist() == [{"k": 1, "v": 1}]
+
+
+def test_a_file_that_is_gone_from_the_store_is_missed_though_others_are_here(
+    tmp_path: Path, store: Counting
+) -> None:
+    staged, files = uploaded(tmp_path / "work", store, [(1, 1)], [(2, 2)])
+    staged.forget_copies(files[:1])
+    (store.folder / "t" / files[0].staged).unlink()
+    with pytest.raises(Corrupt, match="is gone: its rows cannot be published"):
+        staged.latest_rows(files, ["k"])
+
+
+@pytest.mark.parametrize("damage", ["gone", "has 3 bytes and had"])
+def test_files_that_a_table_is_to_name_are_looked_at_in_the_store(
+    tmp_path: Path, store: Counting, damage: str
+) -> None:
+    staged, files = uploaded(tmp_path / "work", store, [(1, 1)], [(2, 2)])
+    there = store.folder / "t" / files[1].staged
+    there.unlink() if damage == "gone" else there.write_bytes(b"PAR")
+    with pytest.raises(Corrupt, match=damage):
+        staged.footers(files)
