@@ -18,6 +18,7 @@ from pyiceberg.table import DataScan, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 
 from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.latest import comparable
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 _AT_ONCE = 256 * 1024 * 1024
@@ -84,7 +85,7 @@ def staying(there: pa.Table, keys: pa.Table) -> pa.Array:
     """Return the places of rows that have none of the keys; a null is equal to a null."""
     names = keys.column_names
     order = pa.array(range(there.num_rows + keys.num_rows), pa.int64())
-    both = pa.concat_tables([there, keys]).append_column(_ORDER, order)
+    both = comparable(pa.concat_tables([there, keys]), names).append_column(_ORDER, order)
     both = both.append_column(_IS_NEW, pc.greater_equal(order, there.num_rows))
     groups = both.group_by(names).aggregate([(_ORDER, "list"), (_IS_NEW, "any")])
     kept = groups.filter(pc.invert(groups[f"{_IS_NEW}_any"]))[f"{_ORDER}_list"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ def latest_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the last row of each key."""
     if not rows.num_rows or _are_distinct(rows, keys):
         return rows
-    numbered = rows.append_column(_ORDER_COLUMN, _numbers(rows.num_rows))
+    numbered = comparable(rows, keys).append_column(_ORDER_COLUMN, _numbers(rows.num_rows))
     try:
         latest = numbered.group_by(list(keys)).aggregate([(_ORDER_COLUMN, "max")])
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
@@ -44,6 +45,22 @@ def replaced(before: pa.Table, new: pa.Table, keys: Sequence[str]) -> pa.Table:
         before[keys[0]], value_set=new[keys[0]].combine_chunks()
     )  # a null is equal to a null
     return pa.concat_tables([before.filter(pc.invert(comes_again)), new])
+
+
+def comparable(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the key columns, with what Spark takes for one value as one: 0.0 and -0.0, and each NaN.
+
+    Arrow groups floating-point numbers by their bits.
+    """
+    return pa.table({name: _one_of_equals(rows[name]) for name in keys})
+
+
+def _one_of_equals(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_floating(column.type):
+        return column
+    without_sign: Any = pc.add(column, pa.scalar(0.0, column.type))
+    found: Any = pc.if_else(pc.is_nan(without_sign), pa.scalar(math.nan, column.type), without_sign)
+    return found
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -603,3 +603,7 @@ def test_a_null_is_a_key_like_any_other() -> None:
     there = pa.table({"a": [1, 1, None, 2, 2], "b": ["x", None, "y", "z", "z"]})
     now = pa.table({"a": [1, None], "b": pa.array([None, "y"], pa.string())})
     assert staying(there, now).to_pylist() == [0, 3, 4]
+
+
+def test_zeros_of_both_signs_are_one_key() -> None:
+    assert staying(pa.table({"k": [0.0, -0.0, 1.0]}), pa.table({"k": [-0.0]})).to_pylist() == [2]

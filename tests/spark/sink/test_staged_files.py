@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.sink import table_files
 from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.latest import latest_rows, replaced
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 
@@ -66,6 +69,19 @@ def test_columns_that_came_later_and_stayed_away_are_null_in_the_rows_that_win(t
         (2, 2, "a"),
         (3, 3, None),
     ]
+
+
+@pytest.mark.parametrize("keys", [["k"], ["k", "side"]])
+def test_zeros_of_both_signs_are_one_key_as_in_spark_and_so_is_every_nan(keys: list[str]) -> None:
+    """Arrow groups by bits: a table had a row for 0.0 and one for -0.0, and Spark takes these for equal."""
+    other_nan = struct.unpack("d", struct.pack("Q", 0xFFF8_0000_0000_0001))[0]
+    for kind in (pa.float64(), pa.float32()):
+        values = pa.array([0.0, -0.0, math.nan, other_nan, None, None, 1.5], kind)
+        rows = pa.table({"k": values, "side": ["x"] * 7, "v": range(7)})
+        found = latest_rows(rows, keys)
+        assert found["v"].to_pylist() == [1, 3, 5, 6]
+        assert math.copysign(1, found["k"][0].as_py()) == -1, "the row that wins is as it came"
+        assert replaced(rows.slice(0, 1), rows.slice(1, 1), keys)["v"].to_pylist() == [1]
 
 
 def test_what_is_gone_is_named_while_others_are_read(tmp_path: Path) -> None:
