@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
@@ -71,7 +71,7 @@ def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
     if batch.schema.equals(target):
         return batch
-    _refuse_renamed(batch.schema.names, target.names)
+    _refuse_renamed(batch.schema, target)
     try:
         columns = [_column(batch, field, target.names) for field in target]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -83,17 +83,40 @@ def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _refuse_renamed(there: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise InvalidRequest where rows lack a column and have one that nobody asks for: it may be the same one."""
-    found, asked = ({name.lower(): name for name in names} for names in (there, wanted))
-    new = [name for lower, name in asked.items() if lower not in found]
-    gone = [name for lower, name in found.items() if lower not in asked]
+def _refuse_renamed(
+    there: Iterable[pa.Field[Any]], wanted: Iterable[pa.Field[Any]], within: str = ""
+) -> None:
+    """Raise InvalidRequest where rows lack a column and have one that nobody asks for: it may be the same one.
+
+    ``within``: the struct they are fields of. A column's name may change its case, as in Spark; of fields of structs
+    Arrow takes another case for another field.
+    """
+    found, asked = (
+        {field.name if within else field.name.lower(): field for field in fields}
+        for fields in (there, wanted)
+    )
+    new = [f"{within}{field.name}" for name, field in asked.items() if name not in found]
+    gone = [f"{within}{field.name}" for name, field in found.items() if name not in asked]
     if new and gone:
         raise InvalidRequest(
             f"the columns of its input have changed: rows that wait in a channel have {', '.join(gone)} and no "
             f"{', '.join(new)}, and as nobody knows whether these are the same, their values would be lost. Change the "
             "names back, let one epoch read these rows, and change them then"
         )
+    for name in asked.keys() & found.keys():
+        _refuse_renamed_within(found[name].type, asked[name].type, f"{within}{asked[name].name}.")
+
+
+def _refuse_renamed_within(there: pa.DataType, wanted: pa.DataType, within: str) -> None:
+    import pyarrow as pa
+
+    if isinstance(there, pa.StructType) and isinstance(wanted, pa.StructType):
+        _refuse_renamed(there, wanted, within)
+    elif isinstance(there, pa.ListType) and isinstance(wanted, pa.ListType):
+        _refuse_renamed_within(there.value_type, wanted.value_type, within)
+    elif isinstance(there, pa.MapType) and isinstance(wanted, pa.MapType):
+        _refuse_renamed_within(there.key_type, wanted.key_type, within)
+        _refuse_renamed_within(there.item_type, wanted.item_type, within)
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field[Any], wanted: Collection[str]) -> Any:

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -187,6 +187,32 @@ def test_rows_that_wait_under_another_name_of_a_column_are_refused_and_not_read_
     log.write_schema(channel_schema_json(spark.createDataFrame([], "k long, v long, since long").schema))
     run(read_channel(spark, str(tmp_path / "log")), found, tmp_path / "query")
     assert found.rows == [(0, 7, None), (1, 7, None)], "one that was added has no value in them"
+
+
+def test_a_field_that_was_renamed_within_a_column_is_refused_as_a_column_is() -> None:
+    """Arrow casts a struct by the names of its fields: the value came out as NULL, and the run succeeded."""
+
+    def now(s: str = "price", many: str = "price", by: str = "v", more: Sequence[str] = ("n",)) -> pa.Schema:
+        fields = [(name, pa.int64()) for name in (s, *more)]
+        listed, mapped = (pa.struct([(name, pa.int64())]) for name in (many, by))
+        return pa.schema(
+            {"s": pa.struct(fields), "many": pa.list_(listed), "by": pa.map_(pa.string(), mapped)}
+        )
+
+    row = {"s": {"price": 5, "n": 1}, "many": [{"price": 5}], "by": [("k", {"v": 1})]}
+    older = pa.RecordBatch.from_pylist([row], now())
+    for schema, said in (
+        (now(s="cost"), r"have s.price and no s.cost, and"),
+        (now(s="Price"), r"have s.price and no s.Price, and"),
+        (now(many="cost"), r"have many.price and no many.cost, and"),
+        (now(by="w"), r"have by.v and no by.w, and"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            conformed(older, schema)
+    assert conformed(older, now(more=["n", "since"]))["s"].to_pylist() == [
+        {"price": 5, "n": 1, "since": None}
+    ]
+    assert conformed(older, now(more=[]))["s"].to_pylist() == [{"price": 5}], "one that is gone is left out"
 
 
 def test_a_type_that_no_channel_can_carry_is_refused_when_the_stage_starts(
