@@ -8,6 +8,7 @@ from dagster_ckpt.spark.delta.lake import Lake, Outside, Raced, Version
 from dagster_ckpt.spark.delta.marks import Commit, commits
 from dagster_ckpt.spark.delta.publish import Writer
 from dagster_ckpt.spark.delta.remote import staged_files
+from dagster_ckpt.spark.sink.log_table import refuse_other_key
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
 
 SEED = 0
@@ -21,6 +22,9 @@ def fork(writer: Writer, attempt: AttemptId, cut: SinkCut) -> str:
         raise InvalidRequest(f"the fork would write to {lake.uri} as its origin does: give it another table")
     origin = f"{source.uri} at checkpoint {cut.checkpoint_id}"
     seed = _seed_version(source, cut)
+
+    if seed is not None:
+        refuse_other_key(seed.mark, writer.key, source.uri)
 
     def step() -> None:
         version = writer.own(attempt)
@@ -72,8 +76,9 @@ def _copy_rows(
 ) -> None:
     """Write the origin's rows; where batches follow, the fork is not begun before they are added."""
     through = seed.mark.through_batch if seed is not None and seed.mark is not None else None
+    key = seed.mark.key if seed is not None and seed.mark is not None else ""
     head = SEED if is_all else None
-    mark = version.next_mark(attempt, origin=origin, head=head, through_batch=through)
+    mark = version.next_mark(attempt, origin=origin, head=head, through_batch=through, key=key)
     if seed is None:
         version.commit(mark, lambda table, p: Outside.write(table, [], p))
         return

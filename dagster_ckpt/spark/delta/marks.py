@@ -77,7 +77,9 @@ def newest_mark(table: Any, owner: tuple[str, str]) -> Mark | None:
             continue
         if mark is None or shown is mark:
             return mark
-        kept = {name: None if shown is None else getattr(shown, name) for name in ("head", "through_batch")}
+        kept: dict[str, Any] = {"head": None, "through_batch": None, "key": ""}
+        if shown is not None:
+            kept = {name: getattr(shown, name) for name in kept}
         return mark.model_copy(update=kept)
     return None
 

@@ -13,6 +13,7 @@ from dagster_ckpt.spark.delta.lake import Outside, Raced, Version
 from dagster_ckpt.spark.delta.marks import Commit, others_since, version_of
 from dagster_ckpt.spark.delta.publish import Writer
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
+from dagster_ckpt.spark.sink.log_table import refuse_other_key
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, RolledBack, SinkCut
 
 
@@ -25,6 +26,8 @@ class Way:
     through_batch: int | None
     restore: int | None = None
     """Version to restore; None: the table shows it."""
+    key: str = ""
+    """Key that what is shown was written by, as marks have it."""
     is_emptied: bool = False
     """All rows leave."""
     batches: tuple[PreparedBatch, ...] = ()
@@ -108,13 +111,17 @@ def _way_to_version(
     writer: Writer, version: Version, found: Commit, batches: tuple[PreparedBatch, ...] = ()
 ) -> Way:
     assert found.mark is not None
+    refuse_other_key(found.mark, writer.key, writer.lake.uri)
     shown = version.mark.head if version.mark is not None else None
     restore = None
     if shown != found.mark.head:
         _refuse_others(writer, version, found.version)
         _refuse_lost(writer, version, found.version)
         restore = found.version
-    return Way(head=found.mark.head, through_batch=found.mark.through_batch, restore=restore, batches=batches)
+    mark = found.mark
+    return Way(
+        head=mark.head, through_batch=mark.through_batch, key=mark.key, restore=restore, batches=batches
+    )
 
 
 def _refuse_others(writer: Writer, version: Version, back_to: int) -> None:
@@ -146,7 +153,7 @@ def _refuse_lost(writer: Writer, version: Version, number: int) -> None:
 
 
 def _go_back(version: Version, attempt: AttemptId, way: Way) -> str:
-    mark = version.next_mark(attempt, head=way.head, through_batch=way.through_batch)
+    mark = version.next_mark(attempt, head=way.head, through_batch=way.through_batch, key=way.key)
     if way.restore is None:
         version.commit(mark, lambda table, p: Outside.write(table, [], p, mode="overwrite"))
         return f"all rows left the table; they can be read at version {version.number}"

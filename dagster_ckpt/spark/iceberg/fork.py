@@ -18,6 +18,7 @@ from dagster_ckpt.spark.iceberg.marks import mark_of
 from dagster_ckpt.spark.iceberg.publish import Writer
 from dagster_ckpt.spark.iceberg.staged import staged_files
 from dagster_ckpt.spark.iceberg.version import Version
+from dagster_ckpt.spark.sink.log_table import refuse_other_key
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
 
 SEED = 0
@@ -33,6 +34,9 @@ def fork(writer: Writer, attempt: AttemptId, cut: SinkCut) -> str:
         )
     origin = f"{source.place} at checkpoint {cut.checkpoint_id}"
     theirs, seed = _seed(source, cut)
+
+    if seed is not None:
+        refuse_other_key(mark_of(seed, None), writer.key, source.place)
 
     def step() -> None:
         version = writer.own(attempt)
@@ -105,7 +109,9 @@ def _copy_rows(
     """Write the origin's rows; where batches follow, the fork is not begun before they are added."""
     said = mark_of(seed, None) if seed is not None else None
     through = said.through_batch if said is not None else None
-    mark = version.next_mark(attempt, origin=origin, head=SEED if is_all else None, through_batch=through)
+    key = said.key if said is not None else ""
+    head = SEED if is_all else None
+    mark = version.next_mark(attempt, origin=origin, head=head, through_batch=through, key=key)
     if theirs is None or seed is None:
         writer.lake.commit(version, Change(mark=mark))
         return

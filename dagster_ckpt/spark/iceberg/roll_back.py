@@ -15,6 +15,7 @@ from dagster_ckpt.spark.iceberg.marks import Mark, mark_of, operation_of
 from dagster_ckpt.spark.iceberg.publish import Writer
 from dagster_ckpt.spark.iceberg.version import Version
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
+from dagster_ckpt.spark.sink.log_table import refuse_other_key
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, RolledBack, SinkCut
 
 
@@ -34,8 +35,8 @@ class Way:
     def changes(self) -> dict[str, object]:
         """The position that is shown, as parts of a mark."""
         if self.mark is None:
-            return {"head": None, "through_batch": None, "theirs": None}
-        kept = {name: getattr(self.mark, name) for name in ("head", "through_batch", "theirs")}
+            return {"head": None, "through_batch": None, "theirs": None, "key": ""}
+        kept = {name: getattr(self.mark, name) for name in ("head", "through_batch", "theirs", "key")}
         return {name: value for name, value in kept.items() if name != "theirs" or self.back_to is not None}
 
 
@@ -111,7 +112,7 @@ def way_to(writer: Writer, version: Version | None, cut: SinkCut | None) -> Way:
         return Way(None, batches=batches)
     whole = version.showing(cut.checkpoint_id) if cut is not None and batches else None
     if whole is not None:
-        return _way_to_snapshot(version, whole, ())
+        return _way_to_snapshot(writer, version, whole, ())
     writer.staged.footers([file for batch in batches for file in batch.files])
     if head is None:
         return _way_to_nothing(version, batches)
@@ -121,7 +122,7 @@ def way_to(writer: Writer, version: Version | None, cut: SinkCut | None) -> Way:
             f"table {version.place} has no snapshot that shows checkpoint {head}: it was expired, or the table is "
             "another one. Choose a later checkpoint"
         )
-    return _way_to_snapshot(version, found, batches)
+    return _way_to_snapshot(writer, version, found, batches)
 
 
 def _way_to_nothing(version: Version, batches: tuple[PreparedBatch, ...]) -> Way:
@@ -142,9 +143,12 @@ def _way_to_nothing(version: Version, batches: tuple[PreparedBatch, ...]) -> Way
     return Way(None, back_to=mark.base, batches=batches)
 
 
-def _way_to_snapshot(version: Version, found: Snapshot, batches: tuple[PreparedBatch, ...]) -> Way:
+def _way_to_snapshot(
+    writer: Writer, version: Version, found: Snapshot, batches: tuple[PreparedBatch, ...]
+) -> Way:
     mark = mark_of(found, version.owner)
     assert mark is not None
+    refuse_other_key(mark, writer.key, version.place)
     if version.mark is not None and version.mark.head == mark.head:
         return Way(mark, batches=batches)
     _refuse_others(version, found)
