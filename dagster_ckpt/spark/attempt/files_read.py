@@ -20,7 +20,8 @@ LOOKED_AT = 200
 """Files that were read last, of each source: more would be asked of the file system for nothing."""
 _TAIL = 256 * 1024
 """Bytes at the end of an entry: every tenth one has all files that were ever read, the newest last."""
-_SOURCE = re.compile(r"FileSource\[(.*)\]")
+_SOURCE = re.compile(r"FileSource\[(?:file:(?://)?)?(/.*)\]")
+"""As plans name a source: its path as it is, ``#``, ``?`` and ``%`` included."""
 _PATTERN = re.compile(r"[*?\[{]")
 
 
@@ -40,17 +41,18 @@ def why_moved(query_dir: Path, before: Sequence[str], now: Sequence[str]) -> str
 
 def written_again(query_dir: Path) -> list[str]:
     """Return those of the files that were read last which are not as they were read."""
-    times = {path: (_time_of(path), modified) for path, modified in _read_files(query_dir)}
-    return sorted(path for path, (now, then) in times.items() if now is not None and now != then)
+    times: dict[str, int] = {}
+    for path, modified in _read_files(query_dir):
+        times.setdefault(path, modified)  # the newest: one that was forgotten in between may be read again
+    return sorted(path for path, then in times.items() if (now := _time_of(path)) is not None and now != then)
 
 
 def _folder(source: str) -> str | None:
     """Return the folder of a file source up to the first part that is a pattern; None: it is none of this machine."""
     found = _SOURCE.fullmatch(source)
-    parts = urlsplit(found[1]) if found else None
-    if parts is None or parts.scheme not in ("", "file"):
+    if found is None:
         return None
-    fixed = itertools.takewhile(lambda part: not _PATTERN.search(part), Path(parts.path).parts)
+    fixed = itertools.takewhile(lambda part: not _PATTERN.search(part), Path(found[1]).parts)
     return str(Path(*fixed))
 
 
@@ -63,23 +65,25 @@ def _time_of(path: str) -> int | None:
 
 
 def _read_files(query_dir: Path) -> Iterator[tuple[str, int]]:
-    """Yield path and time of the files that were read last, as the logs of file sources have them."""
+    """Yield path and time of the files of this machine that were read last, as the logs of file sources have them."""
     for folder in sorted((query_dir / "sources").glob("*")):
         entries = sorted(
             (path for path in folder.glob("[0-9]*") if path.stem.isdecimal()),
             key=lambda path: -int(path.stem),
         )
         lines = itertools.chain.from_iterable(_lines(path) for path in entries)
-        yield from itertools.islice(lines, LOOKED_AT)
+        yield from ((path, modified) for path, modified in itertools.islice(lines, LOOKED_AT) if path)
 
 
 def _lines(entry: Path) -> Iterator[tuple[str, int]]:
+    """Yield path and time of an entry's files, the newest first; an empty path: it is in an object store."""
     with entry.open("rb") as file:
         file.seek(max(0, entry.stat().st_size - _TAIL))
         lines = file.read().decode(errors="replace").splitlines()[1:]  # a version, or a line that was cut
     for line in reversed(lines):
         try:
             record = parse_json(line)
-            yield unquote(urlsplit(record["path"]).path), int(record["timestamp"])
+            place, modified = urlsplit(record["path"]), int(record["timestamp"])
         except (ValueError, KeyError, TypeError):
             return  # of another source: a position
+        yield unquote(place.path) if place.scheme in ("", "file") else "", modified
