@@ -10,6 +10,7 @@ import pytest
 LONGEST = (
     "spark_project/test_against_spark.py",
     "spark/cluster/test_no_shared_disk.py",
+    "spark/cluster/test_kubernetes.py",
     "spark_project/test_adoption.py",
     "spark/streaming/test_crash_at_every_barrier.py",
     "spark/lake/test_object_store.py",

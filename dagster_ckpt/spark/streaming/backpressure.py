@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from dagster_ckpt.core.checkpoint.scheduler import effective_interval
+from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.ports import Clock
@@ -22,9 +24,12 @@ INTERVALS = 10
 """It may take as long as so many checkpoints are apart, too: who takes them seldom commits much at once."""
 
 
-def longest_commit(interval: float | None) -> float | None:
+def longest_commit(config: CheckpointConfig) -> float | None:
     """Return after how many seconds of a commit the sources wait; None: never, as nothing grows without a timer."""
-    return None if interval is None else max(LEAST, INTERVALS * interval)
+    interval = effective_interval(config)
+    if interval is None:
+        return None
+    return max(LEAST, INTERVALS * interval, INTERVALS * (config.interval_during_backlog or 0.0))
 
 
 @dataclass(kw_only=True)

@@ -122,7 +122,7 @@ class StreamingRun:
     def __post_init__(self) -> None:
         self._executors = ExecutorWatch(self.spark)
         self._backlog = BacklogReporter(self.coordinator)
-        longest = longest_commit(effective_interval(self.coordinator.config))
+        longest = longest_commit(self.coordinator.config)
         self._backpressure = CommitBackpressure(longest=longest, reporter=self.reporter, clock=self.clock)
 
     # --- start ------------------------------------------------------------------------------------------------

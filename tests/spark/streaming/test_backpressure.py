@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.spark.directories import AttemptDirectory
@@ -21,9 +22,22 @@ from tests.spark.streaming.lab import Lines, StreamLab, until
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
 
 
-@pytest.mark.parametrize(("interval", "longest"), [(None, None), (0.5, 60.0), (6.0, 60.0), (30.0, 300.0)])
-def test_a_commit_may_take_a_minute_or_ten_intervals(interval: float | None, longest: float | None) -> None:
-    assert longest_commit(interval) == longest
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [
+        ({}, None),
+        ({"interval": 0.5}, 60.0),
+        ({"interval": 6.0}, 60.0),
+        ({"interval": 30.0}, 300.0),
+        ({"interval": 10.0, "min_pause": 20.0}, 200.0),
+        ({"interval": 10.0, "interval_during_backlog": 300.0}, 3000.0),
+        ({"interval": 10.0, "interval_during_backlog": 0.0}, 100.0),
+    ],
+)
+def test_a_commit_may_take_a_minute_or_ten_intervals(
+    settings: dict[str, float], longest: float | None
+) -> None:
+    assert longest_commit(CheckpointConfig.of(**settings)) == longest
 
 
 def test_sources_wait_for_the_oldest_commit_and_go_on_behind_it() -> None:
