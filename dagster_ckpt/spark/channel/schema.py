@@ -103,20 +103,44 @@ def _refuse_renamed(
             f"{', '.join(new)}, and as nobody knows whether these are the same, their values would be lost. Change the "
             "names back, let one epoch read these rows, and change them then"
         )
-    for name in asked.keys() & found.keys():
-        _refuse_renamed_within(found[name].type, asked[name].type, f"{within}{asked[name].name}.")
+    for name, field in asked.items():
+        if name in found:
+            _refuse_type(found[name].type, field.type, f"{within}{field.name}")
 
 
-def _refuse_renamed_within(there: pa.DataType, wanted: pa.DataType, within: str) -> None:
+def _refuse_type(there: pa.DataType, wanted: pa.DataType, place: str) -> None:
+    """Raise InvalidRequest where Arrow would make other values of a changed column than Spark's cast does."""
     import pyarrow as pa
 
     if isinstance(there, pa.StructType) and isinstance(wanted, pa.StructType):
-        _refuse_renamed(there, wanted, within)
+        _refuse_renamed(there, wanted, f"{place}.")
     elif isinstance(there, pa.ListType) and isinstance(wanted, pa.ListType):
-        _refuse_renamed_within(there.value_type, wanted.value_type, within)
+        _refuse_type(there.value_type, wanted.value_type, place)
     elif isinstance(there, pa.MapType) and isinstance(wanted, pa.MapType):
-        _refuse_renamed_within(there.key_type, wanted.key_type, within)
-        _refuse_renamed_within(there.item_type, wanted.item_type, within)
+        _refuse_type(there.key_type, wanted.key_type, place)
+        _refuse_type(there.item_type, wanted.item_type, place)
+    elif there != wanted and _means_another_value(there, wanted):
+        raise InvalidRequest(
+            f"the columns of its input have changed: rows that wait in a channel have {place} as {there}, which is "
+            f"{wanted} now, and their values would be read in another way than Spark casts them. Change the type "
+            "back, let one epoch read these rows, and change it then"
+        )
+
+
+def _means_another_value(there: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell moments that become numbers or days, or were some (Spark counts seconds, Arrow what is stored), and texts of
+    these and of fractions, which both write in their own way. Of other casts a value that does not fit is an error.
+
+    A moment without a zone may be one with UTC: Spark's older form in Parquet has none.
+    """
+    import pyarrow as pa
+
+    is_text = pa.types.is_string(there) or pa.types.is_string(wanted)
+    if is_text and (pa.types.is_floating(there) or pa.types.is_decimal(there)):
+        return True
+    of_time = [(pa.types.is_timestamp(kind), pa.types.is_date(kind)) for kind in (there, wanted)]
+    is_day = any(day for _, day in of_time)
+    return of_time[0] != of_time[1] and not (is_text and is_day)
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field[Any], wanted: Collection[str]) -> Any:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.attempt.changed_query import changed_query
 from dagster_ckpt.spark.channel.entries import AlreadyAppended, Appended, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -213,6 +213,40 @@ def test_a_field_that_was_renamed_within_a_column_is_refused_as_a_column_is() ->
         {"price": 5, "n": 1, "since": None}
     ]
     assert conformed(older, now(more=[]))["s"].to_pylist() == [{"price": 5}], "one that is gone is left out"
+
+
+def test_a_type_that_changed_is_cast_where_that_gives_sparks_value_and_refused_elsewhere() -> None:
+    """A number became a moment by its microseconds, which are seconds to Spark; 1.0 became the text '1'."""
+
+    def cast(value: object, there: pa.DataType, wanted: pa.DataType) -> object:
+        older = pa.RecordBatch.from_arrays([pa.array([{"v": value}], pa.struct([("v", there)]))], ["s"])
+        return conformed(older, pa.schema({"s": pa.struct([("v", wanted)])})).to_pylist()[0]["s"]["v"]
+
+    moment, day, noon = (
+        pa.timestamp("us", "UTC"),
+        dt.date(2024, 1, 1),
+        dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC),
+    )
+    for value, there, wanted in (
+        (5, pa.int64(), moment),
+        (noon, moment, pa.int64()),
+        (noon, moment, pa.date32()),
+        (noon, moment, pa.string()),
+        (day, pa.date32(), moment),
+        (5, pa.int32(), pa.date32()),
+        (1.0, pa.float64(), pa.string()),
+    ):
+        with pytest.raises(InvalidRequest, match=r"have s.v as .*, which is .* now, and their values"):
+            cast(value, there, wanted)
+    assert cast(noon, pa.timestamp("us"), moment) == noon, "Spark's older form in Parquet has no zone"
+    assert cast(5, pa.int32(), pa.int64()) == 5
+    assert cast(5, pa.int64(), pa.int32()) == 5
+    assert cast(5, pa.int64(), pa.float64()) == 5.0
+    assert cast(5, pa.int64(), pa.string()) == "5"
+    assert cast("5", pa.string(), pa.int64()) == 5
+    assert cast(day, pa.date32(), pa.string()) == "2024-01-01"
+    with pytest.raises(Corrupt, match="do not fit its schema"):
+        cast(2**40, pa.int64(), pa.int32())
 
 
 def test_a_type_that_no_channel_can_carry_is_refused_when_the_stage_starts(
