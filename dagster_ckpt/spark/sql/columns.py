@@ -58,6 +58,8 @@ class Dialect:
     """Type of a new column; None: there is none."""
     takes: Callable[[DataType, str], bool]
     """Whether a column of this type holds every value."""
+    key_text: Callable[[DataType], str] = lambda of: ""
+    """Form of the texts that values are compared by, as a pattern; empty: they are compared by themselves."""
 
 
 def column_types(dialect: Dialect, place: str, schema: StructType) -> dict[str, str]:
@@ -114,6 +116,14 @@ def _taken_on_sqlite(of: DataType, existing: str) -> bool:
     return affinity in ("integer", "numeric") and not is_time
 
 
+def _key_text_on_sqlite(of: DataType) -> str:
+    name = of.simpleString()
+    if name.startswith("decimal("):
+        scale = _digits(of)[1]
+        return rf"-?\d+\.\d{{{scale}}}" if scale else r"-?\d+"
+    return {"date": r"[^ ]+", "timestamp": r"[^ ]+ [^ ]+", "timestamp_ntz": r"[^ ]+ [^ ]+"}.get(name, "")
+
+
 _TIMES = ("DATE", "DATETIME", "TIMESTAMP")
 _AFFINITIES = (
     ("integer", ("INT",)),
@@ -166,5 +176,5 @@ def _digits(of: Any) -> tuple[int, int]:
 
 DIALECTS = {
     "postgresql": Dialect("postgresql", _created_on_postgres, _taken_on_postgres),
-    "sqlite": Dialect("sqlite", _created_on_sqlite, _taken_on_sqlite),
+    "sqlite": Dialect("sqlite", _created_on_sqlite, _taken_on_sqlite, _key_text_on_sqlite),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -113,8 +115,14 @@ class SqlTable:
         if not self.exists():
             return wanted
         existing = {column.name: column for column in self.columns()}
+        called = {name.lower(): name for name in existing}
         for field in schema.fields:
             there = existing.get(field.name)
+            if there is None and field.name.lower() in called:
+                raise InvalidRequest(
+                    f"column {field.name!r} is called {called[field.name.lower()]!r} in {place}, and the values of one "
+                    "column would be in two: keep its name, or name another table"
+                )
             if there is not None and not self.dialect.takes(field.dataType, there.type):
                 raise InvalidRequest(
                     f"column {field.name!r} of {place} is {there.type} and the rows have "
@@ -128,6 +136,7 @@ class SqlTable:
                 "them to the rows, or give them a default"
             )
         self._refuse_without_unique_key(place)
+        self._refuse_other_texts_of_keys(schema, existing, place)
         return {name: of for name, of in wanted.items() if name not in existing}
 
     def fit(self, schema: StructType, place: str, *, with_checkpoints: bool) -> None:
@@ -161,6 +170,20 @@ class SqlTable:
             return self.key
         must = [column.name for column in self.columns() if column.must_be_given]
         return tuple(dict.fromkeys([*self.key, *must]))
+
+    def _refuse_other_texts_of_keys(self, schema: StructType, existing: Collection[str], place: str) -> None:
+        """Raise InvalidRequest where a key would be another text than the same key is in the table's rows (SQLite)."""
+        for field in schema.fields:
+            form = self.dialect.key_text(field.dataType) if field.name in self.key else ""
+            if not form or field.name not in existing:
+                continue
+            found = self.execute(f"SELECT {self.quoted(field.name)} FROM {self.table()} LIMIT 1").scalar()
+            if isinstance(found, str) and not re.fullmatch(form, found):
+                raise InvalidRequest(
+                    f"the key column {field.name!r} of {place} is kept as text, {found!r} in its rows, and as "
+                    f"{field.dataType.simpleString()} it would be another one: a key would be there twice. Cast it to "
+                    "the type it had, or name another table"
+                )
 
     def _refuse_without_unique_key(self, place: str) -> None:
         if not self.key:

@@ -333,3 +333,42 @@ def test_a_commit_whose_answer_is_lost_is_repeated_and_happens_once(
     assert position is not None
     assert position.head == 1
     proxy.close()
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (
+            ("decimal(10,2)", pa.decimal128(10, 2), decimal.Decimal("1.00")),
+            ("decimal(12,4)", pa.decimal128(12, 4)),
+        ),
+        (
+            ("decimal(10,0)", pa.decimal128(10, 0), decimal.Decimal(1)),
+            ("decimal(12,2)", pa.decimal128(12, 2)),
+        ),
+        (("date", pa.date32(), dt.date(2026, 11, 22)), ("timestamp", pa.timestamp("us", "UTC"))),
+    ],
+)
+def test_a_key_that_sqlite_keeps_as_text_may_not_become_another_text(
+    tmp_path: Path, was: tuple[str, pa.DataType, Any], now: tuple[str, pa.DataType]
+) -> None:
+    """1.00 and 1.0000 are one key and two texts: its row was there twice."""
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(f"sqlite:///{tmp_path}/shop.db"), context)
+    before, after = ({"k": kind[:2], "v": ("long", pa.int64())} for kind in (was, now))
+    sink.publish([staged(context.work_dir, 0, before, [(was[2], 1)])], permit(1))
+    sink.publish([staged(context.work_dir, 1, before, [(was[2], 2)])], permit(2))
+    value = dt.datetime(2026, 11, 22, tzinfo=dt.UTC) if was[0] == "date" else was[2]
+    with pytest.raises(InvalidRequest, match=r"key column 'k' of .* a key would be there twice"):
+        sink.publish([staged(context.work_dir, 2, after, [(value, 3)])], permit(3))
+
+
+def test_a_column_whose_name_changes_its_case_is_refused(url: str, tmp_path: Path, run_sql: Run) -> None:
+    """PostgreSQL took it for another column: rows by key kept an old value in the one, and got the new in the other."""
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url), context)
+    sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+    other: Columns = {"k": LONGS["k"], "V": LONGS["v"]}
+    with pytest.raises(InvalidRequest, match="column 'V' is called 'v' in"):
+        sink.publish([staged(context.work_dir, 1, other, [(1, 2)])], permit(2))
+    assert run_sql("SELECT * FROM orders") == [(1, 1)]
