@@ -34,7 +34,10 @@ class DecodedMetadata:
 def encode_metadata(metadata: CheckpointMetadata) -> bytes:
     """Return the content of ``_metadata``: JSON, indented for people, UTF-8, its checksum last."""
     # Left out where it says nothing: versions before it refuse what they do not know.
-    left_out = {"first_number"} if metadata.first_number is None else set()
+    silent = {number: {"topic_ids"} for number, stage in enumerate(metadata.stages) if not stage.topic_ids}
+    left_out: dict[str, Any] = {"stages": silent}
+    if metadata.first_number is None:
+        left_out["first_number"] = True
     text = metadata.model_dump_json(indent=2, exclude=left_out)
     checksum = _checksum_of(canonical(parse_json(text)))
     fields = text.removesuffix("\n}")

@@ -179,6 +179,9 @@ class StageSnapshot(Record):
     """Spark's query id (an in-place restore keeps it, a fork gets a new one)."""
     offsets: dict[str, str] = Field(default_factory=dict)
     """Spark's end offset per source (name or index) at the cut, as JSON text."""
+    topic_ids: dict[str, str] = Field(default_factory=dict)
+    """Topic → its id, of the topics that ``offsets`` are in; one that was deleted and made again has another. Empty:
+    none, or their sources do not say where they read."""
     watermark_ms: int | None = None
     input_positions: dict[FileName, int] = Field(default_factory=dict)
     """Per upstream stage: index of this checkpoint's barrier in its channel log."""

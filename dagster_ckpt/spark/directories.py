@@ -2,7 +2,7 @@
 
 ::
 
-    <work_dir>/<pipeline>/attempt-<epoch>/<uid>/{query, plan.json, log, sink, released, pins, in_flight}   one stage
+    <work_dir>/<pipeline>/attempt-<epoch>/<uid>/{query, *.json, log, sink, released, pins, in_flight}          one stage
     <work_dir>/<pipeline>/attempt-<epoch>/_runs/<run>/{_checkpoint, <uid>}     what an epoch run has done so far
     <work_dir>/<pipeline>/attempt-<epoch>/attempt.json                         whose it is, and how it ended
     <work_dir>/<pipeline>/staged/<uid>/…                                       rows of sinks that stage them here
@@ -47,6 +47,11 @@ class StageDirectory:
     def plan(self) -> Path:
         """What of the query's plan its state depends on."""
         return self.root / PLAN
+
+    @property
+    def topics(self) -> Path:
+        """Ids of the topics that the stage reads."""
+        return self.root / "topics.json"
 
     @property
     def log(self) -> Path:

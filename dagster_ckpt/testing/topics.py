@@ -20,6 +20,7 @@ class MemoryTopics(SourceOrigin):
         """What consumer groups were told."""
         self.is_down = False
         """True: nobody answers."""
+        self._made: dict[str, int] = {}
         self._retention: dict[str, float | None] = {}
         self._times: dict[str, list[list[float]]] = {}
         self._earliest: dict[tuple[str, int], int] = {}
@@ -30,10 +31,15 @@ class MemoryTopics(SourceOrigin):
 
     def create(self, topic: str, partitions: int = 1, *, retention: float | None = None) -> None:
         """Make a topic, or make it again without its records."""
+        self._made[topic] = self._made.get(topic, 0) + 1
         self._retention[topic] = retention
         self._times[topic] = [[] for _ in range(partitions)]
         for partition in range(partitions):
             self._earliest.pop((topic, partition), None)
+
+    def delete(self, topic: str) -> None:
+        """Remove a topic."""
+        del self._times[topic], self._retention[topic]
 
     def append(self, topic: str, partition: int, records: int, *, at: float = 0.0) -> None:
         """Add records of one time."""
@@ -54,6 +60,11 @@ class MemoryTopics(SourceOrigin):
             for topic in topics
             if topic in self._times
         }
+
+    def ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return which of the topics of its name each is."""
+        self._answer()
+        return {topic: f"{topic} {self._made[topic]}" for topic in topics if topic in self._times}
 
     def clocks(self, positions: Positions) -> Mapping[str, TopicClock]:
         """Return how long records are kept, and of when those are that would be read next."""

@@ -28,6 +28,9 @@ class TopicLogContract(ABC):
     def create(self, topic: str, partitions: int, retention: float | None) -> None: ...
 
     @abstractmethod
+    def delete(self, topic: str) -> None: ...
+
+    @abstractmethod
     def append(self, topic: str, partition: int, times: list[float]) -> None: ...
 
     @abstractmethod
@@ -45,6 +48,18 @@ class TopicLogContract(ABC):
         self.expire("ends", 1, 3)
         assert self.log.bounds(["ends"])["ends"][1] == Bounds(earliest=3, latest=5)
         assert self.log.bounds([]) == {}
+
+    def test_a_topic_that_was_made_again_has_another_id(self) -> None:
+        self.create("again", 1, None)
+        before = self.log.ids(["again", "missing"])
+        assert set(before) == {"again"}
+        assert self.log.ids(["again"]) == before
+        self.delete("again")
+        assert self.log.ids(["again"]) == {}
+        self.create("again", 1, None)
+        assert self.log.ids(["again"]).keys() == {"again"}
+        assert self.log.ids(["again"]) != before
+        assert self.log.ids([]) == {}
 
     def test_the_time_of_the_record_at_a_position_and_the_retention_are_told(self) -> None:
         now = round(time.time())
@@ -75,6 +90,9 @@ class TestMemoryTopics(TopicLogContract):
     def create(self, topic: str, partitions: int, retention: float | None) -> None:
         self.topics.create(topic, partitions, retention=retention)
 
+    def delete(self, topic: str) -> None:
+        self.topics.delete(topic)
+
     def append(self, topic: str, partition: int, times: list[float]) -> None:
         for at in times:
             self.topics.append(topic, partition, 1, at=at)
@@ -97,6 +115,10 @@ class TestKafkaLog(TopicLogContract):
         kept = {"cleanup.policy": "compact"} if retention is None else {"retention.ms": f"{retention:.0f}000"}
         new = NewTopic(topic, num_partitions=partitions, config=kept)
         self.admin.create_topics([new], operation_timeout=30)[topic].result()
+
+    def delete(self, topic: str) -> None:
+        self.admin.delete_topics([topic])[topic].result(30)
+        wait_until(lambda: topic not in self.admin.list_topics(timeout=30).topics, "the topic is gone")
 
     def append(self, topic: str, partition: int, times: list[float]) -> None:
         producer = Producer(self.client)

@@ -32,6 +32,7 @@ SINK = StageSnapshot(
     batch_id=12,
     query_id="0d8c",
     offsets={"rates": '{"0": 12}'},
+    topic_ids={"rates": "AAAAAAAAAAEAAAAAAAAABQ"},
     watermark_ms=1_700_000_000_000,
     input_positions={"source": 4},
     output_position=3,
@@ -97,6 +98,12 @@ def changed(way: Path, value: Any) -> bytes:
 
 
 LEAVES = list(leaves(DOCUMENT))
+
+
+def test_topics_without_ids_are_left_out_so_that_versions_before_read_the_rest() -> None:
+    assert [list(stage.get("topic_ids", {})) for stage in DOCUMENT["stages"]] == [[], ["rates"]]
+    assert "topic_ids" not in DOCUMENT["stages"][0]
+    assert decode_metadata(encode_metadata(METADATA), name=NAME) == METADATA
 
 
 @pytest.mark.parametrize("way", [way for way, _ in LEAVES], ids=lambda way: ".".join(map(str, way)))

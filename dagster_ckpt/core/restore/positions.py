@@ -116,6 +116,14 @@ def lost_positions(positions: Positions, bounds: TopicBounds) -> Iterator[Pin]:
                 yield Pin(what=what, is_there=False, advice=_GONE)
 
 
+def made_again(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Pin]:
+    """Yield the topics that are others than those positions are in, by their ids: their offsets mean other records."""
+    for topic in sorted(before.keys() & now.keys()):
+        if before[topic] != now[topic]:
+            what = f"topic {topic} (it was made again: its id was {before[topic]} and is {now[topic]} now)"
+            yield Pin(what=what, is_there=False, advice=_COPIED)
+
+
 def unread(positions: Positions, bounds: TopicBounds) -> Positions:
     """Return the positions that have records to read after them: only these can be lost."""
     found = {
@@ -148,3 +156,7 @@ _EXPIRED = (
     "the source's KafkaTopics, and its option failOnDataLoss to false"
 )
 _GONE = "Restore a snapshot that was taken of this topic as it is now, or bring the topic back"
+_COPIED = (
+    f"{_GONE}; a copy whose records have the same offsets is read on in with fail_on_data_loss=False in the source's "
+    "KafkaTopics, for one run"
+)

@@ -39,6 +39,7 @@ from dagster_ckpt.spark.snapshot.pins import sweep_pins
 from dagster_ckpt.spark.snapshot.rescale import has_other_partition_count, rescale_stage, saved_partitions
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.snapshot.topic_notes import noted_topic_ids
 from dagster_ckpt.spark.source.pins import refuse_lost
 from dagster_ckpt.spark.source.positions import positions_at, source_positions
 from dagster_ckpt.spark.stage_report import Reporter
@@ -105,11 +106,13 @@ def refuse_lost_positions(
         case Adopt():
             directory = AttemptDirectory(Path(decision.working_directory))
             offsets: dict[str, dict[str, str]] = {}
+            ids: dict[str, dict[str, str]] = {}
             for uid in pipeline.stages:
                 query = directory.stage(uid).query
                 batch = latest_committed_batch(query)
                 offsets[uid] = {} if batch is None else read_offsets(query, batch)
-            refuse_lost(positions_at(offsets, pipeline.chains, pipeline), reporter)
+                ids[uid] = noted_topic_ids(directory.stage(uid))
+            refuse_lost(positions_at(offsets, pipeline.chains, pipeline, ids), reporter)
         case Fresh():
             pass
         case _:

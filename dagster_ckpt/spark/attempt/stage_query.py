@@ -26,6 +26,7 @@ from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.session import session_settings
+from dagster_ckpt.spark.source.topic_ids import note_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -238,6 +239,7 @@ class StageQuery:
         def checked(batch: DataFrame, batch_id: int) -> None:
             if next(first, False):
                 refuse_renamed_variables(self.pipeline.title(self.uid), self.directory.query)
+                note_topics(self.pipeline, self.uid, self.directory, BatchId(batch_id))
             write(batch, batch_id)
 
         return checked

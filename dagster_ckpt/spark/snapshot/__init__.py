@@ -16,5 +16,6 @@
 | ``restore`` | a stage's working directory from a snapshot |
 | ``local_copy`` | a local copy of the latest checkpoint |
 | ``state_fingerprint`` | counts and hashes of a state, to tell whether it is the same |
+| ``topic_notes`` | which topics a stage's positions are in |
 | ``rescale`` | another number of state partitions |
 """

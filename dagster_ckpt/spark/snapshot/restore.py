@@ -14,10 +14,12 @@ from pathlib import Path
 
 from dagster_ckpt.core.model import FileEntry, StageSnapshot
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import run_in_parallel
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy
 from dagster_ckpt.spark.snapshot.own_paths import name_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.snapshot.topic_notes import note_topic_ids
 
 __all__ = ["build_stage_directory"]
 
@@ -54,6 +56,7 @@ def build_stage_directory(
             parallelism=parallelism,
         )
         name_directory(building, entries, target_dir)
+        note_topic_ids(StageDirectory(building), snapshot.topic_ids)
         if new_query_id is not None and any(e.path == QUERY_METADATA for e in entries):
             _give_query_id(building, new_query_id)
         building.rename(target_dir)

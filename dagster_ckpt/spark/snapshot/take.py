@@ -25,6 +25,7 @@ from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_a
 from dagster_ckpt.spark.snapshot.remote_state import RemoteState
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 from dagster_ckpt.spark.snapshot.stored import read_manifest
+from dagster_ckpt.spark.snapshot.topic_notes import noted_topic_ids
 from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage
 
 log = logging.getLogger("dagster_ckpt.stage")
@@ -258,6 +259,7 @@ class StageSnapshotter:
             batch_id=cut.batch_id,
             query_id=plan.query_id,
             offsets=plan.offsets,
+            topic_ids=noted_topic_ids(self.directory),
             watermark_ms=plan.watermark_ms,
             input_positions={str(uid): int(at) for uid, at in cut.input_positions.items()},
             output_position=cut.output_position,

@@ -10,7 +10,7 @@ from dagster_ckpt.authoring.origins import KafkaTopics
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Pin
-from dagster_ckpt.core.restore.positions import TopicBounds, lost_positions, topic_pins, unread
+from dagster_ckpt.core.restore.positions import TopicBounds, lost_positions, made_again, topic_pins, unread
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
@@ -63,7 +63,7 @@ class SourcePins:
         if known not in self._bounds:
             self._bounds[known] = log.bounds(list(at.positions))
         bounds = self._bounds[known]
-        lost = tuple(lost_positions(at.positions, bounds))
+        lost = (*lost_positions(at.positions, bounds), *_made_again(at, log))
         return lost or topic_pins(at.positions, log.clocks(unread(at.positions, bounds)))
 
 
@@ -117,8 +117,12 @@ def refuse_lost(positions: Sequence[SourcePosition], reporter: Reporter) -> None
 def _lost(at: SourcePosition) -> Iterator[str]:
     assert at.origin is not None
     log: TopicLog = at.origin.open()
-    for pin in lost_positions(at.positions, log.bounds(list(at.positions))):
+    for pin in (*lost_positions(at.positions, log.bounds(list(at.positions))), *_made_again(at, log)):
         yield f"source {at.source} cannot read on: {pin.what} is gone in {log.place}. {pin.advice}"
+
+
+def _made_again(at: SourcePosition, log: TopicLog) -> Iterator[Pin]:
+    return made_again(at.topic_ids, log.ids(list(at.topic_ids))) if at.topic_ids else iter(())
 
 
 def _is_strict(at: SourcePosition) -> bool:

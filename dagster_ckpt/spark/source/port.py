@@ -18,6 +18,10 @@ class TopicLog(Protocol):
         """Return the ends of every partition of these topics; a topic that is not there is left out."""
         ...
 
+    def ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return what tells each topic from others of its name, made later; one that has none is left out."""
+        ...
+
     def clocks(self, positions: Positions) -> Mapping[str, TopicClock]:
         """Return how long each topic keeps records, and of when the first record from each position on is."""
         ...

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.authoring.origins import SourceOrigin
@@ -24,6 +25,8 @@ class SourcePosition:
     source: str
     """The stage that reads: another one only in a chain."""
     positions: Positions
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Which topics these were, where that is known."""
     origin: SourceOrigin | None
     """None: its stage does not say where it reads, or the sources of its chain read in several places."""
 
@@ -33,11 +36,15 @@ def source_positions(
 ) -> tuple[SourcePosition, ...]:
     """Return the positions in topics that a snapshot holds; without the pipeline nobody's origin is known."""
     offsets = {stage.uid: stage.offsets for stage in metadata.stages}
-    return positions_at(offsets, metadata.chains, pipeline)
+    ids = {stage.uid: stage.topic_ids for stage in metadata.stages}
+    return positions_at(offsets, metadata.chains, pipeline, ids)
 
 
 def positions_at(
-    offsets: Mapping[str, Mapping[str, str]], chains: Sequence[Chain], pipeline: CheckpointedPipeline | None
+    offsets: Mapping[str, Mapping[str, str]],
+    chains: Sequence[Chain],
+    pipeline: CheckpointedPipeline | None,
+    topic_ids: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> tuple[SourcePosition, ...]:
     """Return the same of offsets by stage and source, as Spark writes them."""
     sources = {} if pipeline is None else _sources(pipeline)
@@ -53,6 +60,7 @@ def positions_at(
                 stage=uid,
                 source=declared[0] if declared else members[0],
                 positions=merged(several),
+                topic_ids=topic_ids.get(uid, {}),
                 origin=_one_origin([sources[one] for one in members if one in sources], len(several)),
             )
         )

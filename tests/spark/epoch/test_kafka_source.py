@@ -67,3 +67,27 @@ def test_records_that_expired_under_a_snapshot_are_named_before_anything_starts(
     lossy = lab.run(topic.pipeline(strict=False))
     assert lossy.success, failure_text(lossy)
     assert rows_in(lab.tables) == topic.rows - Counter(lost)
+
+
+def test_a_topic_that_was_made_again_is_refused_however_far_it_has_grown(
+    lab: Lab, kafka_for_spark: KafkaBroker
+) -> None:
+    """Offsets go on in it as if nothing were missing, and its first records were never read."""
+    topic = Topic(kafka_for_spark.address, "begun_again", 1)
+    topic.put(0, 0)
+    assert lab.run(topic.pipeline()).success
+    shown = rows_in(lab.tables)
+    assert shown == topic.rows
+    topic.make_again(1)
+    topic.put(0, 0, 0)
+    for chosen in ({}, {"restore_from": "chk-000001"}):
+        refused = lab.run(topic.pipeline(), **chosen)
+        assert not refused.success
+        assert "cannot read on: topic begun_again (it was made again: its id was" in failure_text(refused)
+    assert rows_in(lab.tables) == shown
+    copied = lab.run(topic.pipeline(strict=False))
+    assert copied.success, failure_text(copied)
+    assert rows_in(lab.tables) == shown + Counter(row for row in topic.rows if row[2] == 2)
+    topic.put(0)
+    again = lab.run(topic.pipeline())
+    assert again.success, failure_text(again)

@@ -18,6 +18,7 @@ from dagster_ckpt import (
     spark_sink,
     spark_source,
 )
+from tests.progress import wait_until
 
 Rows = Counter[tuple[str, int, int]]
 
@@ -65,6 +66,13 @@ class Topic:
         """Remove records as retention does."""
         gone = TopicPartition(self.name, partition, before)
         self._admin.delete_records([gone])[gone].result(60)
+
+    def make_again(self, partitions: int) -> None:
+        """Delete it, and make another one of its name."""
+        self._admin.delete_topics([self.name])[self.name].result(60)
+        wait_until(lambda: self.name not in self._admin.list_topics(timeout=60).topics, "the topic is gone")
+        self._admin.create_topics([NewTopic(self.name, num_partitions=partitions)])[self.name].result(60)
+        self.rows.clear()
 
     def pipeline(self, *, strict: bool = True, **checkpointing: Any) -> CheckpointedPipeline:
         """The topic's records into a table."""

@@ -52,6 +52,20 @@ def test_records_that_are_gone_are_named_with_what_is_wanted_and_what_is_there(t
     )
 
 
+def test_a_topic_that_was_made_again_and_has_grown_past_the_position_is_told_by_its_id(
+    topics: MemoryTopics,
+) -> None:
+    """By its offsets nothing was missing: the records before the position were never read, and the run succeeded."""
+    known = {"orders": topics.ids(["orders"])}
+    at = positions_at(AT, (), reading(topics), known)
+    refuse_lost(at, Heard())
+    topics.create("orders")
+    topics.append("orders", 0, 20)
+    with pytest.raises(InvalidRequest, match=r"topic orders \(it was made again: its id was .*\) is gone"):
+        refuse_lost(at, Heard())
+    refuse_lost(positions_at(AT, (), reading(topics)), Heard())  # of a checkpoint of before: nobody knows
+
+
 def test_a_chain_is_asked_by_the_source_in_it(topics: MemoryTopics) -> None:
     topics.expire("orders", 0, 3)
     chain = Chain(uid="totals", stages=("orders", "totals"))
