@@ -1,7 +1,8 @@
 """Files that a query's file sources have read, and what became of them: Spark reads a path once, whatever lies there.
 
-Of a folder that was moved it reads all files again. Without a pattern it refuses the new folder ("Wrong basePath"); of
-``/old/*.json`` made ``/new/*.json`` it says nothing. A file that is written again, or gets rows, it passes over.
+Of a folder that was moved, copied, or is reached by another path (a link) it reads all files again. Without a pattern
+it refuses the new folder ("Wrong basePath"); of ``/old/*.json`` made ``/new/*.json`` it says nothing. A file that is
+written again, or gets rows, it passes over.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from os.path import normpath
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from dagster_ckpt.core.json_text import parse_json
@@ -20,23 +23,55 @@ LOOKED_AT = 200
 """Files that were read last, of each source: more would be asked of the file system for nothing."""
 _TAIL = 256 * 1024
 """Bytes at the end of an entry: every tenth one has all files that were ever read, the newest last."""
-_SOURCE = re.compile(r"FileSource\[(?:file:(?://)?)?(/.*)\]")
+_SOURCE = re.compile(r"FileSource\[(?:([a-z][a-z0-9+.-]*):(?://([^/]*))?)?(/.*)\]")
 """As plans name a source: its path as it is, ``#``, ``?`` and ``%`` included."""
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "wasb", "abfss": "abfs"}
+"""Names of one store's scheme."""
 _PATTERN = re.compile(r"[*?\[{]")
 
 
 def why_moved(query_dir: Path, before: Sequence[str], now: Sequence[str]) -> str:
     """Return which file that was read lies where a changed source would read it again; empty: none is known."""
     for old, new in zip(before, now, strict=False):
+        if read := _by_another_scheme(query_dir, old, new):
+            return read
         folders = _folder(old), _folder(new)
-        if old == new or None in folders:
+        if folders[0] == folders[1] or None in folders:
             continue
         was, is_now = map(str, folders)
         for path, modified in _read_files(query_dir):
             moved = is_now + path.removeprefix(was)
-            if path.startswith(f"{was}/") and _time_of(moved) == modified and not Path(path).exists():
+            if path.startswith(f"{was}/") and _time_of(moved) == modified and _may_be_the_same(path, moved):
                 return f"{path}, which was read, lies at {moved} now"
     return ""
+
+
+class _Place(NamedTuple):
+    """Where a source reads, or a file lies."""
+
+    scheme: str
+    store: str
+    path: str
+
+    @property
+    def is_here(self) -> bool:
+        """True on this machine's file system."""
+        return self.scheme in ("", "file")
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.store}{self.path}"
+
+
+def _by_another_scheme(query_dir: Path, old: str, new: str) -> str:
+    """Return which file of a bucket was read where only the scheme of its URI differs: Spark knows files by URIs."""
+    was, now = _source(old), _source(new)
+    if was is None or now is None or was.scheme == now.scheme:
+        return ""
+    same = [(_SCHEMES.get(at.scheme, at.scheme), at.store, _fixed(at.path)) for at in (was, now)]
+    read = next((place for place, _ in _read_places(query_dir)), None)
+    if read is None or same[0] != same[1]:
+        return ""
+    return f"{read}, which was read, is {read._replace(scheme=now.scheme)} now"
 
 
 def written_again(query_dir: Path) -> list[str]:
@@ -49,11 +84,18 @@ def written_again(query_dir: Path) -> list[str]:
 
 def _folder(source: str) -> str | None:
     """Return the folder of a file source up to the first part that is a pattern; None: it is none of this machine."""
+    place = _source(source)
+    return None if place is None or not place.is_here else _fixed(place.path)
+
+
+def _source(source: str) -> _Place | None:
     found = _SOURCE.fullmatch(source)
-    if found is None:
-        return None
-    fixed = itertools.takewhile(lambda part: not _PATTERN.search(part), Path(found[1]).parts)
-    return str(Path(*fixed))
+    return None if found is None else _Place(*(part or "" for part in found.groups()))
+
+
+def _fixed(path: str) -> str:
+    fixed = itertools.takewhile(lambda part: not _PATTERN.search(part), Path(path).parts)
+    return normpath(Path(*fixed))
 
 
 def _time_of(path: str) -> int | None:
@@ -64,26 +106,37 @@ def _time_of(path: str) -> int | None:
         return None
 
 
+def _may_be_the_same(path: str, moved: str) -> bool:
+    """Tell whether a file of that time is gone from where it was, or is there as well: under two names, or copied."""
+    try:
+        return Path(path).stat().st_size == Path(moved).stat().st_size
+    except OSError:
+        return True
+
+
 def _read_files(query_dir: Path) -> Iterator[tuple[str, int]]:
     """Yield path and time of the files of this machine that were read last, as the logs of file sources have them."""
+    return ((place.path, modified) for place, modified in _read_places(query_dir) if place.is_here)
+
+
+def _read_places(query_dir: Path) -> Iterator[tuple[_Place, int]]:
     for folder in sorted((query_dir / "sources").glob("*")):
         entries = sorted(
             (path for path in folder.glob("[0-9]*") if path.stem.isdecimal()),
             key=lambda path: -int(path.stem),
         )
-        lines = itertools.chain.from_iterable(_lines(path) for path in entries)
-        yield from ((path, modified) for path, modified in itertools.islice(lines, LOOKED_AT) if path)
+        yield from itertools.islice(itertools.chain.from_iterable(map(_lines, entries)), LOOKED_AT)
 
 
-def _lines(entry: Path) -> Iterator[tuple[str, int]]:
-    """Yield path and time of an entry's files, the newest first; an empty path: it is in an object store."""
+def _lines(entry: Path) -> Iterator[tuple[_Place, int]]:
+    """Yield place and time of an entry's files, the newest first."""
     with entry.open("rb") as file:
         file.seek(max(0, entry.stat().st_size - _TAIL))
         lines = file.read().decode(errors="replace").splitlines()[1:]  # a version, or a line that was cut
     for line in reversed(lines):
         try:
             record = parse_json(line)
-            place, modified = urlsplit(record["path"]), int(record["timestamp"])
+            parts, modified = urlsplit(record["path"]), int(record["timestamp"])
         except (ValueError, KeyError, TypeError):
             return  # of another source: a position
-        yield unquote(place.path) if place.scheme in ("", "file") else "", modified
+        yield _Place(parts.scheme, parts.netloc, unquote(parts.path)), modified

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
 from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
-from dagster_ckpt.spark.attempt.files_read import written_again
+from dagster_ckpt.spark.attempt.files_read import why_moved, written_again
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import plan_capture
@@ -343,12 +344,44 @@ def test_files_that_were_moved_are_not_read_a_second_time(spark: SparkSession, t
     with pytest.raises(ChangedQuery, match=r"in box/1.json, which was read, lies at .*/landing/1.json now"):
         check_plan(UID, stage, source("landing"))
     check_plan(UID, stage, source("in box"))
+    check_plan(UID, stage, spark.readStream.schema("k long").json(f"{tmp_path}/landing/../in box/*.js*"))
+    check_plan(UID, stage, source("in box"))
+    (tmp_path / "linked").symlink_to(tmp_path / "in box")
+    with pytest.raises(ChangedQuery, match=r"in box/0.json, which was read, lies at .*/linked/0.json now"):
+        check_plan(UID, stage, source("linked"))
+    (tmp_path / "copy").mkdir()
+    shutil.copy2(tmp_path / "in box" / "0.json", tmp_path / "copy")
+    with pytest.raises(ChangedQuery, match=r"in box/0.json, which was read, lies at .*/copy/0.json now"):
+        check_plan(UID, stage, source("copy"))
     (tmp_path / "landing" / "1.json").write_text('{"k": 2}')
     os.utime(tmp_path / "landing" / "1.json", (1.7e9, 1.7e9))
     check_plan(UID, stage, source("landing"))  # another file of that name
     assert written_again(stage.query) == []
     os.utime(tmp_path / "in box" / "0.json", (1.7e9, 1.7e9))
     assert written_again(stage.query) == [str(tmp_path / "in box" / "0.json")]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "is_the_same"),
+    [
+        ("s3a://lake/in/*.json", "s3://lake/in/*.json", True),
+        ("abfss://box@account/in/2*", "abfs://box@account/in/20*", True),
+        ("s3a://lake/in/*.json", "s3://pond/in/*.json", False),
+        ("s3a://lake/in/*.json", "s3://lake/out/*.json", False),
+        ("s3a://lake/in/*.json", "gs://lake/in/*.json", False),
+    ],
+)
+def test_a_bucket_under_another_scheme_has_the_files_that_were_read(
+    tmp_path: Path, was: str, now: str, is_the_same: bool
+) -> None:
+    """By a pattern Spark read all of them again."""
+    entry = {"path": f"{was.rpartition('/')[0]}/2024.json", "timestamp": 1, "batchId": 0}
+    log = tmp_path / "sources" / "0" / "0"
+    log.parent.mkdir(parents=True)
+    log.write_text(f"v1\n{json.dumps(entry)}")
+    found = why_moved(tmp_path, [f"FileSource[{was}]"], [f"FileSource[{now}]"])
+    assert ("2024.json, which was read, is " in found) == is_the_same
+    assert not why_moved(tmp_path, [f"FileSource[{was}]"], [f"FileSource[{was}]"])
 
 
 @pytest.mark.parametrize("given", ["delete", "Archive"])
