@@ -15,18 +15,21 @@ from dagster_ckpt.errors import InvalidRequest
 __all__ = ["refuse_renamed_variables"]
 
 
-def refuse_renamed_variables(title: str, query_dir: Path) -> None:
+def refuse_renamed_variables(title: str, query_dir: Path, batch_id: int) -> None:
     """Raise InvalidRequest where variables of state are gone and others are new: they may be the same.
 
-    ``title``: how people are told of the query. To be asked in its first batch.
+    ``title``: how people are told of the query. ``batch_id``: its first batch in this run, in which this is asked.
     """
     for folder in sorted((query_dir / "state").glob("*/_metadata/v2")):
-        runs = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
-        if len(runs) < 2:
+        written = folder / str(batch_id)
+        earlier = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
+        earlier = [number for number in earlier if number < batch_id]
+        if not earlier or not written.exists():
             continue
-        before, now = (_variables(folder / str(run)) for run in runs[-2:])
+        before, now = _variables(folder / str(max(earlier))), _variables(written)
         gone, new = sorted(before - now), sorted(now - before)
         if gone and new:
+            written.unlink()  # Spark keeps what is there: the names would be these, also once they are changed back
             raise InvalidRequest(
                 f"{title} cannot go on from its state: it was kept in {', '.join(gone)}, and its processor has "
                 f"{', '.join(new)} instead, which would begin empty. Change the names back; or add the new variables, "
