@@ -16,6 +16,7 @@
 | ``catalog_views`` | views in Spark's catalog on published tables |
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``query_errors`` | what else ends a query, in one sentence: the user's line first |
+| ``plan_tree`` | plans of queries as trees |
 | ``plan_shape`` | what of a query's plan its state depends on, compared at every start |
 | ``state_variables`` | variables of transformWithState that were renamed: refused in the first batch |
 | ``changed_rows`` | rows that changed, counted again by the next stage: refused |

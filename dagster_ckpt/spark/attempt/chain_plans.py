@@ -14,7 +14,15 @@ from dagster_ckpt.core.chains import SeenInPlans, layout_of
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
-from dagster_ckpt.spark.attempt.plan_shape import Tree, analyzed, is_streaming, kind_of, walk
+from dagster_ckpt.spark.attempt.plan_tree import (
+    Tree,
+    analyzed,
+    columns_of,
+    is_source,
+    is_streaming,
+    kind_of,
+    walk,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +79,7 @@ def why_it_leaves_its_reader(frame: DataFrame) -> str:
 
 def _why_stateful(node: Tree) -> str:
     kind = kind_of(node)
-    if kind.startswith("StreamingRelation") or not is_streaming(node):
+    if is_source(node) or not is_streaming(node):
         return ""
     if kind == "EventTimeWatermark":
         return "has a watermark, which would be its reader's too"
@@ -95,11 +103,7 @@ def _sources(frame: DataFrame) -> list[tuple[int, ...]] | None:
     plan = analyzed(frame)
     if plan is None:
         return None
-    return [_ids(node) for node in walk(plan) if kind_of(node).startswith("StreamingRelation")]
-
-
-def _ids(node: Tree) -> tuple[int, ...]:
-    return tuple(int(column[0]["exprId"]["id"]) for column in node["output"])
+    return [columns_of(node) for node in walk(plan) if is_source(node)]
 
 
 # --- where a pipeline begins ------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,19 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
 from dagster_ckpt.spark.attempt.files_read import why_moved
+from dagster_ckpt.spark.attempt.plan_tree import (
+    Names,
+    Tree,
+    analyzed,
+    column_id,
+    definitions,
+    expression,
+    is_source,
+    is_streaming,
+    kind_of,
+    simple,
+    walk,
+)
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
@@ -30,30 +42,18 @@ from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "Tree",
-    "analyzed",
-    "check_plan",
-    "is_streaming",
-    "kind_of",
-    "operators_in",
-    "sources_in",
-    "walk",
-    "watermarks_in",
-]
-
-Tree = dict[str, Any]
-"""A node as ``TreeNode.toJSON`` writes it, with its children under ``_children``."""
+__all__ = ["check_plan", "operators_in", "sources_in", "watermarks_in", "with_state"]
 
 FORMAT = 3
 """Of the texts: those of another format, or of another Spark, are replaced and not compared."""
-_WINDOWS = ("window", "session_window")
 _ENDS = ("start", "end")
 """Names of a window's fields, which are literals in its definition."""
 _EQUAL = ("EqualTo", "EqualNullSafe")
 _FIELDS = ("GetMapValue", "GetArrayItem", "ElementAt", "GetJsonObject", "JsonTuple", "VariantGet")
 """Expressions that take a part of a value: the literal in them is its name."""
 _OF_TIME = ("date", "timestamp", "timestamp_ntz")
+_DAY = 24 * 60 * 60 * 1_000_000
+"""Microseconds, in which plans have intervals of days to seconds."""
 _UTC = frozenset({"UTC", "GMT", "Z", "Zulu", "Universal", "UCT", "Etc/UTC", "Etc/GMT", "Etc/UCT", "+00:00"})
 
 
@@ -76,7 +76,7 @@ def check_plan(
         "written_by": f"format {FORMAT}, Spark {frame.sparkSession.version}",
         "operators": operators_in(plan),
         "watermarks": watermarks_in(plan),
-        "time_zones": sorted({zone for node in _with_state(plan) for zone in _time_zones(node)}),
+        "time_zones": sorted({zone for node in with_state(plan) for zone in _time_zones(node)}),
         "sources": sources_in(plan),
     }
     before = _written(directory)
@@ -161,53 +161,38 @@ def _written(directory: StageDirectory) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def analyzed(frame: DataFrame) -> Tree | None:
-    """Return the analyzed plan; None where Spark does not show it (Connect, a node it cannot write)."""
-    try:
-        nodes: list[Tree] = parse_json(frame._jdf.queryExecution().analyzed().toJSON())
-        return _tree(iter(nodes))
-    except Exception:  # nothing is compared then, as before there was a comparison
-        return None
-
-
-def _tree(nodes: Iterator[Tree]) -> Tree:
-    """Put a list of nodes in pre-order together again."""
-    node = dict(next(nodes))
-    node["_children"] = [_tree(nodes) for _ in range(node.get("num-children", 0))]
-    return node
-
-
 # --- sources and operators ------------------------------------------------------------------------------------
 
 
 def sources_in(plan: Tree) -> list[str]:
     """Return the names of the streaming sources in Spark's order; channels are told apart by their offsets."""
-    found = (node for node in walk(plan) if kind_of(node).startswith("StreamingRelation"))
+    found = (node for node in walk(plan) if is_source(node))
     return [str(node.get("sourceName", "")) for node in found if "sourceName" in node]
 
 
 def operators_in(plan: Tree) -> list[str]:
     """Return the stateful operators of a plan, one text each, in the order of the plan."""
-    named = _definitions(plan)
-    return [_operator(node, named) for node in _with_state(plan)]
+    named = definitions(plan)
+    return [_operator(node, named) for node in with_state(plan)]
 
 
-def _with_state(plan: Tree) -> Iterator[Tree]:
-    nothing = _Names()
+def with_state(plan: Tree) -> Iterator[Tree]:
+    """Yield the nodes of a plan that keep state, in the order of the plan."""
+    nothing = Names()
     return (node for node in walk(plan) if is_streaming(node) and _operator(node, nothing))
 
 
 def watermarks_in(plan: Tree) -> list[str]:
     """Return the columns that streams have watermarks on."""
     found = (node for node in walk(plan) if kind_of(node) == "EventTimeWatermark" and is_streaming(node))
-    return list(dict.fromkeys(str(_expression(node["eventTime"])["name"]) for node in found))
+    return list(dict.fromkeys(str(expression(node["eventTime"])["name"]) for node in found))
 
 
 def _time_zones(written: Any) -> Iterator[str]:
     """Yield the session's time zones by which expressions of a plan make days, hours, texts and moments."""
     if isinstance(written, list):
         is_expression = bool(written) and isinstance(written[0], dict) and "class" in written[0]
-        for part in [_expression(written)] if is_expression and "_children" not in written[0] else written:
+        for part in [expression(written)] if is_expression and "_children" not in written[0] else written:
             yield from _time_zones(part)
     elif isinstance(written, dict):
         zone = written.get("timeZoneId")
@@ -218,59 +203,61 @@ def _time_zones(written: Any) -> Iterator[str]:
 
 
 def _depends_on_zone(expression: Tree) -> bool:
-    """Tell a cast that makes a moment, or is made of one, from others, which carry a zone as well."""
-    if kind_of(expression) not in ("Cast", "AnsiCast"):
+    """Tell what makes moments of texts and days, or the other way round, from what carries a zone as well."""
+    match kind_of(expression):
+        case "TimestampAddInterval" | "TimeAdd":  # its name before Spark 4.1
+            return _counts_days(expression["_children"][1])
+        case "JsonToStructs" | "CsvToStructs" | "XmlToStructs":
+            return '"timestamp"' in json.dumps(expression.get("schema"))
+        case "Cast" | "AnsiCast":
+            of = expression["_children"][0]
+            made, given = expression.get("dataType"), of.get("dataType")
+            if made == "timestamp" and kind_of(of) in ("TimestampAddInterval", "TimeAdd"):
+                return False  # a moment already
+            is_text_of_unknown = made == "string" and kind_of(of) not in ("AttributeReference", "Literal")
+            return made in _OF_TIME or given in _OF_TIME or is_text_of_unknown
+    return True
+
+
+def _counts_days(interval: Tree) -> bool:
+    """Tell whether an interval has days, or may have some: they are as long as the zone says."""
+    while kind_of(interval) == "Cast":  # of a text
+        interval = interval["_children"][0]
+    if kind_of(interval) != "Literal":
         return True
-    of = expression["_children"][0]
-    made, given = expression.get("dataType"), of.get("dataType")
-    is_text_of_unknown = made == "string" and kind_of(of) not in ("AttributeReference", "Literal")
-    return made in _OF_TIME or given in _OF_TIME or is_text_of_unknown
+    value = str(interval.get("value"))
+    if value.removeprefix("-").isdecimal():
+        return abs(int(value)) >= _DAY
+    return any(unit in value for unit in ("day", "week", "month", "year"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Expressions behind the columns that hold windows, by expression id."""
-
-    windows: dict[Any, Tree] = field(default_factory=dict)
-    others: dict[Any, Any] = field(default_factory=dict)
-    """Columns under another name, and the id of the one they are."""
-
-    def window(self, column: Any) -> Tree | None:
-        """Return the window that a column holds, under whatever name; None: it holds none."""
-        while column in self.others:
-            column = self.others[column]
-        return self.windows.get(column)
-
-
-def _operator(node: Tree, named: _Names) -> str:
+def _operator(node: Tree, named: Names) -> str:
     match kind_of(node):
         case "Aggregate":
-            keys = [_key(_expression(e), named) for e in node["groupingExpressions"]]
-            kept = [
-                _text(a, named) for e in node["aggregateExpressions"] for a in _aggregates(_expression(e))
-            ]
+            keys = [_key(expression(e), named) for e in node["groupingExpressions"]]
+            kept = [_text(a, named) for e in node["aggregateExpressions"] for a in _aggregates(expression(e))]
             return f"groupBy({', '.join(keys)}).agg({', '.join(dict.fromkeys(kept))})"
         case "Deduplicate" | "DeduplicateWithinWatermark" as kind:
-            keys = sorted(_text(_expression(e), named) for e in node["keys"])
+            keys = sorted(_text(expression(e), named) for e in node["keys"])
             name = "dropDuplicates" if kind == "Deduplicate" else "dropDuplicatesWithinWatermark"
             return f"{name}({', '.join(keys)})"
         case "Distinct":
             return "distinct()"
         case "Join" if all(is_streaming(child) for child in node["_children"]):
-            condition = _expression(node["condition"]) if node.get("condition") else None
+            condition = expression(node["condition"]) if node.get("condition") else None
             equal = (
                 []
                 if condition is None
                 else [_equality(e, named) for e in walk(condition) if kind_of(e) in _EQUAL]
             )
-            how = _simple(str((node.get("joinType") or {}).get("object", "")))
+            how = simple(str((node.get("joinType") or {}).get("object", "")))
             return f"join({' AND '.join(equal)}, {how})"
         case (
             "FlatMapGroupsInPandasWithState"
             | "TransformWithStateInPySpark"
             | "TransformWithStateInPandas" as kind
         ):
-            keys = [_text(_expression(e), named) for e in node.get("groupingAttributes") or ()]
+            keys = [_text(expression(e), named) for e in node.get("groupingAttributes") or ()]
             return f"{kind}({', '.join(keys)})"
     return ""
 
@@ -279,30 +266,7 @@ def _aggregates(expression: Tree) -> Iterator[Tree]:
     return (node for node in walk(expression) if kind_of(node) == "AggregateExpression")
 
 
-def _definitions(plan: Tree) -> _Names:
-    names = _Names()
-    for node in walk(plan):
-        if kind_of(node) == "Expand":  # windows that overlap: a row is in several
-            names.windows.update(_overlapping(node))
-        for listed in node.get("projectList") or ():
-            one = _expression(listed)
-            if kind_of(one) != "Alias":
-                continue
-            if kind_of(one["_children"][0]) == "AttributeReference":
-                names.others[_id(one)] = _id(one["_children"][0])
-            elif one.get("name") in _WINDOWS:
-                names.windows[_id(one)] = one["_children"][0]
-    return names
-
-
-def _overlapping(node: Tree) -> Iterator[tuple[Any, Tree]]:
-    for place, column in enumerate(node["output"]):
-        if column[0].get("name") in _WINDOWS:
-            together = [_expression(projection[place]) for projection in node["projections"]]
-            yield _id(column[0]), {"class": "", "_children": together}
-
-
-def _key(node: Tree, named: _Names) -> str:
+def _key(node: Tree, named: Names) -> str:
     """Return an expression that tells rows apart: literals in it count, for another one makes other groups.
 
     One that is a literal itself does not: it is the same for all rows, such as the day of the run.
@@ -312,15 +276,15 @@ def _key(node: Tree, named: _Names) -> str:
     return _text(node, named, with_values=kind_of(node) != "Literal")
 
 
-def _equality(node: Tree, named: _Names) -> str:
+def _equality(node: Tree, named: Names) -> str:
     return f"{kind_of(node).lower()}({', '.join(_key(side, named) for side in node['_children'])})"
 
 
-def _text(node: Tree, named: _Names, *, with_values: bool = False) -> str:
+def _text(node: Tree, named: Names, *, with_values: bool = False) -> str:
     """Return an expression without what differs from one start to the next: ids, qualifiers, values of literals."""
     kind = kind_of(node)
     if kind == "AttributeReference":
-        window = named.window(_id(node))
+        window = named.window(column_id(node))
         return str(node["name"]) if window is None else f"{node['name']}({', '.join(_parts(window))})"
     if kind == "Literal":
         return str(node.get("value")) if with_values else "?"
@@ -338,35 +302,3 @@ def _parts(window: Tree) -> list[str]:
     columns = [str(node["name"]) for node in nodes if kind_of(node) == "AttributeReference"]
     sizes = [n for n in nodes if kind_of(n) == "Literal" and n.get("value") not in _ENDS]
     return list(dict.fromkeys([*columns, *(str(size.get("value")) for size in sizes)]))
-
-
-# --- trees ----------------------------------------------------------------------------------------------------
-
-
-def _expression(nodes: list[Tree]) -> Tree:
-    return _tree(iter(nodes))
-
-
-def walk(node: Tree) -> Iterator[Tree]:
-    """Yield a node and all below it, in Spark's order."""
-    yield node
-    for child in node["_children"]:
-        yield from walk(child)
-
-
-def is_streaming(node: Tree) -> bool:
-    """Tell whether rows of a stream come through a node."""
-    return any(kind_of(below).startswith("StreamingRelation") for below in walk(node))
-
-
-def kind_of(node: Tree) -> str:
-    """Return the name of a node's class."""
-    return _simple(str(node.get("class", "")))
-
-
-def _simple(name: str) -> str:
-    return name.rpartition(".")[2].removesuffix("$")
-
-
-def _id(node: Tree) -> Any:
-    return (node.get("exprId") or {}).get("id")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.plan_shape import Tree, analyzed, is_streaming, kind_of, operators_in, walk
+from dagster_ckpt.spark.attempt.plan_shape import operators_in
+from dagster_ckpt.spark.attempt.plan_tree import Tree, analyzed, is_streaming, kind_of, walk
 from dagster_ckpt.spark.cluster.executors import is_local
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.exchange.state import is_there, location, move_there, prove_connector

@@ -1,0 +1,136 @@
+"""Plans of queries as trees of plain values: what Spark tells of them as JSON.
+
+Metadata of columns is not in there (SPARK-17356): columns are followed by their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.core.json_text import parse_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "Names",
+    "Tree",
+    "analyzed",
+    "column_id",
+    "columns_of",
+    "definitions",
+    "expression",
+    "is_source",
+    "is_streaming",
+    "kind_of",
+    "simple",
+    "walk",
+]
+
+Tree = dict[str, Any]
+"""A node as ``TreeNode.toJSON`` writes it, with its children under ``_children``."""
+
+_WINDOWS = ("window", "session_window")
+
+
+def analyzed(frame: DataFrame) -> Tree | None:
+    """Return the analyzed plan; None where Spark does not show it (Connect, a node it cannot write)."""
+    try:
+        nodes: list[Tree] = parse_json(frame._jdf.queryExecution().analyzed().toJSON())
+        return _tree(iter(nodes))
+    except Exception:  # nothing is compared then, as before there was a comparison
+        return None
+
+
+def _tree(nodes: Iterator[Tree]) -> Tree:
+    """Put a list of nodes in pre-order together again."""
+    node = dict(next(nodes))
+    node["_children"] = [_tree(nodes) for _ in range(node.get("num-children", 0))]
+    return node
+
+
+def expression(nodes: list[Tree]) -> Tree:
+    """Return an expression, which plans have as the list of its nodes."""
+    return _tree(iter(nodes))
+
+
+def walk(node: Tree) -> Iterator[Tree]:
+    """Yield a node and all below it, in Spark's order."""
+    yield node
+    for child in node["_children"]:
+        yield from walk(child)
+
+
+def is_source(node: Tree) -> bool:
+    """Tell whether a node reads a stream."""
+    return kind_of(node).startswith("StreamingRelation")
+
+
+def is_streaming(node: Tree) -> bool:
+    """Tell whether rows of a stream come through a node."""
+    return any(map(is_source, walk(node)))
+
+
+def columns_of(source: Tree) -> tuple[int, ...]:
+    """Return the ids of a source's columns, which tell it from others of a query."""
+    return tuple(int(column[0]["exprId"]["id"]) for column in source["output"])
+
+
+def kind_of(node: Tree) -> str:
+    """Return the name of a node's class."""
+    return simple(str(node.get("class", "")))
+
+
+def simple(name: str) -> str:
+    """Return the name of a class of Scala without its package."""
+    return name.rpartition(".")[2].removesuffix("$")
+
+
+def column_id(node: Tree) -> Any:
+    """Return the id of a column that an expression makes or names."""
+    return (node.get("exprId") or {}).get("id")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Expressions behind the columns that hold windows, by expression id."""
+
+    windows: dict[Any, Tree] = field(default_factory=dict)
+    others: dict[Any, Any] = field(default_factory=dict)
+    """Columns under another name, and the id of the one they are."""
+
+    def first(self, column: Any) -> Any:
+        """Return the id that a column had before it got other names."""
+        while column in self.others:
+            column = self.others[column]
+        return column
+
+    def window(self, column: Any) -> Tree | None:
+        """Return the window that a column holds, under whatever name; None: it holds none."""
+        return self.windows.get(self.first(column))
+
+
+def definitions(plan: Tree) -> Names:
+    """Return what a plan says of columns that are windows, or others under another name."""
+    names = Names()
+    for node in walk(plan):
+        if kind_of(node) == "Expand":  # windows that overlap: a row is in several
+            names.windows.update(_overlapping(node))
+        for listed in node.get("projectList") or ():
+            one = expression(listed)
+            if kind_of(one) != "Alias":
+                continue
+            if kind_of(one["_children"][0]) == "AttributeReference":
+                names.others[column_id(one)] = column_id(one["_children"][0])
+            elif one.get("name") in _WINDOWS:
+                names.windows[column_id(one)] = one["_children"][0]
+    return names
+
+
+def _overlapping(node: Tree) -> Iterator[tuple[Any, Tree]]:
+    for place, column in enumerate(node["output"]):
+        if column[0].get("name") in _WINDOWS:
+            together = [expression(projection[place]) for projection in node["projections"]]
+            yield column_id(column[0]), {"class": "", "_children": together}
