@@ -6,13 +6,13 @@ two queries, and neither knows of the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.plan_shape import Tree, analyzed, is_streaming, kind_of, walk
+from dagster_ckpt.spark.attempt.plan_tree import Tree, analyzed, columns_of, is_source, kind_of, walk
 from dagster_ckpt.spark.directories import AttemptDirectory
 
 if TYPE_CHECKING:
@@ -24,48 +24,77 @@ __all__ = ["refuse_counted_changes"]
 
 _EACH_ROW = {"Count": "counts", "Sum": "sums", "Average": "averages", "CollectList": "collects"}
 """Aggregates to which a row adds, also one that stands for an earlier one; the greatest of a group may be asked for."""
+_DECIDES = ("Deduplicate", "Distinct", "FlatMapGroups", "TransformWithState")
+"""Operators behind which rows are new: of changed ones they let the first through, or the user's function decides."""
+_DECIDES_IN_PLANS = ("dropDuplicates", "distinct", *_DECIDES)
+"""The same as written plans have them."""
 
 
 def refuse_counted_changes(
-    pipeline: CheckpointedPipeline, attempt: AttemptDirectory, uid: StageUid, frame: DataFrame
+    pipeline: CheckpointedPipeline,
+    attempt: AttemptDirectory,
+    uid: StageUid,
+    frame: DataFrame,
+    read: Sequence[tuple[StageUid, DataFrame]],
 ) -> None:
-    """Raise InvalidRequest for a query that adds up rows of a stage which passes on a row again when it changes."""
+    """Raise InvalidRequest for a query that adds up rows of a stage which passes on a row again when it changes.
+
+    ``read``: what it reads by channels, each with the stage that writes it.
+    """
     if pipeline.stages[uid].reads_all:  # a dataset of a Spark project: tables are appended to
         return
-    changing = next((one for up in pipeline.upstream[uid] if (one := _changing(pipeline, attempt, up))), None)
-    if changing is None:
-        return
-    plan = analyzed(frame)
-    does = None if plan is None else next(_adds_up(plan), None)
-    if does is not None:
-        mode = pipeline.stages[changing].output_mode
-        raise InvalidRequest(
-            f"{pipeline.title(uid)} {does} rows of stage {str(changing)!r}, whose output_mode={mode!r} passes a row on "
-            f"again whenever it changes: each time it would be added once more, and in one query Spark refuses that. "
-            f"Aggregate in one stage; or give {str(changing)!r} a watermark and output_mode='append', so that a row "
-            "comes once; or keep the newest row of each key with transformWithState"
-        )
+    for upstream, rows in read:
+        changing = _changing(pipeline, attempt, upstream)
+        if changing is not None and (does := _adds_up(frame, rows)):
+            mode = pipeline.stages[changing].output_mode
+            raise InvalidRequest(
+                f"{pipeline.title(uid)} {does} rows of stage {str(changing)!r}, whose output_mode={mode!r} passes a "
+                "row on again whenever it changes: each time it would be added once more, and in one query Spark "
+                f"refuses that. Aggregate in one stage; or give {str(changing)!r} a watermark and "
+                "output_mode='append', so that a row comes once; or keep the newest row of each key with "
+                "transformWithState"
+            )
 
 
 def _changing(pipeline: CheckpointedPipeline, attempt: AttemptDirectory, uid: StageUid) -> StageUid | None:
     """Return the stage whose changed rows come by this one's channel; None: rows of it are final."""
-    if not _aggregates(attempt, uid):
-        found = (_changing(pipeline, attempt, one) for one in pipeline.upstream[uid])
-        return next((one for one in found if one is not None), None)
-    return uid if pipeline.stages[uid].output_mode in ("update", "complete") else None
+    operators = _operators(attempt, uid)
+    if any(one.startswith("groupBy(") for one in operators):
+        return uid if pipeline.stages[uid].output_mode in ("update", "complete") else None
+    if any(one.startswith(_DECIDES_IN_PLANS) for one in operators):
+        return None
+    found = (_changing(pipeline, attempt, one) for one in pipeline.upstream[uid])
+    return next((one for one in found if one is not None), None)
 
 
-def _aggregates(attempt: AttemptDirectory, uid: StageUid) -> bool:
-    """Tell whether a stage has rows that change: of other state, as of dropDuplicates, each row comes once."""
+def _operators(attempt: AttemptDirectory, uid: StageUid) -> list[str]:
+    """Return the operators with state that a stage's plan has, as it was written down when its query was made."""
     try:
         said = parse_json(attempt.stage(uid).plan.read_text(encoding="utf-8"))
-        return any(str(one).startswith("groupBy(") for one in said["operators"])
+        return [str(one) for one in said["operators"]]
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return []
 
 
-def _adds_up(plan: Tree) -> Iterator[str]:
+def _adds_up(frame: DataFrame, rows: DataFrame) -> str:
+    """Return what a query does with each row of one of its inputs that comes again; empty: nothing."""
+    plan, given = analyzed(frame), analyzed(rows)
+    if plan is None or given is None:
+        return ""
+    sources = {columns_of(node) for node in walk(given) if is_source(node)}
     for node in walk(plan):
-        if kind_of(node) == "Aggregate" and is_streaming(node):
-            for written in node["aggregateExpressions"]:
-                yield from (_EACH_ROW[kind] for one in written if (kind := kind_of(one)) in _EACH_ROW)
+        if kind_of(node) == "Aggregate" and any(
+            is_source(below) and columns_of(below) in sources for below in _untouched(node)
+        ):
+            written = (one for listed in node["aggregateExpressions"] for one in listed)
+            if does := next((_EACH_ROW[kind] for one in written if (kind := kind_of(one)) in _EACH_ROW), ""):
+                return does
+    return ""
+
+
+def _untouched(node: Tree) -> Iterator[Tree]:
+    """Yield a node and those below it whose rows come to it as they are, and not by one that decides."""
+    yield node
+    if not kind_of(node).startswith(_DECIDES):
+        for below in node["_children"]:
+            yield from _untouched(below)

@@ -1,18 +1,29 @@
 """A watermark that was meant for a stage it does not reach: it would keep state for ever and take every late row.
 
 In one query of Spark's a watermark is that of all operators behind it. Between two stages lies a channel, which it does
-not pass: a stage without state that declares one says so in its channel, and a reader with state and without a
-watermark of its own is refused.
+not pass: a stage without state that declares one says so in its channel, and a reader is refused whose state would be
+bounded by it (which groups, joins or tells apart by that column, or has timers of event time) and which declares none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.plan_shape import analyzed, operators_in, watermarks_in
-from dagster_ckpt.spark.channel.schema import MEANT_FOR_READERS, WATERMARK
+from dagster_ckpt.spark.attempt.plan_shape import operators_in, sources_in, watermarks_in, with_state
+from dagster_ckpt.spark.attempt.plan_tree import (
+    Names,
+    Tree,
+    analyzed,
+    column_id,
+    definitions,
+    expression,
+    is_source,
+    kind_of,
+    walk,
+)
+from dagster_ckpt.spark.channel.schema import FORMAT, MEANT_FOR_READERS, WATERMARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,21 +32,31 @@ __all__ = ["is_meant_for_readers", "refuse_lost_watermark"]
 
 
 def is_meant_for_readers(frame: DataFrame) -> bool:
-    """Tell whether a watermark on a stage's rows can only be meant for who reads them: it keeps no state itself."""
-    return bool(_columns(frame, WATERMARK, MEANT_FOR_READERS)) and not _keeps_state(frame)
+    """Tell whether a watermark on a stage's rows can only be meant for who reads them: it keeps no state itself.
+
+    Columns are noted in files that Spark writes as well: what comes from a table is nobody's declaration.
+    """
+    plan = analyzed(frame) if _columns(frame, WATERMARK, MEANT_FOR_READERS) else None
+    if plan is None or operators_in(plan):
+        return False
+    return bool(watermarks_in(plan)) or FORMAT in sources_in(plan)
 
 
 def refuse_lost_watermark(title: str, frame: DataFrame, channels: Iterable[DataFrame]) -> None:
-    """Raise InvalidRequest for a query with state and no watermark, where one was declared before its channels.
+    """Raise InvalidRequest for a query without a watermark whose state one that was declared before would bound.
 
     ``title``: how people are told of the query.
     """
-    lost = [column for rows in channels for column in _columns(rows, MEANT_FOR_READERS)]
-    if lost and _keeps_state(frame, without_watermark=True):
+    lost = {column: name for rows in channels for column, name in _lost_in(rows)}
+    plan = analyzed(frame) if lost else None
+    if plan is None or watermarks_in(plan):
+        return
+    named = definitions(plan)
+    if any(_asks_for_time(operator, lost, named) for operator in with_state(plan)):
+        name = next(iter(lost.values()))
         raise InvalidRequest(
-            f"{title} keeps state without a watermark, and the one on {lost[0]!r} that a stage before it declares "
-            f"does not pass the channel between them: declare it here (withWatermark({lost[0]!r}, ...)), or take it "
-            "away there"
+            f"{title} keeps state without a watermark, and the one on {name!r} that a stage before it declares does "
+            f"not pass the channel between them: declare it here (withWatermark({name!r}, ...)), or take it away there"
         )
 
 
@@ -43,8 +64,39 @@ def _columns(frame: DataFrame, *noted: str) -> list[str]:
     return [column.name for column in frame.schema.fields if not column.metadata.keys().isdisjoint(noted)]
 
 
-def _keeps_state(frame: DataFrame, *, without_watermark: bool = False) -> bool:
-    plan = analyzed(frame)
-    if plan is None or not operators_in(plan):
-        return False
-    return not (without_watermark and watermarks_in(plan))
+def _lost_in(rows: DataFrame) -> Iterator[tuple[Any, str]]:
+    """Yield id and name of a channel's columns that have lost their watermark."""
+    lost = _columns(rows, MEANT_FOR_READERS)
+    plan = analyzed(rows) if lost else None
+    for source in () if plan is None else filter(is_source, walk(plan)):
+        columns = (column[0] for column in source["output"])
+        yield from ((column_id(one), str(one["name"])) for one in columns if one["name"] in lost)
+
+
+def _asks_for_time(operator: Tree, lost: Collection[Any], named: Names) -> bool:
+    """Tell whether rows leave an operator's state by a column that has lost its watermark.
+
+    Spark asks for the watermark of columns that rows are grouped or told apart by, and of all in a join's condition.
+    """
+    if operator.get("condition"):
+        return any(_is_lost(node, lost, named) for node in walk(expression(operator["condition"])))
+    timers = (operator.get(name) or {} for name in ("timeMode", "timeout"))
+    if any("EventTime" in str(mode.get("object", "")) for mode in timers):
+        return True
+    keys = [*(operator.get("groupingExpressions") or ()), *(operator.get("keys") or ())]
+    if kind_of(operator) == "Distinct":  # by all columns
+        keys += next((below["projectList"] for below in walk(operator) if "projectList" in below), [])
+    return any(_is_lost(_unnamed(expression(key)), lost, named) for key in keys)
+
+
+def _unnamed(key: Tree) -> Tree:
+    while kind_of(key) == "Alias":
+        key = key["_children"][0]
+    return key
+
+
+def _is_lost(node: Tree, lost: Collection[Any], named: Names) -> bool:
+    """Tell whether a column is one of these, under whatever name, or a window over one."""
+    window = named.window(column_id(node))
+    asked = (node,) if window is None else walk(window)
+    return any(named.first(column_id(one)) in lost for one in asked)

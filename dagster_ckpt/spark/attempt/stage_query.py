@@ -194,21 +194,21 @@ class StageQuery:
     def _output(self, spark: SparkSession) -> DataFrame:
         """Return the rows of the query: its stages' functions, each called with what those before it returned."""
         frames: dict[StageUid, DataFrame] = {}
-        read: list[DataFrame] = []
+        read: list[tuple[StageUid, DataFrame]] = []
         chain = self.pipeline.chain_of(self.uid)
         checked = None if chain is None else ChainOfFrames(chain=chain)
         for uid in self.pipeline.members(self.uid):
             inputs = self.pipeline.authored.upstream[uid]
             from_chain = any(one in frames for one in inputs)
             given = [frames[one] if one in frames else self._input(spark, uid, one) for one in inputs]
-            read += (rows for one, rows in zip(inputs, given, strict=True) if one not in frames)
+            read += ((one, rows) for one, rows in zip(inputs, given, strict=True) if one not in frames)
             frames[uid] = frame = call_stage(self._definition(uid), spark, given, self._arguments(uid))
             if checked is not None:
                 checked.check(uid, frame, given, from_chain=from_chain)
         refuse_clean_source(self.pipeline.title(self.uid), frame)
         stages = () if checked is None else checked.owners(frame)
-        refuse_lost_watermark(self.pipeline.title(self.uid), frame, read)
-        refuse_counted_changes(self.pipeline, self.attempt, self.uid, frame)
+        refuse_lost_watermark(self.pipeline.title(self.uid), frame, [rows for _, rows in read])
+        refuse_counted_changes(self.pipeline, self.attempt, self.uid, frame, read)
         check_plan(self.uid, self.directory, frame, stages=stages, renamed=renamed(self.pipeline, self.uid))
         return frame
 

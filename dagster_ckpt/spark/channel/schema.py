@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NULLABILITY = ("nullable", "containsNull", "valueContainsNull")
+FORMAT = "dagster_ckpt_channel"
+"""Spark's name of a source that reads a channel."""
 WATERMARK = "spark.watermarkDelayMs"
 """Column metadata that means something within one query only: a consumer states its own watermark."""
 MEANT_FOR_READERS = "dagster_ckpt.watermark"

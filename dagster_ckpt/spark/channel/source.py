@@ -36,7 +36,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.cursor import HoldNothing, Limit, next_end
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
-from dagster_ckpt.spark.channel.schema import arrow_schema, conformed, parsed_schema
+from dagster_ckpt.spark.channel.schema import FORMAT, arrow_schema, conformed, parsed_schema
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.files import DataFile
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-FORMAT = "dagster_ckpt_channel"
 _ROWS_PER_ARROW_BATCH = 65_536
 _DEFAULT_PARALLELISM = 2
 

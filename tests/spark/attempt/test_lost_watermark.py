@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +15,15 @@ from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.channel.source import read_channel
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Keep = Callable[["DataFrame", str], "DataFrame"]
+
+
+def expr(text: str) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.expr(text)
 
 
 def passed_on(rows: DataFrame, folder: Path) -> DataFrame:
@@ -23,8 +32,55 @@ def passed_on(rows: DataFrame, folder: Path) -> DataFrame:
     return read_channel(rows.sparkSession, str(folder))
 
 
-def test_state_behind_a_channel_that_a_watermark_does_not_pass_is_refused(
-    spark: SparkSession, tmp_path: Path
+def by_minute(rows: DataFrame, column: str) -> DataFrame:
+    from pyspark.sql.functions import window
+
+    return rows.groupBy(window(column, "1 minute"), "value").count()
+
+
+def sliding(rows: DataFrame, column: str) -> DataFrame:
+    from pyspark.sql.functions import window
+
+    return rows.groupBy(window(column, "1 minute", "30 seconds")).count()
+
+
+def in_sessions(rows: DataFrame, column: str) -> DataFrame:
+    from pyspark.sql.functions import session_window
+
+    return rows.groupBy(session_window(column, "1 minute"), "value").count()
+
+
+def told_apart(rows: DataFrame, column: str) -> DataFrame:
+    return rows.dropDuplicates(["value", column])
+
+
+def distinct(rows: DataFrame, column: str) -> DataFrame:
+    return rows.sparkSession.sql(f"SELECT DISTINCT value, {column} FROM {{rows}}", rows=rows)
+
+
+def joined(rows: DataFrame, column: str) -> DataFrame:
+    others = (
+        rows.sparkSession.readStream.format("rate").load().selectExpr("value AS other", "timestamp AS then")
+    )
+    return rows.join(others, expr(f"value = other AND {column} > then - INTERVAL 1 HOUR"))
+
+
+def with_timers(rows: DataFrame, _: str) -> DataFrame:
+    def count(key: Any, frames: Iterator[Any], state: Any) -> Iterator[Any]:
+        yield from frames
+
+    return rows.groupBy("value").applyInPandasWithState(
+        count, "value LONG", "n LONG", "append", "EventTimeTimeout"
+    )
+
+
+BOUNDED = (by_minute, sliding, in_sessions, told_apart, distinct, joined, with_timers)
+"""State that a watermark on the column would bound in one query of Spark."""
+
+
+@pytest.mark.parametrize("keep", BOUNDED)
+def test_state_that_a_watermark_would_bound_is_refused_behind_a_channel_that_it_does_not_pass(
+    spark: SparkSession, tmp_path: Path, keep: Keep
 ) -> None:
     """Late rows were counted and nothing ever left the state, where one query of Spark drops both."""
     rows = spark.readStream.format("rate").load()
@@ -32,19 +88,55 @@ def test_state_behind_a_channel_that_a_watermark_does_not_pass_is_refused(
     later = passed_on(early.where("value > 3").withColumnRenamed("timestamp", "at"), tmp_path / "later")
     for read, column in ((early, "timestamp"), (later, "at")):
         assert "watermarkDelayMs" not in read.schema.json()
-        counted = read.groupBy("value").count()
         with pytest.raises(
             InvalidRequest,
             match=rf"stage totals keeps .* the one on '{column}' .*: declare it here \(withWater",
         ):
-            refuse_lost_watermark("stage totals", counted, [read])
-        refuse_lost_watermark(
-            "stage totals", read.withWatermark(column, "1 hour").groupBy("value").count(), [read]
-        )
-        refuse_lost_watermark("stage totals", read.where("value > 5"), [read])
-
-    used = early.withWatermark("timestamp", "1 hour").dropDuplicates(["value", "timestamp"])
-    behind = passed_on(used, tmp_path / "used")  # it has done its work
+            refuse_lost_watermark("stage totals", keep(read, column), [read])
+        refuse_lost_watermark("stage totals", keep(read.withWatermark(column, "1 hour"), column), [read])
     plain = passed_on(rows, tmp_path / "plain")
-    for read in (behind, plain):
-        refuse_lost_watermark("stage totals", read.groupBy("value").count(), [read])
+    refuse_lost_watermark("stage totals", keep(plain, "timestamp"), [plain])
+
+
+UNBOUNDED: dict[str, Keep] = {
+    "no state": lambda rows, column: rows.where("value > 5"),
+    "a count of each key": lambda rows, column: rows.groupBy("value").count(),
+    "the newest moment of each key": lambda rows, column: rows.groupBy("value").agg({column: "max"}),
+    "days as text": lambda rows, column: rows.groupBy(expr(f"date_format({column}, 'yyyy')")).count(),
+    "duplicates of all time": lambda rows, column: rows.dropDuplicates(["value"]),
+    "a join of all time": lambda rows, column: rows.join(
+        rows.sparkSession.readStream.format("rate").load().selectExpr("value AS other"), expr("value = other")
+    ),
+}
+
+
+@pytest.mark.parametrize("keep", UNBOUNDED.values(), ids=UNBOUNDED)
+def test_state_that_no_watermark_would_bound_is_kept_without_one(
+    spark: SparkSession, tmp_path: Path, keep: Keep
+) -> None:
+    """In one query of Spark a watermark changes nothing of it: a source may declare one for its other readers."""
+    rows = spark.readStream.format("rate").load()
+    read = passed_on(rows.withWatermark("timestamp", "1 minute"), tmp_path / "early")
+    refuse_lost_watermark("stage totals", keep(read, "timestamp"), [read])
+
+
+def test_a_watermark_that_its_own_stage_has_use_for_is_not_meant_for_readers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.readStream.format("rate").load()
+    used = rows.withWatermark("timestamp", "1 hour").dropDuplicates(["value", "timestamp"])
+    read = passed_on(used, tmp_path / "used")
+    refuse_lost_watermark("stage totals", by_minute(read, "timestamp"), [read])
+
+
+def test_a_note_that_was_written_into_a_tables_files_is_no_declaration(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark keeps what is noted of columns in the footers of Parquet files, and reads it with their schema."""
+    rows = spark.readStream.format("rate").load()
+    early = passed_on(rows.withWatermark("timestamp", "1 minute"), tmp_path / "early")
+    spark.createDataFrame([], early.schema).write.parquet(str(tmp_path / "table"))
+    noted = spark.read.parquet(str(tmp_path / "table")).schema
+    assert "dagster_ckpt.watermark" in noted.json()
+    read = passed_on(spark.readStream.schema(noted).parquet(str(tmp_path / "table")), tmp_path / "later")
+    refuse_lost_watermark("stage totals", by_minute(read, "timestamp"), [read])

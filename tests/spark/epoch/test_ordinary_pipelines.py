@@ -1,0 +1,181 @@
+"""Pipelines as people write them, which nothing that is refused may meet: run as epochs and as a stream."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint
+from tests.spark.epoch.conftest import Lab, failure_text
+from tests.spark.streaming.lab import stream_lab, until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PEOPLE = [("ann", "fr"), ("bob", "de")]
+VISITS = [(600, "ann"), (610, "bob"), (620, "ann"), (670, "ann"), (670, "ann"), (100_000, "bob")]
+"""Second and name; the last one closes every window before it."""
+CLOSED = VISITS[:-1]
+
+Rows = Counter[tuple[Any, ...]]
+
+
+def visiting(folder: Path, told: Callable[[tuple[Any, ...]], None]) -> CheckpointedPipeline:
+    """Visits of people, counted and joined in the ways of the Structured Streaming guide, mostly behind channels."""
+
+    @spark_source
+    def visits(spark):  # type: ignore[no-untyped-def]
+        rows = spark.readStream.schema("second LONG, name STRING").json(str(folder))
+        return rows.selectExpr("name", "timestamp_seconds(second) AS at")
+
+    @spark_stage
+    def timed(visits):  # type: ignore[no-untyped-def]
+        return visits.withWatermark("at", "1 second")
+
+    @spark_sink(key=["name"])
+    def of_all_time(timed):  # type: ignore[no-untyped-def]
+        return timed.groupBy(
+            "name"
+        ).count()  # a watermark would be of no use here in one query of Spark either
+
+    @spark_stage
+    def by_minute(visits):  # type: ignore[no-untyped-def]
+        from pyspark.sql.functions import window
+
+        rows = visits.withWatermark("at", "1 second").groupBy(window("at", "1 minute"), "name").count()
+        return rows.selectExpr("unix_seconds(window.start) AS minute", "name", "count")
+
+    @spark_sink(key=["minute"])
+    def minutes(by_minute):  # type: ignore[no-untyped-def]
+        return by_minute.groupBy("minute").sum("count").toDF("minute", "visits")
+
+    @spark_sink
+    def sessions(visits):  # type: ignore[no-untyped-def]
+        from pyspark.sql.functions import session_window
+
+        rows = visits.withWatermark("at", "1 second").groupBy(session_window("at", "15 seconds"), "name")
+        return rows.count().selectExpr("unix_seconds(session_window.start) AS begin", "name", "count")
+
+    @spark_stage
+    def once(visits):  # type: ignore[no-untyped-def]
+        return visits.withWatermark("at", "1 second").dropDuplicates(["name", "at"])
+
+    @spark_sink(key=["name"])
+    def moments(once):  # type: ignore[no-untyped-def]
+        return once.groupBy("name").count()
+
+    @spark_sink
+    def places(visits):  # type: ignore[no-untyped-def]
+        known = visits.sparkSession.createDataFrame(PEOPLE, "name STRING, country STRING")
+        return visits.join(known, "name").selectExpr("unix_seconds(at) AS second", "country")
+
+    @spark_stage(output_mode="update")
+    def totals(visits):  # type: ignore[no-untyped-def]
+        return visits.groupBy("name").count()
+
+    @spark_sink(key=["who"])
+    def people(totals):  # type: ignore[no-untyped-def]
+        return totals.dropDuplicates(["name"]).selectExpr("'all' AS who").groupBy("who").count()
+
+    @spark_sink(to=ForEachCheckpoint(lambda rows, token: collect(rows, token, told)))
+    def calls(totals):  # type: ignore[no-untyped-def]
+        return numbered(totals)
+
+    @checkpointed_pipeline(name="visiting")
+    def pipeline() -> None:
+        read = visits()
+        of_all_time(timed(read))
+        minutes(by_minute(read))
+        sessions(read)
+        moments(once(read))
+        places(read)
+        changing = totals(read)
+        people(changing)
+        calls(changing)
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def numbered(totals: Any) -> Any:
+    """How often each total has grown, by a function that keeps state of its own."""
+
+    def grown(key: Any, frames: Iterator[Any], state: Any) -> Iterator[Any]:
+        import pandas as pd
+
+        before = state.get[0] if state.exists else 0
+        now = max(before, *(int(frame["count"].max()) for frame in frames))
+        state.update((now,))
+        yield pd.DataFrame({"name": [key[0]], "grown": [now - before]})
+
+    return totals.groupBy("name").applyInPandasWithState(
+        grown, "name STRING, grown LONG", "n LONG", "append", "NoTimeout"
+    )
+
+
+def collect(rows: Any, _: CheckpointToken, told: Callable[[tuple[Any, ...]], None]) -> None:
+    for row in rows.read_all().to_pylist():
+        told((row["name"], row["grown"]))
+
+
+def put(folder: Path, *visits: tuple[int, str]) -> None:
+    folder.mkdir(exist_ok=True)
+    lines = [json.dumps({"second": second, "name": name}) for second, name in visits]
+    temporary = folder.with_name("arriving")
+    temporary.write_text("\n".join(lines))
+    temporary.rename(folder / f"{len(list(folder.iterdir()))}.json")
+
+
+EXPECTED: dict[str, Rows] = {
+    "of_all_time": Counter({("ann", 4): 1, ("bob", 2): 1}),
+    "minutes": Counter({(600, 3): 1, (660, 2): 1}),
+    "sessions": Counter({(600, "ann", 1): 1, (610, "bob", 1): 1, (620, "ann", 1): 1, (670, "ann", 2): 1}),
+    "moments": Counter({("ann", 3): 1, ("bob", 2): 1}),
+    "places": Counter((second, dict(PEOPLE)[name]) for second, name in VISITS),
+    "people": Counter({("all", 2): 1}),
+}
+
+
+def shown(tables: Path) -> dict[str, Rows]:
+    """What the tables hold."""
+    found: dict[str, Rows] = {}
+    for name in EXPECTED:
+        folder = tables / name
+        rows = pq.read_table(folder).to_pylist() if list(folder.glob("*.parquet")) else []
+        found[name] = Counter(tuple(row.values()) for row in rows)
+    return found
+
+
+def grown(calls: list[tuple[Any, ...]]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for name, more in calls:
+        sums[name] += more
+    return sums
+
+
+def test_ordinary_pipelines_run_as_epochs(lab: Lab, tmp_path: Path) -> None:
+    calls: list[tuple[Any, ...]] = []
+    pipeline = visiting(tmp_path / "visits", calls.append)
+    for visits in (CLOSED[:3], CLOSED[3:], VISITS[-1:]):
+        put(tmp_path / "visits", *visits)
+        done = lab.run(pipeline)
+        assert done.success, failure_text(done)
+    assert shown(lab.tables) == EXPECTED
+    assert grown(calls) == {"ann": 4, "bob": 2}
+
+
+def test_ordinary_pipelines_run_as_a_stream(tmp_path: Path, spark: SparkSession) -> None:
+    calls: list[tuple[Any, ...]] = []
+    put(tmp_path / "visits", *CLOSED)
+    with stream_lab(tmp_path / "lab", spark) as lab:
+        stream = lab.start(visiting(tmp_path / "visits", calls.append), interval=1.0, operator_chaining=True)
+        until(lambda: sum(shown(lab.tables)["places"].values()) == len(CLOSED), stream)
+        put(tmp_path / "visits", VISITS[-1])
+        until(lambda: shown(lab.tables) == EXPECTED and grown(calls) == {"ann": 4, "bob": 2}, stream)
+        assert stream.failed() == []
+        stream.stop()
