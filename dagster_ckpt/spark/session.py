@@ -137,14 +137,14 @@ def follow_local_checksums(session: SparkSession) -> None:
 
     With a master elsewhere executors write as they always do: files between machines keep theirs.
     """
-    if not session.sparkContext.master.startswith("local"):
+    if not session.sparkContext._jsc.sc().isLocal():
         return
     jvm = session._jvm
     assert jvm is not None
     here = jvm.java.net.URI("file:///")
     files = jvm.org.apache.hadoop.fs.FileSystem.get(here, session._jsc.hadoopConfiguration())
     # Both ways: a warm engine's Java was another run's before.
-    files.setWriteChecksum(session.conf.get(LOCAL_CHECKSUMS, "true") == "true")
+    files.setWriteChecksum(str(session.conf.get(LOCAL_CHECKSUMS, "true")).lower() == "true")
 
 
 def _has_context() -> bool:

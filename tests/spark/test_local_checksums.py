@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @contextmanager
 def checksums(spark: SparkSession) -> Iterator[None]:
     """What a session has whose settings ask for them; the session's own setting comes back with the fixture's."""
-    spark.conf.set(LOCAL_CHECKSUMS, "true")
+    spark.conf.set(LOCAL_CHECKSUMS, "TRUE")
     follow_local_checksums(spark)
     try:
         yield
