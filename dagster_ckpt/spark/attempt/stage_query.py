@@ -238,7 +238,7 @@ class StageQuery:
 
         def checked(batch: DataFrame, batch_id: int) -> None:
             if next(first, False):
-                refuse_renamed_variables(self.pipeline.title(self.uid), self.directory.query, batch_id)
+                refuse_renamed_variables(self.directory.query, batch_id)
                 note_topics(self.pipeline, self.uid, self.directory, BatchId(batch_id))
             write(batch, batch_id)
 

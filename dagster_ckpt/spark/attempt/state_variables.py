@@ -15,10 +15,11 @@ from dagster_ckpt.errors import InvalidRequest
 __all__ = ["refuse_renamed_variables"]
 
 
-def refuse_renamed_variables(title: str, query_dir: Path, batch_id: int) -> None:
+def refuse_renamed_variables(query_dir: Path, batch_id: int) -> None:
     """Raise InvalidRequest where variables of state are gone and others are new: they may be the same.
 
-    ``title``: how people are told of the query. ``batch_id``: its first batch in this run, in which this is asked.
+    ``batch_id``: the query's first batch in this run, in which this is asked. Whose query it is, is told with what
+    ends it.
     """
     for folder in sorted((query_dir / "state").glob("*/_metadata/v2")):
         written = folder / str(batch_id)
@@ -31,7 +32,7 @@ def refuse_renamed_variables(title: str, query_dir: Path, batch_id: int) -> None
         if gone and new:
             written.unlink()  # Spark keeps what is there: the names would be these, also once they are changed back
             raise InvalidRequest(
-                f"{title} cannot go on from its state: it was kept in {', '.join(gone)}, and its processor has "
+                f"it cannot go on from its state, which was kept in {', '.join(gone)}: its processor has "
                 f"{', '.join(new)} instead, which would begin empty. Change the names back; or add the new variables, "
                 "run once, and take the old ones away then"
             )

@@ -45,7 +45,7 @@ def run(spark: SparkSession, folder: Path, *names: str) -> list[int]:
     found: list[int] = []
 
     def write(batch: Any, number: int) -> None:
-        refuse_renamed_variables("stage totals", folder / "query", number)
+        refuse_renamed_variables(folder / "query", number)
         found.extend(row["n"] for row in batch.collect())
 
     rows = spark.readStream.schema("k long").json(str(folder / "in"))
@@ -76,7 +76,7 @@ def test_a_variable_of_state_that_is_renamed_is_refused_before_a_row_is_written(
             run(spark, tmp_path, "known")
     told = str(understood(totals, failed.value))
     assert re.search(
-        r"stage totals cannot go on .* was kept in seen, and its processor has known instead", told
+        r"^stage totals: it cannot go on .* was kept in seen: its processor has known instead", told
     )
     assert latest_committed_batch(tmp_path / "query") == 0
     assert run(spark, tmp_path, "seen") == [2], (
