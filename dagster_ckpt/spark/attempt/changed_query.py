@@ -1,7 +1,7 @@
 """A query that was changed so that it cannot go on from its state or positions: one sentence of Spark's twenty lines.
 
-Spark compares the query with its checkpoint when its first batch is planned, before a row is read. None of it is cured
-by another try.
+Spark compares the query with its checkpoint when its first batch is planned, before a row is read, and so do we where
+only that batch shows the change. None of it is cured by another try.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _OTHER_STATE = re.compile(
     r"\[((?:STATE_STORE|STATEFUL_PROCESSOR|TRANSFORM_WITH_STATE)_\w*(?:SCHEMA|INVALID|MISMATCH|EVOLUTION)\w*)\] "
     r"([^\n]*)"
 )
-_INPUTS = re.compile(
-    r"InvalidRequest: (the (?:order of its inputs has|columns of its input have) changed: [^\n]*)"
+_OURS = re.compile(
+    r"InvalidRequest: (the (?:order of its inputs has|columns of its input have|variables of its state have) changed: "
+    r"[^\n]*)"
 )
 _OPERATOR = re.compile(r"OperatorName: (\w+)")
 
@@ -63,8 +64,8 @@ _OPERATOR_NAMES = {
 def changed_query(uid: StageUid, error: BaseException) -> ChangedQuery | None:
     """Return what was changed about the query of ``uid``, in one sentence; None when it failed for another reason."""
     text = str(error)
-    if inputs := _INPUTS.search(text):
-        return ChangedQuery(f"stage {uid!r} cannot go on from its checkpoint: {inputs[1].strip()}")
+    if ours := _OURS.search(text):
+        return ChangedQuery(f"stage {uid!r} cannot go on from its checkpoint: {ours[1].strip()}")
     what = _what_changed(text)
     return (
         None

@@ -32,7 +32,7 @@ def refuse_renamed_variables(query_dir: Path, batch_id: int) -> None:
         if gone and new:
             written.unlink()  # Spark keeps what is there: the names would be these, also once they are changed back
             raise InvalidRequest(
-                f"it cannot go on from its state, which was kept in {', '.join(gone)}: its processor has "
+                f"the variables of its state have changed: it was kept in {', '.join(gone)}, and its processor has "
                 f"{', '.join(new)} instead, which would begin empty. Change the names back; or add the new variables, "
                 "run once, and take the old ones away then"
             )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dagster_ckpt import spark_stage
+from dagster_ckpt.spark.attempt.changed_query import ChangedQuery
 from dagster_ckpt.spark.attempt.query_errors import understood
 from dagster_ckpt.spark.attempt.state_variables import refuse_renamed_variables
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
@@ -74,9 +75,11 @@ def test_a_variable_of_state_that_is_renamed_is_refused_before_a_row_is_written(
     for _ in range(2):
         with pytest.raises(Exception, match="would begin empty") as failed:
             run(spark, tmp_path, "known")
-    told = str(understood(totals, failed.value))
+    told = understood(totals, failed.value)
+    assert isinstance(told, ChangedQuery), "no restart of a stream would change that"
     assert re.search(
-        r"^stage totals: it cannot go on .* was kept in seen: its processor has known instead", told
+        r"^stage 'totals' cannot go on .*: it was kept in seen, and its processor has known instead",
+        str(told),
     )
     assert latest_committed_batch(tmp_path / "query") == 0
     assert run(spark, tmp_path, "seen") == [2], (
