@@ -7,20 +7,17 @@ bounded by it (which groups, joins or tells apart by that column, or has timers 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt.plan_shape import operators_in, sources_in, watermarks_in, with_state
 from dagster_ckpt.spark.attempt.plan_tree import (
-    Names,
-    Tree,
     analyzed,
     column_id,
     definitions,
-    expression,
+    is_bounded_by,
     is_source,
-    kind_of,
     walk,
 )
 from dagster_ckpt.spark.channel.schema import FORMAT, MEANT_FOR_READERS, WATERMARK
@@ -52,7 +49,7 @@ def refuse_lost_watermark(title: str, frame: DataFrame, channels: Iterable[DataF
     if plan is None or watermarks_in(plan):
         return
     named = definitions(plan)
-    if any(_asks_for_time(operator, lost, named) for operator in with_state(plan)):
+    if any(is_bounded_by(operator, lost, named) for operator in with_state(plan)):
         name = next(iter(lost.values()))
         raise InvalidRequest(
             f"{title} keeps state without a watermark, and the one on {name!r} that a stage before it declares does "
@@ -71,32 +68,3 @@ def _lost_in(rows: DataFrame) -> Iterator[tuple[Any, str]]:
     for source in () if plan is None else filter(is_source, walk(plan)):
         columns = (column[0] for column in source["output"])
         yield from ((column_id(one), str(one["name"])) for one in columns if one["name"] in lost)
-
-
-def _asks_for_time(operator: Tree, lost: Collection[Any], named: Names) -> bool:
-    """Tell whether rows leave an operator's state by a column that has lost its watermark.
-
-    Spark asks for the watermark of columns that rows are grouped or told apart by, and of all in a join's condition.
-    """
-    if operator.get("condition"):
-        return any(_is_lost(node, lost, named) for node in walk(expression(operator["condition"])))
-    timers = (operator.get(name) or {} for name in ("timeMode", "timeout"))
-    if any("EventTime" in str(mode.get("object", "")) for mode in timers):
-        return True
-    keys = [*(operator.get("groupingExpressions") or ()), *(operator.get("keys") or ())]
-    if kind_of(operator) == "Distinct":  # by all columns
-        keys += next((below["projectList"] for below in walk(operator) if "projectList" in below), [])
-    return any(_is_lost(_unnamed(expression(key)), lost, named) for key in keys)
-
-
-def _unnamed(key: Tree) -> Tree:
-    while kind_of(key) == "Alias":
-        key = key["_children"][0]
-    return key
-
-
-def _is_lost(node: Tree, lost: Collection[Any], named: Names) -> bool:
-    """Tell whether a column is one of these, under whatever name, or a window over one."""
-    window = named.window(column_id(node))
-    asked = (node,) if window is None else walk(window)
-    return any(named.first(column_id(one)) in lost for one in asked)

@@ -2,9 +2,9 @@
 
 Spark compares types only. Grouped by another column of the same type, or with ``max`` made ``min``, a query would go on
 from the state of the other one without a word and its rows would be wrong. So the first start of a query writes down
-its stateful operators (what they group, join and tell apart by, and which aggregates they keep), the columns of its
-watermarks, the time zone of its calendar and the order of its sources; captures take that along, and every later start
-compares.
+its stateful operators (what they group, join and tell apart by, and which aggregates they keep), the columns of
+watermarks that bound its state, the time zone of its calendar and the order of its sources; captures take that along,
+and every later start compares.
 
 What may change: everything else, such as filters, projections, names of results, delays of watermarks, and values of
 literals but for those that keys are made with. Names of columns count: nothing else says that a column is the same one.
@@ -29,6 +29,7 @@ from dagster_ckpt.spark.attempt.plan_tree import (
     column_id,
     definitions,
     expression,
+    is_bounded_by,
     is_source,
     is_streaming,
     kind_of,
@@ -75,7 +76,7 @@ def check_plan(
     now = {
         "written_by": f"format {FORMAT}, Spark {frame.sparkSession.version}",
         "operators": operators_in(plan),
-        "watermarks": watermarks_in(plan),
+        "watermarks": _watermarks_of_state(plan),
         "time_zones": sorted({zone for node in with_state(plan) for zone in _time_zones(node)}),
         "sources": sources_in(plan),
     }
@@ -184,8 +185,23 @@ def with_state(plan: Tree) -> Iterator[Tree]:
 
 def watermarks_in(plan: Tree) -> list[str]:
     """Return the columns that streams have watermarks on."""
-    found = (node for node in walk(plan) if kind_of(node) == "EventTimeWatermark" and is_streaming(node))
-    return list(dict.fromkeys(str(expression(node["eventTime"])["name"]) for node in found))
+    return list(dict.fromkeys(str(column["name"]) for column in _with_watermark(plan)))
+
+
+def _watermarks_of_state(plan: Tree) -> list[str]:
+    """Return those of them that say of rows with state which are late."""
+    named, operators = definitions(plan), list(with_state(plan))
+    asked = (
+        str(column["name"])
+        for column in _with_watermark(plan)
+        if any(is_bounded_by(one, {named.first(column_id(column))}, named) for one in operators)
+    )
+    return list(dict.fromkeys(asked))
+
+
+def _with_watermark(plan: Tree) -> Iterator[Tree]:
+    nodes = (node for node in walk(plan) if kind_of(node) == "EventTimeWatermark" and is_streaming(node))
+    return (expression(node["eventTime"]) for node in nodes)
 
 
 def _time_zones(written: Any) -> Iterator[str]:

@@ -5,7 +5,7 @@ Metadata of columns is not in there (SPARK-17356): columns are followed by their
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "columns_of",
     "definitions",
     "expression",
+    "is_bounded_by",
     "is_source",
     "is_streaming",
     "kind_of",
@@ -134,3 +135,34 @@ def _overlapping(node: Tree) -> Iterator[tuple[Any, Tree]]:
         if column[0].get("name") in _WINDOWS:
             together = [expression(projection[place]) for projection in node["projections"]]
             yield column_id(column[0]), {"class": "", "_children": together}
+
+
+def is_bounded_by(operator: Tree, columns: Collection[Any], named: Names) -> bool:
+    """Tell whether watermarks on these columns say which rows are late for an operator, and when its state goes.
+
+    Spark asks for the watermark of columns that rows are grouped or told apart by, and of all in a join's condition.
+    ``columns``: by their first ids.
+    """
+    if operator.get("condition"):
+        return any(_is_one_of(node, columns, named) for node in walk(expression(operator["condition"])))
+    timers = (operator.get(name) or {} for name in ("timeMode", "timeout"))
+    has_timers = any("EventTime" in str(mode.get("object", "")) for mode in timers)
+    if has_timers or kind_of(operator) == "DeduplicateWithinWatermark":
+        return True
+    keys = [*(operator.get("groupingExpressions") or ()), *(operator.get("keys") or ())]
+    if kind_of(operator) == "Distinct":  # by all columns
+        keys += next((below["projectList"] for below in walk(operator) if "projectList" in below), [])
+    return any(_is_one_of(_unnamed(expression(key)), columns, named) for key in keys)
+
+
+def _unnamed(key: Tree) -> Tree:
+    while kind_of(key) == "Alias":
+        key = key["_children"][0]
+    return key
+
+
+def _is_one_of(node: Tree, columns: Collection[Any], named: Names) -> bool:
+    """Tell whether a column is one of these, under whatever name, or a window over one."""
+    window = named.window(column_id(node))
+    asked = (node,) if window is None else walk(window)
+    return any(named.first(column_id(one)) in columns for one in asked)
