@@ -51,6 +51,7 @@ LONGEST = (
     "spark/epoch/test_failing_storage.py",
     "spark/epoch/test_in_store.py",
     "adapters/test_sql_store.py",
+    "spark/epoch/test_ordinary_pipelines.py",
     "spark/epoch/test_hooks.py",
     "spark/epoch/test_lineage.py",
     "spark/epoch/test_programs.py",
