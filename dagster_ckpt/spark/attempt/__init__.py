@@ -18,6 +18,9 @@
 | ``query_errors`` | what else ends a query, in one sentence: the user's line first |
 | ``plan_tree`` | plans of queries as trees |
 | ``plan_shape`` | what of a query's plan its state depends on, compared at every start |
+| ``state_columns`` | columns of that state by their places |
+| ``kept_columns`` | columns that state is made of, followed to their sources |
+| ``time_zones`` | the session's time zone, where rows or state depend on it |
 | ``state_variables`` | variables of transformWithState that were renamed: refused in the first batch |
 | ``changed_rows`` | rows that changed, counted again by the next stage: refused |
 | ``lost_watermark`` | a watermark that does not reach the stage it was meant for: refused |

@@ -2,9 +2,9 @@
 
 Spark compares types only. Grouped by another column of the same type, or with ``max`` made ``min``, a query would go on
 from the state of the other one without a word and its rows would be wrong. So the first start of a query writes down
-its stateful operators (what they group, join and tell apart by, and which aggregates they keep), the columns of
-watermarks that bound its state, the time zone of its calendar and the order of its sources; captures take that along,
-and every later start compares.
+its stateful operators (what they group, join and tell apart by, which aggregates they keep, and the places of columns
+in their state), the columns of watermarks that bound its state, the time zone of its calendar and the order of its
+sources; captures take that along, and every later start compares.
 
 What may change: everything else, such as filters, projections, names of results, delays of watermarks, and values of
 literals but for those that keys are made with. Names of columns count: nothing else says that a column is the same one.
@@ -13,7 +13,7 @@ literals but for those that keys are made with. Names of columns count: nothing 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
 from dagster_ckpt.spark.attempt.files_read import why_moved
 from dagster_ckpt.spark.attempt.plan_tree import (
+    EQUAL,
     Names,
     Tree,
     analyzed,
@@ -36,6 +37,9 @@ from dagster_ckpt.spark.attempt.plan_tree import (
     simple,
     walk,
 )
+from dagster_ckpt.spark.attempt.state_columns import state_columns
+from dagster_ckpt.spark.attempt.state_variables import variables_in, why_other_variables
+from dagster_ckpt.spark.attempt.time_zones import refuse_another_machines_zone, zone_of_reading, zones_of
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
@@ -49,13 +53,8 @@ FORMAT = 3
 """Of the texts: those of another format, or of another Spark, are replaced and not compared."""
 _ENDS = ("start", "end")
 """Names of a window's fields, which are literals in its definition."""
-_EQUAL = ("EqualTo", "EqualNullSafe")
 _FIELDS = ("GetMapValue", "GetArrayItem", "ElementAt", "GetJsonObject", "JsonTuple", "VariantGet")
 """Expressions that take a part of a value: the literal in them is its name."""
-_OF_TIME = ("date", "timestamp", "timestamp_ntz")
-_DAY = 24 * 60 * 60 * 1_000_000
-"""Microseconds, in which plans have intervals of days to seconds."""
-_UTC = frozenset({"UTC", "GMT", "Z", "Zulu", "Universal", "UCT", "Etc/UTC", "Etc/GMT", "Etc/UCT", "+00:00"})
 
 
 def check_plan(
@@ -63,6 +62,7 @@ def check_plan(
     directory: StageDirectory,
     frame: DataFrame,
     *,
+    output_mode: str = "",
     stages: Sequence[str] = (),
     renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
@@ -73,24 +73,33 @@ def check_plan(
     plan = analyzed(frame)
     if plan is None:
         return
-    now = {
+    now: dict[str, Any] = {
         "written_by": f"format {FORMAT}, Spark {frame.sparkSession.version}",
         "operators": operators_in(plan),
-        "watermarks": _watermarks_of_state(plan),
-        "time_zones": sorted({zone for node in with_state(plan) for zone in _time_zones(node)}),
+        "state_columns": state_columns(frame, plan),
+        "variables": variables_in(frame, plan),
+        "watermarks": _watermarks_of(plan, with_state(plan)),
+        "groups_closed_by": _watermarks_of(plan, filter(_is_of_groups, with_state(plan))),
+        "output_mode": output_mode,
+        "time_zones": zones_of(plan, with_state(plan), frame),
+        "read_in_zone": zone_of_reading(plan, frame),
         "sources": sources_in(plan),
     }
     before = _written(directory)
     if stages:
         now["stages"] = list(stages)
         before |= {"stages": [renamed.get(one, one) for one in before.get("stages", ())]}
+    goes_on = latest_committed_batch(directory.query) is not None
+    if goes_on and now["variables"] is None:  # nobody could be asked today
+        now["variables"] = before.get("variables")
     if before == now:
         return
-    if latest_committed_batch(directory.query) is not None:
+    if goes_on:
         _compare_chain(uid, before.get("stages", []), now.get("stages", []))
         if before.get("written_by") == now["written_by"]:
             _compare(uid, before, now)
         _compare_files(uid, directory.query, before.get("sources", []), now["sources"])
+        refuse_another_machines_zone(uid, frame, before.get("read_in_zone", ""), now["read_in_zone"])
     directory.root.mkdir(parents=True, exist_ok=True)
     replace_whole(directory.plan, json.dumps(now, indent=1).encode())
 
@@ -98,13 +107,16 @@ def check_plan(
 def _compare(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     was, are = before.get("operators", []), now["operators"]
     if was != are:
-        different = [(a, b) for a, b in zip(was, are, strict=False) if a != b]
-        old, new = different[0] if len(was) == len(are) else ("; ".join(was), "; ".join(are))
+        old, new = _different(was, are)
         raise ChangedQuery(
             f"stage {uid!r} cannot go on from its state: it was made by {old or 'no operator'}, the stage has "
             f"{new or 'no operator'} now. {WAY_OUT}"
         )
     if are:
+        _compare_columns(uid, before.get("state_columns"), now["state_columns"])
+        _compare_modes(uid, before, now)
+        if why := why_other_variables(before.get("variables"), now["variables"]):
+            raise ChangedQuery(f"stage {uid!r} cannot go on from its state: {why}. {WAY_OUT}")
         _compare_times(uid, before, now)
     sources = before.get("sources", [])
     if _have_moved(sources, now["sources"]):
@@ -112,6 +124,37 @@ def _compare(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -
             f"stage {uid!r} cannot go on from its positions: the order of its sources was {', '.join(sources)} and is "
             f"{', '.join(now['sources'])} now, and Spark tells sources apart by their order only. {WAY_OUT}"
         )
+
+
+def _compare_columns(uid: StageUid, before: Sequence[str] | None, now: Sequence[str] | None) -> None:
+    if before is None or now is None or before == now:
+        return
+    old, new = _different(before, now)
+    raise ChangedQuery(
+        f"stage {uid!r} cannot go on from its state: it has the columns of {old or 'nothing'}, the stage has "
+        f"{new or 'nothing'} now, and Spark tells columns of state apart by their order only. {WAY_OUT}"
+    )
+
+
+def _compare_modes(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Compare when groups are passed on: those that are open in append mode would not be in another one, and complete
+    mode would leave out those that a watermark has closed.
+    """
+    was, are = str(before.get("output_mode", "")), str(now["output_mode"])
+    leaves_out = (was == "append" and are in ("update", "complete")) or (
+        (was, are) == ("update", "complete") and bool(before.get("groups_closed_by"))
+    )
+    if leaves_out and any(one.startswith("groupBy(") for one in now["operators"]):
+        raise ChangedQuery(
+            f"stage {uid!r} cannot go on from its state: its output_mode was {was!r} and is {are!r} now, which would "
+            f"leave out groups {'that are open' if are == 'update' else 'that were closed'}. {WAY_OUT}"
+        )
+
+
+def _different(was: Sequence[str], are: Sequence[str]) -> tuple[str, str]:
+    """Return the first two texts that differ; where there are more or less than before, all of them."""
+    different = [(a, b) for a, b in zip(was, are, strict=False) if a != b]
+    return different[0] if len(was) == len(are) else ("; ".join(was), "; ".join(are))
 
 
 def _compare_files(uid: StageUid, query_dir: Path, before: Sequence[str], now: Sequence[str]) -> None:
@@ -188,9 +231,9 @@ def watermarks_in(plan: Tree) -> list[str]:
     return list(dict.fromkeys(str(column["name"]) for column in _with_watermark(plan)))
 
 
-def _watermarks_of_state(plan: Tree) -> list[str]:
-    """Return those of them that say of rows with state which are late."""
-    named, operators = definitions(plan), list(with_state(plan))
+def _watermarks_of(plan: Tree, with_state: Iterable[Tree]) -> list[str]:
+    """Return those of them that say of rows of these operators which are late."""
+    named, operators = definitions(plan), list(with_state)
     asked = (
         str(column["name"])
         for column in _with_watermark(plan)
@@ -199,52 +242,13 @@ def _watermarks_of_state(plan: Tree) -> list[str]:
     return list(dict.fromkeys(asked))
 
 
+def _is_of_groups(operator: Tree) -> bool:
+    return kind_of(operator) == "Aggregate"
+
+
 def _with_watermark(plan: Tree) -> Iterator[Tree]:
     nodes = (node for node in walk(plan) if kind_of(node) == "EventTimeWatermark" and is_streaming(node))
     return (expression(node["eventTime"]) for node in nodes)
-
-
-def _time_zones(written: Any) -> Iterator[str]:
-    """Yield the session's time zones by which expressions of a plan make days, hours, texts and moments."""
-    if isinstance(written, list):
-        is_expression = bool(written) and isinstance(written[0], dict) and "class" in written[0]
-        for part in [expression(written)] if is_expression and "_children" not in written[0] else written:
-            yield from _time_zones(part)
-    elif isinstance(written, dict):
-        zone = written.get("timeZoneId")
-        if isinstance(zone, str) and _depends_on_zone(written):
-            yield "UTC" if zone in _UTC else zone
-        for part in written.values():
-            yield from _time_zones(part)
-
-
-def _depends_on_zone(expression: Tree) -> bool:
-    """Tell what makes moments of texts and days, or the other way round, from what carries a zone as well."""
-    match kind_of(expression):
-        case "TimestampAddInterval" | "TimeAdd":  # its name before Spark 4.1
-            return _counts_days(expression["_children"][1])
-        case "JsonToStructs" | "CsvToStructs" | "XmlToStructs":
-            return '"timestamp"' in json.dumps(expression.get("schema"))
-        case "Cast" | "AnsiCast":
-            of = expression["_children"][0]
-            made, given = expression.get("dataType"), of.get("dataType")
-            if made == "timestamp" and kind_of(of) in ("TimestampAddInterval", "TimeAdd"):
-                return False  # a moment already
-            is_text_of_unknown = made == "string" and kind_of(of) not in ("AttributeReference", "Literal")
-            return made in _OF_TIME or given in _OF_TIME or is_text_of_unknown
-    return True
-
-
-def _counts_days(interval: Tree) -> bool:
-    """Tell whether an interval has days, or may have some: they are as long as the zone says."""
-    while kind_of(interval) == "Cast":  # of a text
-        interval = interval["_children"][0]
-    if kind_of(interval) != "Literal":
-        return True
-    value = str(interval.get("value"))
-    if value.removeprefix("-").isdecimal():
-        return abs(int(value)) >= _DAY
-    return any(unit in value for unit in ("day", "week", "month", "year"))
 
 
 def _operator(node: Tree, named: Names) -> str:
@@ -264,7 +268,7 @@ def _operator(node: Tree, named: Names) -> str:
             equal = (
                 []
                 if condition is None
-                else [_equality(e, named) for e in walk(condition) if kind_of(e) in _EQUAL]
+                else [_equality(e, named) for e in walk(condition) if kind_of(e) in EQUAL]
             )
             how = simple(str((node.get("joinType") or {}).get("object", "")))
             return f"join({' AND '.join(equal)}, {how})"

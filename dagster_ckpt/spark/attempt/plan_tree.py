@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
+    "EQUAL",
     "Names",
     "Tree",
     "analyzed",
@@ -26,12 +27,14 @@ __all__ = [
     "is_source",
     "is_streaming",
     "kind_of",
+    "nodes_of",
     "simple",
     "walk",
 ]
 
 Tree = dict[str, Any]
 """A node as ``TreeNode.toJSON`` writes it, with its children under ``_children``."""
+EQUAL = ("EqualTo", "EqualNullSafe")
 
 _WINDOWS = ("window", "session_window")
 
@@ -62,6 +65,14 @@ def walk(node: Tree) -> Iterator[Tree]:
     yield node
     for child in node["_children"]:
         yield from walk(child)
+
+
+def nodes_of(plan: Any) -> Iterator[Any]:
+    """Yield a plan of the JVM's and all below it, in Spark's order."""
+    yield plan
+    children = plan.children()
+    for place in range(children.size()):
+        yield from nodes_of(children.apply(place))
 
 
 def is_source(node: Tree) -> bool:

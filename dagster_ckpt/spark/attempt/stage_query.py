@@ -209,7 +209,14 @@ class StageQuery:
         stages = () if checked is None else checked.owners(frame)
         refuse_lost_watermark(self.pipeline.title(self.uid), frame, [rows for _, rows in read])
         refuse_counted_changes(self.pipeline, self.attempt, self.uid, frame, read)
-        check_plan(self.uid, self.directory, frame, stages=stages, renamed=renamed(self.pipeline, self.uid))
+        check_plan(
+            self.uid,
+            self.directory,
+            frame,
+            output_mode=self.stage.output_mode,
+            stages=stages,
+            renamed=renamed(self.pipeline, self.uid),
+        )
         return frame
 
     def _definition(self, uid: StageUid) -> StageDefinition:

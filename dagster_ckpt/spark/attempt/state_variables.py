@@ -1,18 +1,116 @@
 """Variables of ``transformWithState``: one that was renamed would begin empty, and Spark does not say so.
 
-Their names are in no plan. Spark writes those of each run beside the state when it plans the first batch, before a row
-of it is written.
+Their names are in no plan: a processor declares them when it is initialized. Spark asks a copy of it on the driver when
+it plans the first batch, and compares the types of those it knows; so is a copy asked here, before the query starts,
+for the names. Of the fields of a variable Spark keeps the places only: two that changed places would be exchanged.
+Where a processor cannot be asked, what Spark has written beside the state tells, in the first batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.attempt.plan_tree import Tree, kind_of, nodes_of, walk
 
-__all__ = ["refuse_renamed_variables"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["refuse_renamed_variables", "variables_in", "why_other_variables"]
+
+_KEEPS = "TransformWithState"
+_ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
+
+
+def variables_in(frame: DataFrame, plan: Tree) -> dict[str, str] | None:
+    """Return the fields of each variable, as Spark writes types; None: no processor could be asked.
+
+    State in Avro has the fields' names in it: its variables have no fields here.
+    """
+    if not any(kind_of(node).startswith(_KEEPS) for node in walk(plan)):
+        return {}
+    try:
+        found = list(_declared(frame))
+    except Exception:  # a processor may need what only tasks have
+        return None
+    named = frame.sparkSession.conf.get(_ENCODING, "unsaferow") == "avro"
+    return {name: "" if named else fields for name, fields in found}
+
+
+def why_other_variables(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> str:
+    """Return what of a state's variables is not what its state was made by; empty: nothing, or nobody knows."""
+    if before is None or now is None:
+        return ""
+    for name in before.keys() & now.keys():
+        if before[name] and now[name] and before[name] != now[name]:
+            return (
+                f"the fields of its variable {name} were {before[name]} and are {now[name]} now, and Spark tells "
+                "fields apart by their order only"
+            )
+    gone, new = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
+    return _why_renamed(gone, new)
+
+
+def _why_renamed(gone: list[str], new: list[str]) -> str:
+    if not gone or not new:
+        return ""
+    return (
+        f"it was kept in {', '.join(gone)}, and its processor has {', '.join(new)} instead, which would begin empty. "
+        "Change the names back; or add the new variables, run once, and take the old ones away then"
+    )
+
+
+def _declared(frame: DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield name and fields of the variables that copies of the query's processors declare."""
+    from pyspark.serializers import CPickleSerializer
+
+    number = 0
+    for node in nodes_of(frame._jdf.queryExecution().analyzed()):
+        if str(node.getClass().getSimpleName()).startswith(_KEEPS):
+            command = bytes(node.functionExpr().func().command().unsafeArray())
+            function, *_ = CPickleSerializer().loads(command)
+            asked = _Asked()
+            function.__self__._stateful_processor.init(asked)
+            number += 1
+            for name, fields in asked.variables.items():
+                yield name if number == 1 else f"{name} ({number})", fields
+
+
+class _Asked:
+    """Stands in for the handle by which a processor declares its variables."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, str] = {}
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: Any = None) -> None:  # noqa: N802, N803
+        """Note a value, or a list."""
+        self.variables[stateName] = _spelt(schema)
+
+    getListState = getValueState  # noqa: N815
+
+    def getMapState(  # noqa: N802
+        self,
+        stateName: str,  # noqa: N803
+        userKeySchema: Any,  # noqa: N803
+        valueSchema: Any,  # noqa: N803
+        ttlDurationMs: Any = None,  # noqa: N803
+    ) -> None:
+        """Note a map."""
+        self.variables[stateName] = f"{_spelt(userKeySchema)} -> {_spelt(valueSchema)}"
+
+    def __getattr__(self, name: str) -> Any:
+        """Do nothing for what a processor asks for besides."""
+        return lambda *arguments, **named: None
+
+
+def _spelt(schema: Any) -> str:
+    from pyspark.sql.types import _parse_datatype_string
+
+    kind = _parse_datatype_string(schema) if isinstance(schema, str) else schema
+    return str(kind.simpleString())
 
 
 def refuse_renamed_variables(query_dir: Path, batch_id: int) -> None:
@@ -28,14 +126,9 @@ def refuse_renamed_variables(query_dir: Path, batch_id: int) -> None:
         if not earlier or not written.exists():
             continue
         before, now = _variables(folder / str(max(earlier))), _variables(written)
-        gone, new = sorted(before - now), sorted(now - before)
-        if gone and new:
+        if why := _why_renamed(sorted(before - now), sorted(now - before)):
             written.unlink()  # Spark keeps what is there: the names would be these, also once they are changed back
-            raise InvalidRequest(
-                f"the variables of its state have changed: it was kept in {', '.join(gone)}, and its processor has "
-                f"{', '.join(new)} instead, which would begin empty. Change the names back; or add the new variables, "
-                "run once, and take the old ones away then"
-            )
+            raise InvalidRequest(f"the variables of its state have changed: {why}")
 
 
 def _variables(metadata: Path) -> set[str]:

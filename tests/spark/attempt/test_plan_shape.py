@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +59,10 @@ def in_sessions(frame: Any, column: str, gap: str = "5 seconds") -> Any:
 
 
 def with_moments(frame: Any, watermark: str = "t") -> Any:
-    """Rows with a second moment, and a watermark on one of both."""
+    """Rows with a second moment, and a watermark on one of both, or on none."""
     plain = frame.sparkSession.readStream.schema("k long, v long, w long").json(_folder(frame))
     moments = plain.selectExpr("k", "v", "timestamp_seconds(v) AS t", "timestamp_seconds(w) AS arrived")
-    return moments.withWatermark(watermark, "5 seconds")
+    return moments.withWatermark(watermark, "5 seconds") if watermark else moments
 
 
 def _folder(frame: Any) -> str:
@@ -103,6 +103,11 @@ def in_zone(zone: str, build: Build) -> Build:
     return built
 
 
+def of_text(frame: Any, kind: str = "json") -> Any:
+    """Rows whose moments are texts in a file."""
+    return frame.sparkSession.readStream.format(kind).schema("k long, at timestamp").load(_folder(frame))
+
+
 def by_window(frame: Any, size: str) -> Any:
     """The same, with the window in a column of its own."""
     import pyspark.sql.functions as sf
@@ -116,11 +121,36 @@ def by_time(frame: Any, unit: str, run: str = "") -> Any:
     return frame.groupBy(sf.date_trunc(unit, "t"), sf.lit(run).alias("run")).count()
 
 
-def matched(one: Any, other: Any, how: str = "inner", on: str = "a.k = b.k") -> Any:
+def matched(one: Any, other: Any, how: str = "inner", on: str = "a.k = b.k", kept: str = "a.k AS k") -> Any:
     import pyspark.sql.functions as sf
 
     near = sf.expr(f"{on} AND a.t < b.t + interval 5 seconds AND a.t > b.t")
-    return one.alias("a").join(other.alias("b"), near, how).selectExpr("a.k AS k")
+    return one.alias("a").join(other.alias("b"), near, how).selectExpr(kept)
+
+
+def priced(frame: Any) -> Any:
+    """Rows with two columns of one type."""
+    return frame.selectExpr("k", "t", "v AS price", "v + 1 AS cost")
+
+
+def with_names(frame: Any, kept: str) -> Any:
+    """Sums of rows that have two columns of one name."""
+    others = frame.sparkSession.range(3).selectExpr("id AS k", "id AS v")
+    return sums(frame.alias("a").join(others.alias("b"), "k"), kept=kept)
+
+
+def in_sql(frame: Any, text: str) -> Any:
+    return frame.sparkSession.sql(text, rows=frame)
+
+
+def with_state(frame: Any, fields: str) -> Any:
+    from pyspark.sql.streaming.state import GroupStateTimeout
+
+    def nothing(key: Any, rows: Any, state: Any) -> Any:
+        raise AssertionError("no query runs")
+
+    grouped = frame.groupBy("k")
+    return grouped.applyInPandasWithState(nothing, "k long", fields, "update", GroupStateTimeout.NoTimeout)
 
 
 def committed(tmp_path: Path) -> StageDirectory:
@@ -180,6 +210,16 @@ SAME: dict[str, tuple[Build, Build]] = {
     "another folder": (
         lambda rows: rows("a").union(rows("b")),
         lambda rows: rows("a").union(rows("c")),
+    ),
+    "a column more, of a name that another one has": (
+        lambda rows: matched(rows("a"), rows("b").withColumnRenamed("k", "id"), on="a.k = b.id"),
+        lambda rows: matched(
+            rows("a"), rows("b").withColumnRenamed("k", "id").withColumn("k", sf_expr("v")), on="a.k = b.id"
+        ),
+    ),
+    "columns that a join does not keep, and other names of its results": (
+        lambda rows: matched(rows("a"), rows("b"), kept="a.v AS x"),
+        lambda rows: matched(rows("a").withColumn("more", sf_expr("v + 1")), rows("b"), kept="a.v AS y"),
     ),
     "how near rows must be": (
         lambda rows: matched(rows("a"), rows("b")),
@@ -287,6 +327,56 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: matched(rows("a"), rows("b"), on="a.k <=> b.v"),
         "join(equalnullsafe(k, v), Inner) now",
     ),
+    "another column that a join keeps": (
+        lambda rows: matched(priced(rows("a")), rows("b"), kept="a.price AS x"),
+        lambda rows: matched(priced(rows("a")), rows("b"), kept="a.cost AS x"),
+        "has the columns of join of (k, t, price) with (k, t), the stage has join of (k, t, cost) with (k, t) now",
+    ),
+    "columns that a join keeps in another order": (
+        lambda rows: matched(priced(rows("a")).select("k", "t", "price", "cost"), rows("b"), kept="a.*"),
+        lambda rows: matched(priced(rows("a")).select("k", "t", "cost", "price"), rows("b"), kept="a.*"),
+        "(k, t, cost, price)",
+    ),
+    "the other side's key of a join": (
+        lambda rows: matched(rows("a"), rows("b"), on="a.k = b.v"),
+        lambda rows: matched(rows("a"), rows("b"), on="b.k = a.v"),
+        "join on left k, right v, the stage has join on right k, left v now",
+    ),
+    "the other side's column of one name": (
+        lambda rows: with_names(rows("a"), "sum(a.v)"),
+        lambda rows: with_names(rows("a"), "sum(b.v)"),
+        "has the columns of nothing, the stage has v 2 now",
+    ),
+    "duplicates by the same columns in another order": (
+        lambda rows: rows("a").dropDuplicates(["k", "v"]),
+        lambda rows: rows("a").dropDuplicates(["v", "k"]),
+        "deduplicate(k, v), the stage has deduplicate(v, k) now",
+    ),
+    "duplicates of all columns in another order": (
+        lambda rows: rows("a").select("k", "v").dropDuplicates(),
+        lambda rows: rows("a").select("v", "k").dropDuplicates(),
+        "deduplicate(k, v), the stage has deduplicate(v, k) now",
+    ),
+    "other columns of DISTINCT": (
+        lambda rows: in_sql(rows("a"), "SELECT DISTINCT k, v FROM {rows}"),
+        lambda rows: in_sql(rows("a"), "SELECT DISTINCT v, k FROM {rows}"),
+        "distinct(k, v), the stage has distinct(v, k) now",
+    ),
+    "another column of DISTINCT under the same name": (
+        lambda rows: in_sql(rows("a"), "SELECT DISTINCT k, v AS x FROM {rows}"),
+        lambda rows: in_sql(rows("a"), "SELECT DISTINCT k, k AS x FROM {rows}"),
+        "distinct(k, v), the stage has distinct(k, k) now",
+    ),
+    "more groupings of the same columns": (
+        lambda rows: rows("a").rollup("k", "v").count(),
+        lambda rows: rows("a").cube("k", "v").count(),
+        "grouping sets",
+    ),
+    "fields of a state in another order": (
+        lambda rows: with_state(rows("a"), "seen long, total long"),
+        lambda rows: with_state(rows("a"), "total long, seen long"),
+        "state(seen, total), the stage has state(total, seen) now",
+    ),
     "another unit of time": (
         lambda rows: by_time(rows("a"), "hour"),
         lambda rows: by_time(rows("a"), "day"),
@@ -365,6 +455,137 @@ def test_a_query_without_a_batch_may_change_and_one_of_before_is_taken_as_it_is(
     assert "plan.json" in [file.path for file in plan_capture(old.query).files]
     old.plan.write_text(old.plan.read_text().replace("Spark ", "another Spark "))
     check_plan(UID, old, sums(rows("a"), "v"))  # another Spark may write plans in another way
+
+
+@pytest.fixture
+def set_zone(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+    """Sets the session's time zone; empty: to nothing, so that it is the machine's."""
+    key = "spark.sql.session.timeZone"
+    before = spark.conf.get(key)
+    yield (
+        lambda zone: (
+            spark.conf.set(key, zone) if zone else spark._jsparkSession.sessionState().conf().unsetConf(key)
+        )
+    )
+    spark.conf.set(key, before)
+
+
+def test_another_zone_is_refused_where_only_the_machine_has_another_one(
+    rows: Rows, tmp_path: Path, set_zone: Callable[[str], None]
+) -> None:
+    """Rows without state as well: what was 10:00 before a pipeline moved to another machine was so no more after it."""
+    builds: list[Build] = [
+        lambda rows: of_text(rows("a")),
+        lambda rows: rows("a").selectExpr("CAST('2024-01-01 10:00:00' AS TIMESTAMP) AS at"),
+        lambda rows: rows("a").selectExpr("date_trunc('day', t) AS at"),
+    ]
+    for number, build in enumerate(builds):
+        stage = committed(tmp_path / str(number))
+        set_zone("Asia/Tokyo")
+        check_plan(UID, stage, build(rows))
+        set_zone("")
+        with pytest.raises(
+            ChangedQuery, match=r"in the time zone Asia/Tokyo, and .* now, this machine's, as none is"
+        ):
+            check_plan(UID, stage, build(rows))
+        set_zone("Europe/Berlin")
+        check_plan(UID, stage, build(rows))  # somebody has said so
+    stage = committed(tmp_path / "parquet")
+    set_zone("Asia/Tokyo")
+    check_plan(UID, stage, of_text(rows("a"), "parquet"))
+    set_zone("")
+    check_plan(UID, stage, of_text(rows("a"), "parquet"))  # a moment there is one everywhere
+
+
+def test_state_that_is_made_of_moments_in_text_goes_on_in_its_zone_only(
+    rows: Rows, tmp_path: Path, set_zone: Callable[[str], None]
+) -> None:
+    stage = committed(tmp_path)
+    set_zone("Asia/Tokyo")
+    check_plan(UID, stage, of_text(rows("a")).dropDuplicates(["at"]))
+    set_zone("UTC")
+    with pytest.raises(ChangedQuery, match="those of the time zone Asia/Tokyo, and the session's is UTC now"):
+        check_plan(UID, stage, of_text(rows("a")).dropDuplicates(["at"]))
+
+
+def test_state_without_the_moments_of_its_rows_goes_on_in_another_zone(
+    rows: Rows, tmp_path: Path, set_zone: Callable[[str], None]
+) -> None:
+    """Beside its keys and aggregates nothing of a row is kept; a join keeps what is needed behind it."""
+
+    def met(kept: str) -> Build:
+        return lambda rows: (
+            of_text(rows("a")).alias("a").join(rows("b").alias("b"), sf_expr("a.k = b.k")).selectExpr(kept)
+        )
+
+    def bounded(rows: Rows) -> Any:
+        return of_text(rows("a")).withWatermark("at", "5 seconds").dropDuplicatesWithinWatermark(["k"])
+
+    goes_on: list[Build] = [
+        lambda rows: of_text(rows("a")).groupBy("k").count(),
+        lambda rows: of_text(rows("a")).withWatermark("at", "5 seconds").groupBy("k").count(),
+        lambda rows: of_text(rows("a")).selectExpr("k", "to_date(at) AS day").dropDuplicates(["k"]),
+        lambda rows: (
+            rows("a").withColumn("day", sf_expr("to_date(t)")).select("day", "k").groupBy("k").count()
+        ),
+        lambda rows: with_names(of_text(rows("a")).selectExpr("k", "k AS v", "at"), "sum(a.v)"),
+        met("a.k"),
+    ]
+    is_refused: list[Build] = [
+        lambda rows: of_text(rows("a")).selectExpr("k", "at AS x").groupBy("k").agg(sf_expr("max(x)")),
+        lambda rows: of_text(rows("a")).where("at > '2024-01-01'").groupBy("k").count(),
+        lambda rows: of_text(rows("a")).union(of_text(rows("b"))).groupBy("k").agg(sf_expr("max(at)")),
+        bounded,
+        met("a.at"),
+    ]
+    for number, build in enumerate([*goes_on, *is_refused]):
+        stage = committed(tmp_path / str(number))
+        set_zone("Asia/Tokyo")
+        check_plan(UID, stage, build(rows))
+        set_zone("UTC")
+        if build in goes_on:
+            check_plan(UID, stage, build(rows))
+            continue
+        with pytest.raises(ChangedQuery, match="those of the time zone Asia/Tokyo"):
+            check_plan(UID, stage, build(rows))
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "is_refused"),
+    [
+        ("append", "update", "leave out groups that are open"),
+        ("append", "complete", "leave out groups that were closed"),
+        ("update", "complete", "leave out groups that were closed"),
+        ("update", "append", ""),
+        ("complete", "update", ""),
+    ],
+)
+def test_another_output_mode_that_would_leave_groups_out_is_refused(
+    rows: Rows, tmp_path: Path, was: str, now: str, is_refused: str
+) -> None:
+    """A window that was open in append mode never came in update mode, unless another row of it did."""
+    grouped, ungrouped = committed(tmp_path / "grouped"), committed(tmp_path / "ungrouped")
+    check_plan(UID, grouped, windowed(rows("a"), "10 seconds"), output_mode=was)
+    check_plan(UID, ungrouped, rows("a").dropDuplicates(["k"]), output_mode=was)
+    check_plan(UID, ungrouped, rows("a").dropDuplicates(["k"]), output_mode=now)
+    if not is_refused:
+        check_plan(UID, grouped, windowed(rows("a"), "10 seconds"), output_mode=now)
+        return
+    with pytest.raises(ChangedQuery, match=is_refused):
+        check_plan(UID, grouped, windowed(rows("a"), "10 seconds"), output_mode=now)
+    check_plan(UID, grouped, windowed(rows("a"), "10 seconds"), output_mode=was)
+
+
+def test_groups_that_no_watermark_has_closed_are_all_there_in_complete_mode(
+    rows: Rows, tmp_path: Path
+) -> None:
+    """What counts is the watermark that the groups were made with, and whether it is theirs."""
+    open_ones, closed = committed(tmp_path / "open"), committed(tmp_path / "closed")
+    check_plan(UID, open_ones, sums(rows("a")), output_mode="update")
+    check_plan(UID, open_ones, sums(rows("a")), output_mode="complete")
+    check_plan(UID, closed, windowed(with_moments(rows("a")), "10 seconds"), output_mode="update")
+    with pytest.raises(ChangedQuery, match="leave out groups that were closed"):
+        check_plan(UID, closed, windowed(with_moments(rows("a"), ""), "10 seconds"), output_mode="complete")
 
 
 def test_files_that_were_moved_are_not_read_a_second_time(spark: SparkSession, tmp_path: Path) -> None:

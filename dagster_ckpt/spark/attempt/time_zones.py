@@ -1,0 +1,132 @@
+"""Time zones by which a query makes days, hours, texts and moments: the session's, which is a machine's by default."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.spark.attempt.changed_query import ChangedQuery
+from dagster_ckpt.spark.attempt.kept_columns import made_into_state
+from dagster_ckpt.spark.attempt.plan_tree import (
+    Tree,
+    column_id,
+    expression,
+    is_source,
+    kind_of,
+    nodes_of,
+    walk,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["refuse_another_machines_zone", "zone_of_reading", "zones_of"]
+
+_ZONE = "spark.sql.session.timeZone"
+_OF_TIME = ("date", "timestamp", "timestamp_ntz")
+_DAY = 24 * 60 * 60 * 1_000_000
+"""Microseconds, in which plans have intervals of days to seconds."""
+_UTC = frozenset({"UTC", "GMT", "Z", "Zulu", "Universal", "UCT", "Etc/UTC", "Etc/GMT", "Etc/UCT", "+00:00"})
+_FILES = "StreamingRelation"
+_TEXTS = ("json", "csv", "xml")
+"""Formats in which a moment is a text, which may have no zone."""
+
+
+def zones_of(plan: Tree, with_state: Iterable[Tree], frame: DataFrame) -> list[str]:
+    """Return the zones that state depends on: by the expressions it is made of, and by the moments in it."""
+    made_of = list(made_into_state(plan, list(with_state)))
+    found = {_named(zone) for node in made_of for zone in _in(node)}
+    columns = {column_id(column[0]) for node in made_of if is_source(node) for column in node["output"]}
+    return sorted(found if columns.isdisjoint(_of_text(plan, frame)) else found | {_zone(frame)})
+
+
+def zone_of_reading(plan: Tree, frame: DataFrame) -> str:
+    """Return the zone that rows depend on, with state or without; empty: they depend on none."""
+    depends = any(True for _ in _in(plan)) or _of_text(plan, frame)
+    return _zone(frame) if depends else ""
+
+
+def refuse_another_machines_zone(uid: StageUid, frame: DataFrame, before: str, now: str) -> None:
+    """Raise ChangedQuery where rows would be read in another zone because the machine has another one.
+
+    One that somebody has set is meant.
+    """
+    settings: Any = frame.sparkSession._jsparkSession.sessionState().conf()
+    if before and now and before != now and not settings.contains(_ZONE):
+        raise ChangedQuery(
+            f"stage {uid!r} has made days, hours or moments in the time zone {before}, and the session's is {now} now, "
+            f"this machine's, as none is set: set {_ZONE} to {before!r}; or to {now!r}, if rows are to be read in that "
+            "zone from here on"
+        )
+
+
+def _named(zone: str) -> str:
+    return "UTC" if zone in _UTC else zone
+
+
+def _zone(frame: DataFrame) -> str:
+    return _named(str(frame.sparkSession.conf.get(_ZONE)))
+
+
+def _of_text(plan: Tree, frame: DataFrame) -> set[Any]:
+    """Return the ids of columns in which a file source reads moments from text."""
+    nodes = list(walk(plan))
+    if not any(_moments(node) for node in nodes):
+        return set()
+    pairs = zip(nodes, nodes_of(frame._jdf.queryExecution().analyzed()), strict=True)
+    return {column for node, there in pairs for column in _moments(node) if _is_text(there)}
+
+
+def _moments(node: Tree) -> list[Any]:
+    columns = (one[0] for one in node["output"]) if kind_of(node) == _FILES else ()
+    return [column_id(column) for column in columns if '"timestamp"' in json.dumps(column.get("dataType"))]
+
+
+def _is_text(relation: Any) -> bool:
+    kind = str(relation.dataSource().className()).lower()
+    return any(name in kind for name in _TEXTS)
+
+
+def _in(written: Any) -> Iterator[str]:
+    """Yield the session's time zones by which expressions of a plan make days, hours, texts and moments."""
+    if isinstance(written, list):
+        is_expression = bool(written) and isinstance(written[0], dict) and "class" in written[0]
+        for part in [expression(written)] if is_expression and "_children" not in written[0] else written:
+            yield from _in(part)
+    elif isinstance(written, dict):
+        zone = written.get("timeZoneId")
+        if isinstance(zone, str) and _depends_on_zone(written):
+            yield zone
+        for part in written.values():
+            yield from _in(part)
+
+
+def _depends_on_zone(made_by: Tree) -> bool:
+    """Tell what makes moments of texts and days, or the other way round, from what carries a zone as well."""
+    match kind_of(made_by):
+        case "TimestampAddInterval" | "TimeAdd":  # its name before Spark 4.1
+            return _counts_days(made_by["_children"][1])
+        case "JsonToStructs" | "CsvToStructs" | "XmlToStructs":
+            return '"timestamp"' in json.dumps(made_by.get("schema"))
+        case "Cast" | "AnsiCast":
+            of = made_by["_children"][0]
+            made, given = made_by.get("dataType"), of.get("dataType")
+            if made == "timestamp" and kind_of(of) in ("TimestampAddInterval", "TimeAdd"):
+                return False  # a moment already
+            is_text_of_unknown = made == "string" and kind_of(of) not in ("AttributeReference", "Literal")
+            return made in _OF_TIME or given in _OF_TIME or is_text_of_unknown
+    return True
+
+
+def _counts_days(interval: Tree) -> bool:
+    """Tell whether an interval has days, or may have some: they are as long as the zone says."""
+    while kind_of(interval) == "Cast":  # of a text
+        interval = interval["_children"][0]
+    if kind_of(interval) != "Literal":
+        return True
+    value = str(interval.get("value"))
+    if value.removeprefix("-").isdecimal():
+        return abs(int(value)) >= _DAY
+    return any(unit in value for unit in ("day", "week", "month", "year"))
