@@ -212,3 +212,31 @@ def test_a_gated_restore_previews_then_restores_as_approved_and_not_when_somethi
     said = [log.user_message for log in lab.instance.all_logs(done.run_id)]
     assert any(line.startswith("restoring chk-000001, completed ") for line in said), said
     assert read_lines(lab.tables) == feed.expected_lines()
+
+
+def test_a_key_that_spark_compares_without_case_is_refused(lab: Lab, small_feed: Feed) -> None:
+    """Tables tell keys apart by their bytes: 'ann' and 'ANN' were two rows of one key."""
+
+    def by(name: str) -> CheckpointedPipeline:
+        @spark_source
+        def orders(spark: Any) -> Any:
+            return spark.readStream.schema("customer STRING, amount INT").json(
+                str(small_feed.folder / "orders")
+            )
+
+        @spark_sink(key=["customer"])
+        def newest(orders: Any) -> Any:
+            return orders.selectExpr(f"{name} AS customer", "amount")
+
+        @checkpointed_pipeline(name="collated")
+        def pipeline() -> None:
+            newest(orders())
+
+        return pipeline  # type: ignore[no-any-return]
+
+    small_feed.order(("ANN", 6))
+    refused = lab.run(by("collate(customer, 'UTF8_LCASE')"))
+    assert not refused.success
+    assert "the key column 'customer' of" in failure_text(refused)
+    assert "has the collation UTF8_LCASE" in failure_text(refused)
+    assert lab.run(by("collate(lower(customer), 'UTF8_BINARY')")).success
