@@ -36,7 +36,7 @@ def is_meant_for_readers(frame: DataFrame) -> bool:
     plan = analyzed(frame) if _columns(frame, WATERMARK, MEANT_FOR_READERS) else None
     if plan is None or operators_in(plan):
         return False
-    return bool(watermarks_in(plan)) or FORMAT in sources_in(plan)
+    return bool(watermarks_in(plan)) or FORMAT in sources_in(plan, frame)
 
 
 def refuse_lost_watermark(title: str, frame: DataFrame, channels: Iterable[DataFrame]) -> None:

@@ -34,6 +34,7 @@ from dagster_ckpt.spark.attempt.plan_tree import (
     is_source,
     is_streaming,
     kind_of,
+    nodes_of,
     simple,
     walk,
 )
@@ -51,6 +52,8 @@ __all__ = ["check_plan", "operators_in", "sources_in", "watermarks_in", "with_st
 
 FORMAT = 3
 """Of the texts: those of another format, or of another Spark, are replaced and not compared."""
+_KAFKA = "kafka"
+_TOPICS = ("subscribe", "subscribePattern", "assign")
 _ENDS = ("start", "end")
 """Names of a window's fields, which are literals in its definition."""
 _FIELDS = ("GetMapValue", "GetArrayItem", "ElementAt", "GetJsonObject", "JsonTuple", "VariantGet")
@@ -83,7 +86,7 @@ def check_plan(
         "output_mode": output_mode,
         "time_zones": zones_of(plan, with_state(plan), frame),
         "read_in_zone": zone_of_reading(plan, frame),
-        "sources": sources_in(plan),
+        "sources": sources_in(plan, frame),
     }
     before = _written(directory)
     if stages:
@@ -208,10 +211,27 @@ def _written(directory: StageDirectory) -> dict[str, Any]:
 # --- sources and operators ------------------------------------------------------------------------------------
 
 
-def sources_in(plan: Tree) -> list[str]:
+def sources_in(plan: Tree, frame: DataFrame) -> list[str]:
     """Return the names of the streaming sources in Spark's order; channels are told apart by their offsets."""
     found = (node for node in walk(plan) if is_source(node))
-    return [str(node.get("sourceName", "")) for node in found if "sourceName" in node]
+    names = [str(node.get("sourceName", "")) for node in found if "sourceName" in node]
+    if _KAFKA not in names:
+        return names
+    relations = (node for node in nodes_of(frame._jdf.queryExecution().analyzed()) if _is_relation(node))
+    return [_with_topics(node) for node in relations]
+
+
+def _is_relation(node: Any) -> bool:
+    return str(node.getClass().getSimpleName()).startswith("StreamingRelation")
+
+
+def _with_topics(relation: Any) -> str:
+    """Return a source's name; that of Kafka's does not say which topics it reads."""
+    name = str(relation.sourceName())
+    if name != _KAFKA:
+        return name
+    said = (relation.extraOptions().get(option) for option in _TOPICS)
+    return f"{name}[{next((text for text in said if text), '')}]"
 
 
 def operators_in(plan: Tree) -> list[str]:

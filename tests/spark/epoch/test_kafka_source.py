@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.spark.source.positions import source_positions
 from tests.adapters.servers import KafkaBroker
 from tests.spark.epoch.conftest import Lab, failure_text
@@ -91,3 +93,41 @@ def test_a_topic_that_was_made_again_is_refused_however_far_it_has_grown(
     topic.put(0)
     again = lab.run(topic.pipeline())
     assert again.success, failure_text(again)
+
+
+def test_topics_of_one_query_in_another_order_are_refused(lab: Lab, kafka_for_spark: KafkaBroker) -> None:
+    """Spark names both of them kafka: where records may be lost, each was read from its start again."""
+    topics = [Topic(kafka_for_spark.address, name, 1) for name in ("first", "second")]
+    for topic in topics:
+        topic.put(0, 0)
+
+    def both(*topics: Topic) -> CheckpointedPipeline:
+        def of(spark: Any, topic: Topic) -> Any:
+            options = {"kafka.bootstrap.servers": topic.servers, "subscribe": topic.name}
+            reader = spark.readStream.format("kafka").options(**options, failOnDataLoss="false")
+            records = reader.option("startingOffsets", "earliest").load()
+            return records.selectExpr("CAST(value AS STRING) AS value", "partition", "offset")
+
+        @spark_source
+        def orders(spark: Any) -> Any:
+            return of(spark, topics[0]).union(of(spark, topics[1]))
+
+        @spark_sink
+        def rows(orders: Any) -> Any:
+            return orders
+
+        @checkpointed_pipeline(name="two_topics")
+        def pipeline() -> None:
+            rows(orders())
+
+        return pipeline  # type: ignore[no-any-return]
+
+    assert lab.run(both(*topics)).success
+    topics[0].put(0)
+    refused = lab.run(both(*reversed(topics)))
+    assert not refused.success
+    assert "the order of its sources was kafka[first], kafka[second] and is kafka[second]," in failure_text(
+        refused
+    )
+    assert lab.run(both(*topics)).success
+    assert rows_in(lab.tables) == topics[0].rows + topics[1].rows
