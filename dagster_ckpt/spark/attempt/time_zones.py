@@ -25,7 +25,22 @@ if TYPE_CHECKING:
 __all__ = ["refuse_another_machines_zone", "zone_of_reading", "zones_of"]
 
 _ZONE = "spark.sql.session.timeZone"
-_OF_TIME = ("date", "timestamp", "timestamp_ntz")
+_MOMENTS = '"timestamp"'
+"""In types as JSON."""
+_NUMBERS = (
+    "Abs",
+    "Add",
+    "Divide",
+    "IntegralDivide",
+    "Length",
+    "Multiply",
+    "Pmod",
+    "Remainder",
+    "Subtract",
+    "UnaryMinus",
+)
+_STRINGS = ("ConcatWs", "Lower", "StringTrim", "Substring", "Upper")
+_OF_PARTS = ("Alias", "Coalesce", "CreateArray", "CreateMap", "CreateNamedStruct")
 _DAY = 24 * 60 * 60 * 1_000_000
 """Microseconds, in which plans have intervals of days to seconds."""
 _UTC = frozenset({"UTC", "GMT", "Z", "Zulu", "Universal", "UCT", "Etc/UTC", "Etc/GMT", "Etc/UCT", "+00:00"})
@@ -81,7 +96,7 @@ def _of_text(plan: Tree, frame: DataFrame) -> set[Any]:
 
 def _moments(node: Tree) -> list[Any]:
     columns = (one[0] for one in node["output"]) if kind_of(node) == _FILES else ()
-    return [column_id(column) for column in columns if '"timestamp"' in json.dumps(column.get("dataType"))]
+    return [column_id(column) for column in columns if _MOMENTS in json.dumps(column.get("dataType"))]
 
 
 def _is_text(relation: Any) -> bool:
@@ -109,15 +124,45 @@ def _depends_on_zone(made_by: Tree) -> bool:
         case "TimestampAddInterval" | "TimeAdd":  # its name before Spark 4.1
             return _counts_days(made_by["_children"][1])
         case "JsonToStructs" | "CsvToStructs" | "XmlToStructs":
-            return '"timestamp"' in json.dumps(made_by.get("schema"))
+            return _MOMENTS in json.dumps(made_by.get("schema"))
+        case "StructsToJson" | "StructsToCsv" | "StructsToXml":
+            return _may_hold_moments(made_by["_children"][0])
         case "Cast" | "AnsiCast":
-            of = made_by["_children"][0]
-            made, given = made_by.get("dataType"), of.get("dataType")
-            if made == "timestamp" and kind_of(of) in ("TimestampAddInterval", "TimeAdd"):
-                return False  # a moment already
-            is_text_of_unknown = made == "string" and kind_of(of) not in ("AttributeReference", "Literal")
-            return made in _OF_TIME or given in _OF_TIME or is_text_of_unknown
+            return _casts_moments(made_by["_children"][0], made_by.get("dataType"))
     return True
+
+
+def _casts_moments(of: Tree, made: Any) -> bool:
+    """Tell whether a cast asks for the zone: from or to moments, but not to numbers, nor for days and their texts."""
+    given = _type_of(of)
+    if not isinstance(made, str) or not isinstance(given, str):
+        return given == "unknown" or _MOMENTS in json.dumps([made, given])
+    if given == "variant":
+        return True
+    if made == "timestamp":
+        return given.startswith(("string", "date", "timestamp_ntz", "unknown"))
+    return made.startswith(("string", "date", "time(", "timestamp_ntz")) and given in ("timestamp", "unknown")
+
+
+def _type_of(of: Tree) -> Any:
+    """Return the type of an expression, as plans have it for columns, literals and casts; a kind of type for others."""
+    if "dataType" in of:
+        return of["dataType"]
+    match kind_of(of):
+        case "TimestampAddInterval" | "TimeAdd":
+            return "timestamp"
+        case kind if kind in _NUMBERS:
+            return "number"
+        case kind if kind in _STRINGS:
+            return "string"
+    return "unknown"
+
+
+def _may_hold_moments(made_by: Tree) -> bool:
+    if kind_of(made_by) in _OF_PARTS:
+        return any(map(_may_hold_moments, made_by["_children"]))
+    kind = _type_of(made_by)
+    return kind == "unknown" or _MOMENTS in json.dumps(kind)
 
 
 def _counts_days(interval: Tree) -> bool:

@@ -84,6 +84,20 @@ def of_json(frame: Any, schema: str) -> Any:
     )
 
 
+def of_values(frame: Any, *values: str) -> Any:
+    """State that is made of values."""
+    return frame.selectExpr("v", "t", "DATE'2024-01-01' AS d").selectExpr(*values).dropDuplicates()
+
+
+WITHOUT_MOMENTS = (
+    "CAST(t AS LONG) AS seconds",
+    "CAST(CAST(v + 1 AS TIMESTAMP) AS DOUBLE) AS other",
+    "CAST(v + 1 AS STRING) AS text",
+    "CAST('2024-01-01' AS DATE) AS day",
+    "CAST(d AS STRING) AS as_text",
+    "to_json(struct(v, d)) AS j",
+)
+"""What asks for no zone, though it carries one."""
 WITHIN_AN_HOUR = "a.k = b.k AND a.t BETWEEN b.t AND b.t + INTERVAL 1 HOUR"
 
 
@@ -190,6 +204,10 @@ SAME: dict[str, tuple[Build, Build]] = {
     "another zone where JSON without moments is read": (
         in_zone("Asia/Tokyo", lambda rows: of_json(rows("a"), "k LONG, n STRING")),
         lambda rows: of_json(rows("a"), "k LONG, n STRING"),
+    ),
+    "another zone where no moment is made or told": (
+        in_zone("Asia/Tokyo", lambda rows: of_values(rows("a"), *WITHOUT_MOMENTS)),
+        lambda rows: of_values(rows("a"), *WITHOUT_MOMENTS),
     ),
     "another zone without state": (
         in_zone("Asia/Tokyo", lambda rows: rows("a").selectExpr("date_trunc('day', t)")),
@@ -312,6 +330,23 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: of_json(rows("a"), "k LONG, n TIMESTAMP"),
         "those of the time zone Asia/Tokyo",
     ),
+    **{
+        f"{value} in another time zone": (
+            in_zone("Asia/Tokyo", lambda rows, value=value: of_values(rows("a"), value)),
+            lambda rows, value=value: of_values(rows("a"), value),
+            "those of the time zone Asia/Tokyo",
+        )
+        for value in (
+            "CAST(t AS STRING) AS x",
+            "CAST(d AS TIMESTAMP) AS x",
+            "CAST(upper('2024-01-01') AS TIMESTAMP) AS x",
+            "CAST(timestamp_seconds(v) AS STRING) AS x",
+            "CAST(t AS DATE) AS x",
+            "CAST(struct(t) AS STRING) AS x",
+            "CAST(array('2024-01-01') AS ARRAY<TIMESTAMP>) AS x",
+            "to_json(struct(t)) AS x",
+        )
+    },
     "another part of a map": (
         lambda rows: of_parts(rows("a"), "m['price']"),
         lambda rows: of_parts(rows("a"), "m['tax']"),
