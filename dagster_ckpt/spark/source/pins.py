@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ class SourcePins:
         self._newest: StoredSnapshot | None = None
         self._silent: dict[int, str] = {}
         self._bounds: dict[tuple[int, frozenset[str]], TopicBounds] = {}
+        self._ids: dict[tuple[int, frozenset[str]], Mapping[str, str]] = {}
 
     def of(self, snapshot: StoredSnapshot) -> Iterator[Pin]:
         """Yield what reading on from a snapshot needs of its sources, and until when that is kept."""
@@ -63,7 +64,10 @@ class SourcePins:
         if known not in self._bounds:
             self._bounds[known] = log.bounds(list(at.positions))
         bounds = self._bounds[known]
-        lost = (*lost_positions(at.positions, bounds), *_made_again(at, log))
+        if at.topic_ids and known not in self._ids:
+            self._ids[known] = log.ids(list(at.positions))
+        again = made_again(at.topic_ids, self._ids.get(known, {}))
+        lost = (*lost_positions(at.positions, bounds), *again)
         return lost or topic_pins(at.positions, log.clocks(unread(at.positions, bounds)))
 
 
@@ -117,12 +121,9 @@ def refuse_lost(positions: Sequence[SourcePosition], reporter: Reporter) -> None
 def _lost(at: SourcePosition) -> Iterator[str]:
     assert at.origin is not None
     log: TopicLog = at.origin.open()
-    for pin in (*lost_positions(at.positions, log.bounds(list(at.positions))), *_made_again(at, log)):
+    again = made_again(at.topic_ids, log.ids(list(at.topic_ids))) if at.topic_ids else ()
+    for pin in (*lost_positions(at.positions, log.bounds(list(at.positions))), *again):
         yield f"source {at.source} cannot read on: {pin.what} is gone in {log.place}. {pin.advice}"
-
-
-def _made_again(at: SourcePosition, log: TopicLog) -> Iterator[Pin]:
-    return made_again(at.topic_ids, log.ids(list(at.topic_ids))) if at.topic_ids else iter(())
 
 
 def _is_strict(at: SourcePosition) -> bool:
