@@ -21,6 +21,7 @@ from dagster_ckpt.spark.kafka.sink import KafkaSink
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext, SinkPosition
 from dagster_ckpt.testing import SinkContract
 from dagster_ckpt.testing.sinks.run import context_in
+from tests.progress import wait_until
 
 
 def committed(servers: str, topic: str) -> list[tuple[bytes | None, bytes]]:
@@ -146,3 +147,24 @@ def murmur2(data: bytes) -> int:
         h = (h ^ int.from_bytes(rest, "little")) * m & mask
     h = (h ^ h >> 13) * m & mask
     return h ^ h >> 15
+
+
+def test_a_topic_that_was_removed_shows_nothing_and_neither_does_one_that_was_made_again(
+    kafka_servers: str, tmp_path: Path
+) -> None:
+    """Its position was that of another topic: what had been published passed for being there."""
+    name = f"removed-{abs(hash(tmp_path))}"
+    admin = AdminClient({"bootstrap.servers": kafka_servers})
+    broker = Broker(kafka_servers, {}, name, pipeline="shop", uid="orders")
+    broker.create_topics()
+    at = SinkPosition(lineage="one", epoch=1, checkpoint_id=3, head=3, through_batch=7)
+    broker.write(broker.begin(), [(b"k", b"v")], at)
+    assert broker.position() == at
+    admin.delete_topics([name])[name].result(60)
+    wait_until(lambda: name not in admin.list_topics(timeout=60).topics, "the topic is gone")
+    shows_nothing = replace(at, head=None, through_batch=None)
+    assert broker.position() == shows_nothing
+    admin.create_topics([NewTopic(name)])[name].result(60)
+    assert Broker(kafka_servers, {}, name, pipeline="shop", uid="orders").position() == shows_nothing
+    broker.write(broker.begin(), [(b"k", b"v")], replace(at, checkpoint_id=4, head=4))
+    assert broker.position() == replace(at, checkpoint_id=4, head=4)

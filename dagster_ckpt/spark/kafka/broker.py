@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -25,12 +33,18 @@ _NEWEST = 64
 """Offsets at the end of the position topic that are read first: a publish takes two."""
 _SINK = "sink"
 """In a position's record, beside the position: uid of the sink that has written it."""
+_TOPIC_ID = "topic_id"
+"""The same: id of the topic that the rows are in; empty: the broker keeps none."""
 _FENCED = (
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 )
+
+NO_SUCH_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+_NO_ID = ("None", str(Uuid(0, 0)))
+"""What the client says of a topic without one."""
 
 _PARTITIONER = {"partitioner": "murmur2_random"}
 """Java's, which Spark, Flink and Kafka Streams have: a key lies in one partition, whoever wrote it."""
@@ -78,7 +92,7 @@ class Broker:
         self._has_topics = True
 
     def position(self, attempt: AttemptId | None = None) -> SinkPosition | None:
-        """Return the newest committed position.
+        """Return the newest committed position; a topic that was removed since, or made again, shows nothing.
 
         Raises InvalidRequest where another sink of this very ``attempt`` has written it: nothing else tells two
         spellings of one cluster. A sink that was renamed since finds an older attempt's.
@@ -87,7 +101,10 @@ class Broker:
         if record is None:
             return None
         writer = record.pop(_SINK, self._uid)  # positions of before have none
+        topic_id = record.pop(_TOPIC_ID, "")
         position = SinkPosition(**record)
+        if topic_id and position.head is not None and self._topic_id() != topic_id:
+            position = replace(position, head=None, through_batch=None)
         is_of_now = attempt is not None and attempt == AttemptId(
             position.lineage, CoordinatorEpoch(position.epoch)
         )
@@ -124,11 +141,12 @@ class Broker:
 
     def write(self, producer: Producer, messages: Iterable[Message], position: SinkPosition) -> None:
         """Send messages and position in one transaction, and commit it."""
+        said = {_SINK: self._uid, _TOPIC_ID: self._topic_id()}
         try:
             producer.begin_transaction()
             for key, value in messages:
                 self.send(producer, self.topic, key, value)
-            record = json.dumps({**asdict(position), _SINK: self._uid})
+            record = json.dumps({**asdict(position), **said})
             self.send(producer, self.positions, self._pipeline.encode(), record.encode())
         except KafkaException as error:
             raise self.classified(error) from error
@@ -144,6 +162,13 @@ class Broker:
                 f"{self.place} did not answer to the commit ({error.args[0].str()}): repeat it, what happened is "
                 "recognized"
             ) from error
+
+    def _topic_id(self) -> str:
+        """Return what tells the topic from others of its name, made later; empty: it is not there, or has none."""
+        try:
+            return topic_ids(AdminClient(self._client), [self.topic], SECONDS).get(self.topic, "")
+        except KafkaException as error:
+            raise self.classified(error) from error
 
     def send(self, producer: Producer, topic: str, key: bytes | None, value: bytes | None) -> None:
         """Hand a message over; wait where too many are on their way."""
@@ -189,6 +214,19 @@ class Broker:
             else:
                 raise KafkaException(failure)
         raise Unavailable(f"{self.place} did not answer within {SECONDS} s: retry")
+
+
+def topic_ids(admin: AdminClient, topics: Collection[str], seconds: int) -> dict[str, str]:
+    """Return the topics' ids; one that is not there, or that a broker of before 2.8 keeps, has none."""
+    found = {}
+    asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=seconds) if topics else {}
+    for topic, answer in asked.items():
+        try:
+            found[topic] = str(answer.result(seconds).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() not in NO_SUCH_TOPIC:
+                raise
+    return {topic: number for topic, number in found.items() if number not in _NO_ID}
 
 
 def resolved(name: str, value: Any) -> Any:

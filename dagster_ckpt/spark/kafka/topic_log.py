@@ -15,9 +15,7 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
-    TopicCollection,
     TopicPartition,
-    Uuid,
 )
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
@@ -26,7 +24,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from dagster_ckpt.authoring.origins import KafkaTopics
 from dagster_ckpt.core.restore.positions import Bounds, Positions, TopicBounds, TopicClock
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, Unavailable
-from dagster_ckpt.spark.kafka.broker import resolved
+from dagster_ckpt.spark.kafka.broker import NO_SUCH_TOPIC, resolved, topic_ids
 
 T = TypeVar("T")
 
@@ -40,9 +38,6 @@ _READING = {
     "auto.offset.reset": "earliest",
     "queued.min.messages": 1,  # one record of each partition is wanted
 }
-_NO_SUCH_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
-_NO_ID = ("None", str(Uuid(0, 0)))
-"""What the client says of a topic without one."""
 _NO_COORDINATOR_YET = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -94,19 +89,8 @@ class KafkaLog:
 
     def ids(self, topics: Collection[str]) -> Mapping[str, str]:
         """Return the topics' ids; one that is not there, or that a broker of before 2.8 keeps, has none."""
-        if not topics:
-            return {}
-        found = {}
         with self._asking():
-            admin = AdminClient(self._client)
-            asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=SECONDS)
-            for topic, answer in asked.items():
-                try:
-                    found[topic] = str(_result(answer).topic_id)
-                except KafkaException as error:
-                    if error.args[0].code() not in _NO_SUCH_TOPIC:
-                        raise
-        return {topic: number for topic, number in found.items() if number not in _NO_ID}
+            return topic_ids(AdminClient(self._client), topics, SECONDS)
 
     def clocks(self, positions: Positions) -> Mapping[str, TopicClock]:
         """Return how long records are kept, and of when those are that would be read next."""
@@ -218,7 +202,7 @@ def _offsets(
         try:
             found[(one.topic, one.partition)] = int(_result(answer).offset)
         except KafkaException as error:
-            if error.args[0].code() not in _NO_SUCH_TOPIC:
+            if error.args[0].code() not in NO_SUCH_TOPIC:
                 raise
     return found
 
