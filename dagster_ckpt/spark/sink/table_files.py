@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
-from dagster_ckpt.spark.files import batch_of, map_in_parallel, remove_files, run_in_parallel
+from dagster_ckpt.spark.files import batch_of, map_in_parallel, run_in_parallel
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.staging import flush_staged
@@ -109,11 +109,10 @@ class StagedFiles:
         if files is None:
             shutil.rmtree(self.work_dir / _UPLOADED, ignore_errors=True)
             return
-        copies = [self._copy(file) for file in files]
-        remove_files(copies)
-        for folder in {copy.parent for copy in copies}:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        for folder in {
+            folder_of(file.staged, self.area) for file in files
+        }:  # a batch's: with those of partitions
+            shutil.rmtree(self.work_dir / _UPLOADED / folder, ignore_errors=True)
 
     def copy_from(self, origin: StagedFiles, file: TableFile) -> None:
         """Stage what another table has staged, under the same name."""

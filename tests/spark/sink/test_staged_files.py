@@ -167,6 +167,19 @@ def test_another_machine_fetches_what_was_uploaded_with_one_request_a_file(
     assert store.reads == 2
 
 
+def test_of_a_published_batch_nothing_stays_no_folder_of_a_partition_either(
+    tmp_path: Path, store: Counting
+) -> None:
+    folder = tmp_path / "work"
+    name = "staged/1/batch-0000000000-x/country=fr"
+    (folder / name).mkdir(parents=True)
+    file = stage(folder, f"{name}/0.parquet", pa.table({"k": [1]}))
+    staged = in_a_store(folder, store)
+    staged.upload([file])
+    staged.forget_copies([file])
+    assert not [path for path in folder.rglob("*") if "batch" in path.name or "country" in path.name]
+
+
 def test_an_attempt_begins_without_the_copies_of_the_one_before_it(tmp_path: Path, store: Counting) -> None:
     staged, files = uploaded(tmp_path / "work", store, [(1, 1)])
     staged.forget_copies()
