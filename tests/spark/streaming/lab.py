@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
@@ -18,11 +19,14 @@ from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.in_store import is_in_store
+from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import CheckpointOutcome, Completed, Pending, Queued, Triggered
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.restart import FixedDelay, RestartStrategy
 from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService
 from dagster_ckpt.spark.streaming.settings import StreamingSettings
@@ -176,6 +180,19 @@ class Running:
                 stage.query.stop()
         self.service.coordinator = None
         self.service.stopping.set()
+
+
+@contextmanager
+def commits_that_wait(for_it: threading.Event) -> Iterator[None]:
+    """Let no table of a stream be published before the event."""
+    publish = StreamingGateway.publish
+
+    def committing(self: StreamingGateway, attempt: AttemptDirectory, message: NotifyComplete) -> None:
+        for_it.wait()
+        publish(self, attempt, message)
+
+    with patch.object(StreamingGateway, "publish", committing):
+        yield
 
 
 def until(

@@ -5,20 +5,16 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.messages import NotifyComplete
-from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming import backpressure
 from dagster_ckpt.spark.streaming.backpressure import CommitBackpressure, longest_commit
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold
-from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.testing.clock import ManualClock
-from tests.spark.streaming.lab import Lines, StreamLab, until
+from tests.spark.streaming.lab import Lines, StreamLab, commits_that_wait, until
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
 
 
@@ -88,13 +84,7 @@ def test_a_stream_whose_commit_hangs_reads_no_further_and_then_all_the_rest(
     monkeypatch.setattr(backpressure, "LEAST", 0.3)
     monkeypatch.setattr(backpressure, "INTERVALS", 1)
     numbers, goes_on = Numbers(tmp_path / "numbers"), threading.Event()
-    publish = StreamingGateway.publish
-
-    def committing(self: StreamingGateway, attempt: AttemptDirectory, message: NotifyComplete) -> None:
-        goes_on.wait()
-        publish(self, attempt, message)
-
-    with patch.object(StreamingGateway, "publish", committing):
+    with commits_that_wait(goes_on):
         stream = lab.start(straight(numbers.folder), interval="50 ms")
         try:
             until(lambda: any("sources wait" in line for line in stream.reporter.said), stream)

@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -17,7 +16,7 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJobs, room
 from dagster_ckpt.testing.clock import ManualClock
-from tests.spark.streaming.lab import Lines, StreamLab, until
+from tests.spark.streaming.lab import Lines, StreamLab, commits_that_wait, until
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
 
 
@@ -90,13 +89,7 @@ def test_while_a_commit_hangs_a_stream_declines_nothing_and_goes_on_behind_it(
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     goes_on = threading.Event()
-    publish = StreamingGateway.publish
-
-    def committing(self: StreamingGateway, attempt: AttemptDirectory, message: NotifyComplete) -> None:
-        goes_on.wait()
-        publish(self, attempt, message)
-
-    with patch.object(StreamingGateway, "publish", committing):
+    with commits_that_wait(goes_on):
         stream = lab.start(straight(numbers.folder), interval="50 ms")
         try:
             until(lambda: len(stream.coordinator.notifying) == 2, stream, moves=stream.completed)
