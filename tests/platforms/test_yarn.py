@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.started import started
-from tests.progress import Sampled, wait_until, work_of
 from tests.spark.cluster.driver_process import Driver
-from tests.spark.cluster.split_tables import shown, truth
+from tests.spark.cluster.split_tables import another_disk_is_refused, more_is_shown, shown, truth
 from tests.spark.cluster.yarn import YarnCluster, yarn_cluster
 from tests.spark.epoch.small_pipeline import Feed
 
@@ -52,10 +51,7 @@ def test_an_epoch_leaves_nothing_of_ours_in_hdfs_and_the_next_goes_on_from_it(
 def test_a_path_that_is_another_disk_on_the_nodes_is_refused(
     yarn: YarnCluster, driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:
-    elsewhere = {"work_dir": str(yarn.private / tmp_path.name)}
-    answer = driver.run(feed, tmp_path / "lab", pipeline="split", coordinator=elsewhere)
-    assert answer["failed"] == "InvalidRequest", answer
-    assert "does not see what the driver has written to work_dir (" in answer["said"]
+    another_disk_is_refused(yarn, driver, feed, tmp_path)
 
 
 def test_tables_of_a_stream_are_exact_after_both_nodes_were_killed_in_turn(
@@ -64,16 +60,8 @@ def test_tables_of_a_stream_are_exact_after_both_nodes_were_killed_in_turn(
     lab = tmp_path / "lab"
     driver.begin(feed, lab, pipeline="split", stream=True, restarts=True, patience=20.0)
 
-    def more(what: str) -> None:
-        feed.order(("ann", 2), ("bob", 3))
-        feed.order(("ann", 4))
-        wait_until(
-            lambda: shown(lab) == truth(feed),
-            f"the tables show all orders {what}",
-            moves=Sampled(lambda: [work_of(pid) for pid in (driver.process.pid, *yarn.pids)]),
-            check=driver.refuse_if_over,
-            every=0.2,
-        )
+    def more(when: str) -> None:
+        more_is_shown(yarn, driver, feed, lab, when)
 
     more("at the start")
     for name in ("one", "two"):  # the application's master is on one of them

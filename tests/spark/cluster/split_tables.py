@@ -1,4 +1,4 @@
-"""The tables of pipeline ``split``: what they show, and what they are to show."""
+"""Pipeline ``split`` on a cluster: what its tables show and are to show, and what every kind of cluster is asked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from tests.progress import Sampled, wait_until, work_of
+from tests.spark.cluster.driver_process import Cluster, Driver
 from tests.spark.epoch.small_pipeline import Feed
 
 Rows = tuple[Counter[tuple[int, str]], Counter[tuple[str, int, int]]]
@@ -34,3 +36,24 @@ def shown(lab: Path) -> Rows:
             Counter((row["customer"], row["orders"], row["amount"]) for row in totals),
         )
     return Counter(), Counter()
+
+
+def more_is_shown(cluster: Cluster, driver: Driver, feed: Feed, lab: Path, when: str) -> None:
+    """Order more of a stream that runs, and wait until both tables show all of it."""
+    feed.order(("ann", 2), ("bob", 3))
+    feed.order(("ann", 4))
+    wait_until(
+        lambda: shown(lab) == truth(feed),
+        f"the tables show all orders {when}",
+        moves=Sampled(lambda: [work_of(pid) for pid in (driver.process.pid, *cluster.pids)]),
+        check=driver.refuse_if_over,
+        every=0.2,
+    )
+
+
+def another_disk_is_refused(cluster: Cluster, driver: Driver, feed: Feed, folder: Path) -> None:
+    """Run with a working directory that is another disk on each machine."""
+    elsewhere = {"work_dir": str(cluster.private / folder.name)}
+    answer = driver.run(feed, folder / "lab", pipeline="split", coordinator=elsewhere)
+    assert answer["failed"] == "InvalidRequest", answer
+    assert "does not see what the driver has written to work_dir (" in answer["said"]

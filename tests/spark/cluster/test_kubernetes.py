@@ -9,11 +9,10 @@ import pytest
 
 from tests.adapters.servers import PostgresCluster, S3Server
 from tests.adapters.started import started
-from tests.progress import Sampled, wait_until, work_of
 from tests.spark.cluster.apart import a_stream_dies_with_its_disk_and_an_epoch_goes_on
 from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.kubernetes import KubernetesCluster, kubernetes_cluster
-from tests.spark.cluster.split_tables import shown, truth
+from tests.spark.cluster.split_tables import another_disk_is_refused, more_is_shown, shown, truth
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.lake.deployment import Places
 
@@ -50,10 +49,7 @@ def test_epochs_run_on_pods_and_the_pods_go_with_the_session(
 def test_a_path_that_is_a_disk_of_each_pods_own_is_refused(
     kubernetes: KubernetesCluster, pods_driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:
-    elsewhere = {"work_dir": str(kubernetes.private / tmp_path.name)}
-    answer = pods_driver.run(feed, tmp_path / "lab", pipeline="split", coordinator=elsewhere)
-    assert answer["failed"] == "InvalidRequest", answer
-    assert "does not see what the driver has written to work_dir (" in answer["said"]
+    another_disk_is_refused(kubernetes, pods_driver, feed, tmp_path)
 
 
 def test_tables_of_a_stream_are_exact_after_pods_ran_out_of_memory_and_were_evicted(
@@ -62,16 +58,8 @@ def test_tables_of_a_stream_are_exact_after_pods_ran_out_of_memory_and_were_evic
     lab = tmp_path / "lab"
     pods_driver.begin(feed, lab, pipeline="split", stream=True, restarts=True, patience=20.0)
 
-    def more(what: str) -> None:
-        feed.order(("ann", 2), ("bob", 3))
-        feed.order(("ann", 4))
-        wait_until(
-            lambda: shown(lab) == truth(feed),
-            f"the tables show all orders {what}",
-            moves=Sampled(lambda: [work_of(pid) for pid in (pods_driver.process.pid, *kubernetes.pids)]),
-            check=pods_driver.refuse_if_over,
-            every=0.2,
-        )
+    def more(when: str) -> None:
+        more_is_shown(kubernetes, pods_driver, feed, lab, when)
 
     more("at the start")
     kubernetes.run_out_of_memory(kubernetes.running()[0])
