@@ -8,9 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -33,6 +31,11 @@ from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in, crash_points
+from tests.spark.sink.lake_keys import (
+    a_fork_by_another_key_is_refused,
+    a_restore_shows_rows_by_the_key_they_were_written_by,
+    rows_like,
+)
 
 FIRST = AttemptId("first", CoordinatorEpoch(1))
 THEIRS = pa.table({"k": pa.array([100], pa.int64()), "v": pa.array([100], pa.int64())})
@@ -308,7 +311,7 @@ def test_rows_of_another_key_are_not_written_beside_those_of_the_old_one(
     run = begun(tmp_path, key=before)
     run.batch([(1, 1)])
     run.publish(1)
-    rows: Any = SimpleNamespace(schema=SimpleNamespace(json=lambda: run.batches[0].row_schema))
+    rows = rows_like(run)
     begun(tmp_path, key=before[::-1]).sink.check(rows)
     other = begun(tmp_path, key=now).sink
     with pytest.raises(InvalidRequest, match=said):
@@ -320,49 +323,13 @@ def test_rows_of_another_key_are_not_written_beside_those_of_the_old_one(
 def test_a_restore_across_a_change_of_the_key_shows_rows_by_the_key_they_were_written_by(
     tmp_path: Path,
 ) -> None:
-    """The mark of what came after the cut stayed: rows without a key passed for rows by key, several of one."""
-
-    def by(key: tuple[str, ...], run: SinkRun) -> SinkRun:
-        run.context = replace(run.context, key=key)
-        run.sink = run.open(run.context)
-        return run
-
-    run = begun(tmp_path)
-    run.batch([(1, 1), (1, 2)])
-    run.publish(1)
-    rows: Any = SimpleNamespace(schema=SimpleNamespace(json=lambda: run.batches[0].row_schema))
-    plain = run.cut(1)
-    keyed = by(("k",), run.successor()).in_directory_of(None)
-    keyed.roll_back(None)
-    keyed.batch([(1, 3)])
-    keyed.publish(2)
-    keyed.sink.check(rows)
-    for refused in (keyed.successor(), by(("v",), keyed.successor())):
-        assert "were written without a key" in refused.sink.cannot_roll_back(plain.cut)
-        with pytest.raises(InvalidRequest, match="were written without a key"):
-            refused.roll_back(plain)
-    back = by((), keyed.successor()).in_directory_of(plain)
-    back.roll_back(plain)
-    back.sink.check(rows)
-    back.batch([(1, 4)])
-    back.publish(3)
-    with pytest.raises(InvalidRequest, match="were written without a key"):
-        by(("k",), back.successor()).sink.check(rows)
+    a_restore_shows_rows_by_the_key_they_were_written_by(begun(tmp_path))
 
 
 def test_a_fork_by_another_key_than_its_origins_rows_have_is_refused(tmp_path: Path) -> None:
-    run = begun(tmp_path)
-    run.batch([(1, 1), (1, 2)])
-    run.publish(1)
-    at = run.cut(1)
-    with pytest.raises(
-        InvalidRequest, match=r"were written without a key, and the sink has the key \['k'\] now"
-    ):
-        begun(tmp_path, DeltaTable("fork"), key=("k",), pipeline="blue").sink.fork(at.cut)
-    rows: Any = SimpleNamespace(schema=SimpleNamespace(json=lambda: run.batches[0].row_schema))
+    keyed = begun(tmp_path, DeltaTable("fork"), key=("k",), pipeline="blue")
     same = begun(tmp_path, DeltaTable("fork"), pipeline="blue")
-    same.sink.fork(at.cut)
-    same.sink.check(rows)
+    a_fork_by_another_key_is_refused(begun(tmp_path), keyed, same)
 
 
 # --- what a table promises --------------------------------------------------------------------------------------

@@ -1,0 +1,62 @@
+"""Keys of tables with a log of their own, across restores and forks: the same is asked of Delta and Iceberg."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.testing import SinkRun
+
+
+def rows_like(run: SinkRun) -> Any:
+    """Return what has the columns of a run's first batch, for ``Sink.check``."""
+    return SimpleNamespace(schema=SimpleNamespace(json=lambda: run.batches[0].row_schema))
+
+
+def a_restore_shows_rows_by_the_key_they_were_written_by(run: SinkRun) -> None:
+    """``run``: of a sink without a key. The mark of what came after the cut stayed: rows without a key passed for rows
+    by key, several of one.
+    """
+
+    def by(key: tuple[str, ...], run: SinkRun) -> SinkRun:
+        run.context = replace(run.context, key=key)
+        run.sink = run.open(run.context)
+        return run
+
+    run.batch([(1, 1), (1, 2)])
+    run.publish(1)
+    rows = rows_like(run)
+    plain = run.cut(1)
+    keyed = by(("k",), run.successor()).in_directory_of(None)
+    keyed.roll_back(None)
+    keyed.batch([(1, 3)])
+    keyed.publish(2)
+    keyed.sink.check(rows)
+    for refused in (keyed.successor(), by(("v",), keyed.successor())):
+        assert "were written without a key" in refused.sink.cannot_roll_back(plain.cut)
+        with pytest.raises(InvalidRequest, match="were written without a key"):
+            refused.roll_back(plain)
+    back = by((), keyed.successor()).in_directory_of(plain)
+    back.roll_back(plain)
+    back.sink.check(rows)
+    back.batch([(1, 4)])
+    back.publish(3)
+    with pytest.raises(InvalidRequest, match="were written without a key"):
+        by(("k",), back.successor()).sink.check(rows)
+
+
+def a_fork_by_another_key_is_refused(run: SinkRun, keyed: SinkRun, same: SinkRun) -> None:
+    """``run``: of a sink without a key; ``keyed``, ``same``: of forks of it, by a key and by none."""
+    run.batch([(1, 1), (1, 2)])
+    run.publish(1)
+    at = run.cut(1)
+    with pytest.raises(
+        InvalidRequest, match=r"were written without a key, and the sink has the key \['k'\] now"
+    ):
+        keyed.sink.fork(at.cut)
+    same.sink.fork(at.cut)
+    same.sink.check(rows_like(run))
