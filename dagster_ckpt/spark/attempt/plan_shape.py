@@ -13,7 +13,7 @@ literals but for those that keys are made with. Names of columns count: nothing 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -76,15 +76,16 @@ def check_plan(
     plan = analyzed(frame)
     if plan is None:
         return
+    stateful = list(with_state(plan))
     now: dict[str, Any] = {
         "written_by": f"format {FORMAT}, Spark {frame.sparkSession.version}",
         "operators": operators_in(plan),
         "state_columns": state_columns(frame, plan),
         "variables": variables_in(frame, plan),
-        "watermarks": _watermarks_of(plan, with_state(plan)),
-        "groups_closed_by": _watermarks_of(plan, filter(_is_of_groups, with_state(plan))),
+        "watermarks": _watermarks_of(plan, stateful),
+        "groups_closed_by": _watermarks_of(plan, list(filter(_is_of_groups, stateful))),
         "output_mode": output_mode,
-        "time_zones": zones_of(plan, with_state(plan), frame),
+        "time_zones": zones_of(plan, stateful, frame),
         "read_in_zone": zone_of_reading(plan, frame),
         "sources": sources_in(plan, frame),
     }
@@ -251,9 +252,9 @@ def watermarks_in(plan: Tree) -> list[str]:
     return list(dict.fromkeys(str(column["name"]) for column in _with_watermark(plan)))
 
 
-def _watermarks_of(plan: Tree, with_state: Iterable[Tree]) -> list[str]:
+def _watermarks_of(plan: Tree, operators: Sequence[Tree]) -> list[str]:
     """Return those of them that say of rows of these operators which are late."""
-    named, operators = definitions(plan), list(with_state)
+    named = definitions(plan)
     asked = (
         str(column["name"])
         for column in _with_watermark(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import StageUid
@@ -49,9 +49,9 @@ _TEXTS = ("json", "csv", "xml")
 """Formats in which a moment is a text, which may have no zone."""
 
 
-def zones_of(plan: Tree, with_state: Iterable[Tree], frame: DataFrame) -> list[str]:
+def zones_of(plan: Tree, with_state: Sequence[Tree], frame: DataFrame) -> list[str]:
     """Return the zones that state depends on: by the expressions it is made of, and by the moments in it."""
-    made_of = list(made_into_state(plan, list(with_state)))
+    made_of = list(made_into_state(plan, with_state))
     found = {_named(zone) for node in made_of for zone in _in(node)}
     columns = {column_id(column[0]) for node in made_of if is_source(node) for column in node["output"]}
     return sorted(found if columns.isdisjoint(_of_text(plan, frame)) else found | {_zone(frame)})
