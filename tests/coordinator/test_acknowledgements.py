@@ -251,6 +251,17 @@ def test_a_second_or_late_decline_is_harmless() -> None:
     assert len(h.notices("a")) == 2
 
 
+def test_a_task_that_had_finished_before_the_trigger_may_decline_as_anybody() -> None:
+    """CheckpointCoordinator#receiveDeclineMessage asks only whether the checkpoint is pending."""
+    h = two(tolerable_failed_checkpoints=0)
+    h.finish("a")
+    cp = h.checkpoint()
+    h.decline(cp, "a")
+    assert h.failures == {cp: Reason.CHECKPOINT_DECLINED}
+    assert h.aborts("b") == [cp]
+    assert h.job_failures == [], "that try is over: its end was dealt with"
+
+
 def test_an_older_try_cannot_decline() -> None:
     h = two()
     old = h.attempt("a")

@@ -10,6 +10,7 @@
 | ``admission`` | requests before they have an id |
 | ``triggering`` | from the queue to a triggered checkpoint |
 | ``acknowledgements`` | acknowledgements, declines and confirmations of stages, in time or late |
+| ``participants`` | driver-side states and results of master hooks |
 | ``completion`` | how a checkpoint ends: completed or aborted |
 | ``metadata`` | from acknowledgements to the content of ``_metadata`` |
 | ``stopping`` | how stop-with-savepoint goes on when savepoint or stages end |

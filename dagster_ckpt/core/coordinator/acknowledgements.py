@@ -18,10 +18,6 @@ from dagster_ckpt.core.coordinator.effects import DiscardFiles, WriteMetadata
 from dagster_ckpt.core.coordinator.events import StageAcknowledged
 from dagster_ckpt.core.coordinator.inputs import (
     AbortConfirmed,
-    CoordinatorAcked,
-    HookAcked,
-    HookId,
-    ParticipantFailed,
     StageAcked,
     StageDeclined,
     SubtaskAcked,
@@ -29,7 +25,6 @@ from dagster_ckpt.core.coordinator.inputs import (
 )
 from dagster_ckpt.core.coordinator.metadata import build_metadata, partly_finished_union
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
-from dagster_ckpt.core.coordinator.triggering import to_hooks, to_stages
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.messages import StageAcknowledgement, StateHandle, StateScope
@@ -229,58 +224,6 @@ def _with_late_metrics(
     )
 
 
-# --- driver-side states and hooks ---------------------------------------------------------------------------
-
-
-def coordinator_acked(state: CoordinatorState, input: CoordinatorAcked, now: Now) -> Decision:
-    """Take a driver-side state; a second one is a DUPLICATE only if the first was not empty (Flink's quirk)."""
-    pending = state.record.pending_of(input.checkpoint_id)
-    progress = state.progress.get(input.checkpoint_id)
-    if pending is None or progress is None:
-        return Decision(state=state, answer=AcknowledgeResult.DISCARDED)
-    if input.uid not in state.setup.coordinators or input.uid in pending.coordinators:
-        is_repeated = pending.coordinators.get(input.uid) is not None
-        result = AcknowledgeResult.DUPLICATE if is_repeated else AcknowledgeResult.UNKNOWN
-        return Decision(state=state, answer=result)
-    acked = {**pending.coordinators, input.uid: input.state}
-    after = state.with_pending(pending.model_copy(update={"coordinators": acked}))
-    decision = Decision(state=after, answer=AcknowledgeResult.SUCCESS)
-    if progress.phase is Phase.COORDINATORS and state.setup.coordinators <= acked.keys():
-        decision = decision.then(to_hooks, progress, now)
-    return decision.then(finalize_if_complete, input.checkpoint_id, now)
-
-
-def hook_acked(state: CoordinatorState, input: HookAcked, now: Now) -> Decision:
-    """Take a master hook's result; with the last one the stages are told."""
-    pending = state.record.pending_of(input.checkpoint_id)
-    progress = state.progress.get(input.checkpoint_id)
-    if pending is None or progress is None or input.hook_id not in pending.hooks_owed:
-        return Decision(state=state)
-    owed = tuple(hook for hook in pending.hooks_owed if hook != input.hook_id)
-    given = {} if input.state is None else {input.hook_id: input.state}
-    changes = {"hooks_owed": owed, "master_states": {**pending.master_states, **given}}
-    decision = Decision(state=state.with_pending(pending.model_copy(update=changes)))
-    if progress.phase is Phase.HOOKS and not owed:
-        decision = decision.then(to_stages, progress)
-    return decision.then(finalize_if_complete, input.checkpoint_id, now)
-
-
-def participant_failed(state: CoordinatorState, input: ParticipantFailed, now: Now) -> Decision:
-    """End the checkpoint that waits for a state that will not come; whoever has answered can fail it no more."""
-    pending = state.record.pending_of(input.checkpoint_id)
-    progress = state.progress.get(input.checkpoint_id)
-    if pending is None or progress is None:
-        return Decision(state=state)
-    match input.participant:
-        case HookId(name):
-            owes = name in pending.hooks_owed
-        case uid:
-            owes = uid in state.setup.coordinators and uid not in pending.coordinators
-    if not owes:
-        return Decision(state=state)
-    return abort(state, input.checkpoint_id, input.reason, input.message, now).with_answer(None)
-
-
 # --- completion ---------------------------------------------------------------------------------------------
 
 
@@ -337,10 +280,10 @@ def declined(state: CoordinatorState, input: StageDeclined, now: Now) -> Decisio
     if pending is None or progress is None:
         return writer_ended(state, input.checkpoint_id, uid).with_answer(FailureDecision.GO_ON)
     stage = progress.stages.get(uid)
-    if stage is None or _is_outdated(stage, input.attempt):
+    if _is_outdated(state, stage, input.attempt):
         return Decision(state=state, answer=FailureDecision.GO_ON)
     may_retry = input.transient and input.retries_left > 0 and now.monotonic < progress.deadline
-    if may_retry and not stage.is_acknowledged:
+    if may_retry and stage is not None and not stage.is_acknowledged:
         return _retried(state, pending, progress, stage)
     return abort(
         state,
@@ -358,8 +301,14 @@ def _scope_of(state: CoordinatorState, attempt: ExecutionAttempt) -> FailureScop
     return FailureScope.ENDED_TASK if status.is_over else FailureScope.TASK
 
 
-def _is_outdated(stage: StageProgress, attempt: ExecutionAttempt) -> bool:
-    return attempt.epoch != stage.epoch or attempt.number < stage.numbers.get(attempt.subtask, 0)
+def _is_outdated(state: CoordinatorState, stage: StageProgress | None, attempt: ExecutionAttempt) -> bool:
+    """Judge by the tries at the trigger; of a stage that had finished then nothing was expected, and it may decline."""
+    known = stage or state.tasks.stages.get(attempt.stage)
+    return (
+        known is None
+        or attempt.epoch != state.epoch
+        or attempt.number < known.numbers.get(attempt.subtask, 0)
+    )
 
 
 def _retried(

@@ -11,6 +11,7 @@ from dagster_ckpt.core.coordinator import (
     deletions,
     lifecycle,
     mailbox,
+    participants,
     triggering,
 )
 from dagster_ckpt.core.coordinator import inputs as i
@@ -66,11 +67,11 @@ def decide(  # noqa: PLR0911, PLR0912 - one flat dispatch table
         case i.AbortConfirmed():
             return acknowledgements.abort_confirmed(state, input)
         case i.CoordinatorAcked():
-            return acknowledgements.coordinator_acked(state, input, now)
+            return participants.coordinator_acked(state, input, now)
         case i.HookAcked():
-            return acknowledgements.hook_acked(state, input, now)
+            return participants.hook_acked(state, input, now)
         case i.ParticipantFailed():
-            return acknowledgements.participant_failed(state, input, now)
+            return participants.participant_failed(state, input, now)
         # from effects
         case i.LocationMade():
             return triggering.location_made(state, input, now)
