@@ -14,6 +14,7 @@ from dagster_ckpt.core.checkpoint.stop_with_savepoint import (
     StopWithSavepoint,
 )
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
+from dagster_ckpt.core.coordinator.events import StopEnded
 from dagster_ckpt.core.graph import Edge
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import CheckpointKind
@@ -191,6 +192,34 @@ def test_a_run_that_is_canceled_meanwhile_ends_the_stop_and_takes_no_checkpoint_
     assert outcome.reason is Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
     assert not h.coordinator.is_scheduling
     assert h.coordinator.next_periodic is None
+
+
+@pytest.mark.parametrize("status", ["canceled", "suspended", "failed"])
+def test_a_run_that_ends_between_its_savepoint_and_the_end_of_its_stages_did_not_stop_well(
+    status: str,
+) -> None:
+    """StopWithSavepointTest#testTransitionToCancellingOnCancel, …OnSuspend: who asked hears where the savepoint is."""
+    h = two(interval=10.0)
+    h.stop_with_savepoint()
+    h.acknowledge_all(1)
+    h.finish("a")
+    assert h.stop_outcome is None
+    h.close(status)
+    outcome = h.stop_outcome
+    assert isinstance(outcome, StoppedBadly)
+    assert outcome.uri in outcome.message
+    assert "b canceled" in outcome.message
+    assert "a " not in outcome.message.partition("(")[2]
+    assert h.job_failures == [], "the run ends as it was told to"
+    assert [e for e in h.events if isinstance(e, StopEnded)] == [StopEnded(checkpoint_id=CheckpointId(1))]
+
+
+def test_a_run_that_finished_has_stopped_with_its_savepoint_though_no_stage_said_so() -> None:
+    h = two()
+    h.stop_with_savepoint()
+    h.acknowledge_all(1)
+    h.close("finished")
+    assert isinstance(h.stop_outcome, Stopped)
 
 
 def test_it_is_refused_while_an_output_is_blocking() -> None:

@@ -47,7 +47,7 @@ class NotStopped:
 
 @dataclass(frozen=True, slots=True)
 class StoppedBadly:
-    """Ending 3: the savepoint is complete and kept, but stages ended otherwise: the run fails over."""
+    """Ending 3: the savepoint is complete and kept, but stages ended otherwise: the run fails over, or has ended."""
 
     uri: str
     message: str
@@ -108,6 +108,6 @@ class StopWithSavepoint:
         listed = ", ".join(f"{uid} {status}" for uid, status in odd.items())
         return StoppedBadly(
             uri,
-            f"The savepoint {uri} is complete and is kept, but not every stage finished ({listed}): "
-            f"the run fails over. Restore from the savepoint to continue exactly where it stopped.",
+            f"The savepoint {uri} is complete and is kept, but not every stage finished ({listed}). "
+            f"Restore from the savepoint to continue exactly where it stopped.",
         )

@@ -29,7 +29,12 @@ from dagster_ckpt.core.coordinator.inputs import (
     TimeoutRearmed,
 )
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
-from dagster_ckpt.core.coordinator.stopping import noting_the_end, with_stages_ended, with_stages_restarting
+from dagster_ckpt.core.coordinator.stopping import (
+    noting_the_end,
+    with_run_ended,
+    with_stages_ended,
+    with_stages_restarting,
+)
 from dagster_ckpt.core.coordinator.triggering import trigger
 from dagster_ckpt.core.files.retention import completed_store
 from dagster_ckpt.core.ids import CheckpointId, StageUid
@@ -288,7 +293,7 @@ def closing(state: CoordinatorState, input: Closing, now: Now) -> Decision:
     reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
     off = replace(state, is_shut_down=True, scheduler=state.scheduler.stopped(), is_activated=False)
     decision = _drop_everything(off, reason, reason.text, now)
-    decision = decision.then(_retained_after, input.status)
+    decision = decision.then(with_run_ended, input.status).then(_retained_after, input.status)
     after = decision.state
     released = tuple(c.model_copy(update={"writers": ()}) for c in after.record.cleanup)
     return decision.with_state(
