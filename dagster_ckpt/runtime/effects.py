@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import assert_never
@@ -31,7 +31,13 @@ from dagster_ckpt.errors import (
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.checkpoint_log import log_event
-from dagster_ckpt.runtime.driver.hooks import HearsAcknowledgements, HearsEnds, ResultPending, serialized
+from dagster_ckpt.runtime.driver.hooks import (
+    HearsAcknowledgements,
+    HearsEnds,
+    MasterHook,
+    ResultPending,
+    serialized,
+)
 from dagster_ckpt.runtime.engine import Engine
 from dagster_ckpt.runtime.shared_files import write_subtask_handles
 from dagster_ckpt.runtime.stored import read_stored_metadata
@@ -168,17 +174,18 @@ class EffectRunner:
         raise OSError(f"no free savepoint folder was found below {target} in {SAVEPOINT_TRIES} tries")
 
     def _ask(self, effect: e.AskCoordinators) -> list[i.Input]:
-        for uid in effect.uids:
-            self._setup.coordinators[uid].checkpoint(effect.checkpoint_id)
+        _each(partial(self._setup.coordinators[uid].checkpoint, effect.checkpoint_id) for uid in effect.uids)
         return []
 
     def _call_hooks(self, effect: e.CallHooks) -> list[i.Input]:
         acked: list[i.Input] = []
-        for name, hook in self._setup.hooks.items():
+
+        def call(name: str, hook: MasterHook) -> None:
             result = hook.trigger(effect.checkpoint_id, effect.timestamp)
-            if isinstance(result, ResultPending):
-                continue
-            acked.append(i.HookAcked(effect.checkpoint_id, name, serialized(hook, result)))
+            if not isinstance(result, ResultPending):
+                acked.append(i.HookAcked(effect.checkpoint_id, name, serialized(hook, result)))
+
+        _each(partial(call, name, hook) for name, hook in self._setup.hooks.items())
         return [*acked, i.HooksCalled(effect.checkpoint_id)]
 
     def _trigger(self, effect: e.SendTrigger) -> list[i.Input]:
@@ -248,6 +255,23 @@ class EffectRunner:
                 attempts=effect.attempts,
             )
         )
+
+
+def _each(calls: Iterable[Callable[[], None]]) -> None:
+    """Do every call, though one of them fails: all who are called hear how it ends. Raises the first failure.
+
+    Source: CheckpointCoordinator#snapshotMasterState, OperatorCoordinatorCheckpoints#triggerAllCoordinatorCheckpoints.
+    """
+    failures: list[Exception] = []
+    for call in calls:
+        try:
+            call()
+        except Fenced:
+            raise
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def trigger_failure(error: BaseException) -> CheckpointFailureReason:

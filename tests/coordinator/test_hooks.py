@@ -78,6 +78,27 @@ def test_a_hook_that_fails_fails_the_checkpoint_uncounted() -> None:
     assert (h.failure_counter, h.job_failures, h.triggered("task")) == (0, [], [])
 
 
+@pytest.mark.parametrize("fails_first", [True, False])
+def test_whoever_hears_that_a_checkpoint_is_aborted_was_asked_for_it(fails_first: bool) -> None:
+    """CheckpointCoordinator#snapshotMasterState, OperatorCoordinatorCheckpoints: all are asked, whoever fails."""
+    failing, hook = RecordingHook("failing", answering=Answering.FAILS), RecordingHook("hook")
+    h = CoordinatorHarness(hooks=[failing, hook] if fails_first else [hook, failing])
+    h.trigger()
+    assert (hook.triggered, hook.aborted_ids) == ([1], [1])
+    assert (failing.triggered, failing.aborted_ids) == ([1], [1])
+
+    names = ("a", "b") if fails_first else ("b", "a")
+    bad, good = (
+        RecordingOperatorCoordinator(names[0], answering=Answering.FAILS),
+        RecordingOperatorCoordinator(names[1]),
+    )
+    h = CoordinatorHarness(stages={"a": 1, "b": 1}, coordinators=[bad, good])
+    h.trigger()
+    assert (good.asked, good.aborted) == ([1], [1])
+    assert (bad.asked, bad.aborted) == ([1], [1])
+    assert h.failures == {1: Reason.TRIGGER_CHECKPOINT_FAILURE}
+
+
 def test_a_state_the_hook_cannot_serialize_fails_the_checkpoint() -> None:
     """CheckpointCoordinatorMasterHooksTest#testSerializationFailsOnTrigger."""
     at_once, later = RecordingHook("at once", 17), RecordingHook("later", answering=Answering.LATER)
