@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
+from dagster_ckpt.core.checkpoint.line import newest_retained
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.coordinator import inputs as i
 from dagster_ckpt.core.coordinator.lifecycle import PERIODIC, next_timer, renotified
@@ -200,11 +201,12 @@ class CheckpointCoordinator(CoordinatorView):
             resume_hooks(self._workings.outside.hooks, *self._newest_master_states())
 
     def _newest_master_states(self) -> tuple[CheckpointId | None, Mapping[str, str]]:
-        """Return the newest retained checkpoint and the hook states in it, read only where there are hooks."""
-        latest = self._engine.state.record.completed[-1:]
-        for entry in latest if self._workings.outside.hooks else ():
-            return CheckpointId(entry.checkpoint_id), self._workings.metadata_of(entry).master_states
-        return (CheckpointId(latest[0].checkpoint_id) if latest else None), {}
+        """Return what the stages start again from and the hook states in it, read only where there are hooks."""
+        entry = newest_retained(self._engine.state.record)
+        if entry is None:
+            return None, {}
+        states = self._workings.metadata_of(entry).master_states if self._workings.outside.hooks else {}
+        return CheckpointId(entry.checkpoint_id), states
 
     def close(self, status: RunStatus, *, clean: bool) -> None:
         """End the attempt; ``clean``: all queries were stopped at batch boundaries. Again: nothing happens.

@@ -9,6 +9,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
+from dagster_ckpt.testing.coordinator.participants import RecordingHook, RecordingOperatorCoordinator
 
 
 def stage(uid: str, parallelism: int, max_parallelism: int | None = None) -> StageSpec:
@@ -141,3 +142,61 @@ def test_a_path_without_metadata_is_no_snapshot(path: str) -> None:
     """AbstractFileCheckpointStorageAccessTestBase#testFailingPointerPathResolution."""
     with pytest.raises(NotFound, match=f"^{path} is no checkpoint or savepoint: it has no _metadata file"):
         CoordinatorHarness().next_attempt(restore_from=path)
+
+
+# --- going back while newer checkpoints are retained -----------------------------------------------------------
+
+
+def gone_back(
+    restore_from: str, hook: RecordingHook, driver: RecordingOperatorCoordinator
+) -> CoordinatorHarness:
+    """Complete two checkpoints, each with its own state of the hook, and restore as said, over both."""
+    before = RecordingHook("hook", "first")
+    h = CoordinatorHarness(num_retained=3, incremental=True, hooks=[before])
+    h.completed_checkpoint()
+    before.state = "second"
+    h.completed_checkpoint()
+    n = h.next_attempt(restore_from=restore_from, hooks=[hook], coordinators=[driver])
+    assert n.completed == [1, 2]
+    return n
+
+
+def test_stages_that_restart_after_going_back_start_from_there_and_not_from_the_highest_number() -> None:
+    """CheckpointCoordinator#restoreSavepoint: what was restored is the latest of the store."""
+    hook, driver = RecordingHook("hook", "third"), RecordingOperatorCoordinator("task")
+    n = gone_back("chk-1", hook, driver)
+    n.fail_over()
+    assert hook.restored == [(1, "first"), (1, "first")]
+    assert driver.resets == [(1, 0)]
+    assert n.completed_checkpoint() == 3
+    n.fail_over()
+    assert hook.restored[-1] == (3, "third")
+    assert driver.resets[-1] == (3, 0)
+
+
+def test_stages_that_restart_after_beginning_without_state_begin_without_it_again() -> None:
+    hook, driver = RecordingHook("hook"), RecordingOperatorCoordinator("task")
+    n = gone_back("none", hook, driver)
+    n.fail_over()
+    assert (hook.resets, hook.restored) == (2, [])
+    assert driver.resets == [(None, 0)]
+
+
+@pytest.mark.parametrize(("restore_from", "builds_on"), [("chk-1", 1), ("none", None), ("latest", 2)])
+def test_a_checkpoint_builds_on_what_its_state_comes_from(restore_from: str, builds_on: int | None) -> None:
+    n = gone_back(restore_from, RecordingHook("hook"), RecordingOperatorCoordinator("task"))
+    cp = n.checkpoint()
+    assert [p.builds_on for p in n.record.pending] == [builds_on]
+    n.acknowledge_all(cp)
+    n.checkpoint()
+    assert [p.builds_on for p in n.record.pending] == [cp]
+
+
+def test_a_savepoint_that_was_gone_back_to_is_needed_until_a_checkpoint_completes() -> None:
+    h = CoordinatorHarness(num_retained=3)
+    savepoint = h.completed_savepoint()
+    h.completed_checkpoint()
+    n = h.next_attempt(restore_from=f"savepoint-{savepoint}", claim_mode="no_claim")
+    with pytest.raises(InvalidRequest, match="is needed"):
+        n.dispose(savepoint)
+    assert n.restart().restored == savepoint

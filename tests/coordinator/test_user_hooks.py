@@ -216,6 +216,23 @@ def test_another_process_of_the_run_takes_the_state_up() -> None:
     assert other.calls[0] == ("resume", 3)
 
 
+def test_another_process_of_a_run_that_went_back_takes_up_the_state_it_went_back_to() -> None:
+    cursor = Cursor(3)
+    h = harness(cursor, num_retained=2)
+    first = complete(h)
+    cursor.page = 4
+    complete(h)  # retained beside it, and of another history from now on
+    back = CoordinatorHarness(
+        world=h.world,
+        owner="run-2",
+        restore_from=f"chk-{first}",
+        hooks=[UserHook("cursor", Cursor(), timeout=30.0)],
+    )
+    there = Cursor()
+    beside(back, there)
+    assert there.calls[0] == ("restore", 3)
+
+
 def test_a_checkpoint_whose_hook_answers_elsewhere_is_not_completed_without_its_state() -> None:
     """The process that waits for the hook may be another one than the last stage's."""
     hook = Stuck()

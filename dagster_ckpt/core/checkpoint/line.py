@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagster_ckpt.core.checkpoint.record import CompletedRecord
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.restore.facts import RestoreLine
 
 
@@ -54,6 +54,14 @@ def on_line(entry: CompletedRecord, line: RestoreLine | None) -> bool:
     if line is None or entry.epoch >= line.since:
         return True
     return line.base is not None and entry.checkpoint_id <= line.base.checkpoint_id
+
+
+def newest_retained(record: CoordinatorRecord) -> CompletedRecord | None:
+    """Return the retained snapshot that the stages start again from; None: they began without state.
+
+    After a restore that went back it is not the one with the highest number: that one has another history.
+    """
+    return next((e for e in reversed(record.completed) if on_line(e, record.line)), None)
 
 
 def _with(entry: CompletedRecord, left_by: int | None) -> CompletedRecord:

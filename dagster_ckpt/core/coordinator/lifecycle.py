@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dagster_ckpt.core.checkpoint.line import newest_retained
 from dagster_ckpt.core.checkpoint.pending import Phase
 from dagster_ckpt.core.checkpoint.plan import blocking_edge
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord
@@ -336,7 +337,8 @@ def savepoint_disposed(state: CoordinatorState, input: SavepointDisposed) -> Dec
     found = next((s for s in record.savepoints if s.checkpoint_id == number), None)
     if found is None:
         return Decision(state=state, answer=False)
-    if record.completed and record.completed[-1].checkpoint_id == number:
+    needed = newest_retained(record)
+    if needed is not None and needed.checkpoint_id == number:
         raise InvalidRequest(
             f"savepoint {number} is needed: the pipeline was restored from it and has completed no checkpoint since"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dagster_ckpt.core.alignment.options import options_for
+from dagster_ckpt.core.checkpoint.line import on_line
 from dagster_ckpt.core.checkpoint.pending import Phase, Progress, begin_progress
 from dagster_ckpt.core.checkpoint.plan import CheckpointPlan, NotPossible, calculate_plan
 from dagster_ckpt.core.checkpoint.record import (
@@ -219,6 +220,7 @@ def _builds_on(
         if c.properties.sharing is not SharingStrategy.NO_SHARING
         and not c.properties.unclaimed
         and not (c.taken_as and c.taken_as.is_savepoint)
+        and on_line(c, state.record.line)
         and same_place(c.location.base_uri, state.setup.storage_uri)
     )
     return next((c.checkpoint_id for c in mine), None)
