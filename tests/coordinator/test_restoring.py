@@ -200,3 +200,16 @@ def test_a_savepoint_that_was_gone_back_to_is_needed_until_a_checkpoint_complete
     with pytest.raises(InvalidRequest, match="is needed"):
         n.dispose(savepoint)
     assert n.restart().restored == savepoint
+
+
+@pytest.mark.parametrize("completes", [False, True])
+def test_what_the_end_of_a_run_deletes_is_no_restore_point_though_it_was_gone_back_to(
+    completes: bool,
+) -> None:
+    n = gone_back("chk-1", RecordingHook("hook"), RecordingOperatorCoordinator("task"))
+    if completes:
+        n.completed_checkpoint()
+    n.close("failed")
+    assert n.completed == []
+    after = n.next_attempt("run-3", directory="missing")
+    assert (after.restored, after.checkpoint()) == (None, 4 if completes else 3)

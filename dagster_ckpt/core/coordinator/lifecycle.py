@@ -42,7 +42,7 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin
-from dagster_ckpt.core.restore.facts import shape_of
+from dagster_ckpt.core.restore.facts import RestoreLine, shape_of
 from dagster_ckpt.errors import InvalidRequest
 
 PERIODIC = CheckpointRequest(origin=RequestOrigin.PERIODIC)
@@ -316,7 +316,17 @@ def _retained_after(state: CoordinatorState, status: RunStatus) -> Decision:
     gone = {c.checkpoint_id for c in discarded}
     kept = tuple(c for c in record.completed if c.checkpoint_id not in gone)
     doomed = tuple(_doomed(c) for c in discarded)
-    return Decision(state=state.with_record(completed=kept, cleanup=(*record.cleanup, *doomed)))
+    line = _without_deleted_base(record.line, (*kept, *record.savepoints))
+    return Decision(state=state.with_record(completed=kept, cleanup=(*record.cleanup, *doomed), line=line))
+
+
+def _without_deleted_base(line: RestoreLine | None, kept: tuple[CompletedRecord, ...]) -> RestoreLine | None:
+    """Return the line; what it began from is no restore point any more once it was deleted."""
+    base = None if line is None else line.base
+    if line is None or base is None or not base.properties.discard_subsumed:
+        return line
+    is_kept = any(c.checkpoint_id == base.checkpoint_id for c in kept)
+    return line if is_kept else line.model_copy(update={"base": None})
 
 
 def _doomed(entry: CompletedRecord) -> CleanupRecord:
