@@ -17,8 +17,11 @@
 | ``changed_query`` | a query that was changed so that it cannot go on: one sentence |
 | ``query_errors`` | what else ends a query, in one sentence: the user's line first |
 | ``plan_tree`` | plans of queries as trees |
+| ``plan_texts`` | expressions of plans as texts |
 | ``plan_shape`` | what of a query's plan its state depends on, compared at every start |
+| ``query_sources`` | sources of a query in Spark's order, and what they read |
 | ``state_columns`` | columns of that state by their places |
+| ``state_aggregates`` | aggregates of that state by their places |
 | ``kept_columns`` | columns that state is made of, followed to their sources |
 | ``time_zones`` | the session's time zone, where rows or state depend on it |
 | ``state_variables`` | variables of transformWithState that were renamed: refused in the first batch |

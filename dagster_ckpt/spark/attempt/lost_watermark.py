@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.plan_shape import operators_in, sources_in, watermarks_in, with_state
+from dagster_ckpt.spark.attempt.plan_shape import operators_in, watermarks_in, with_state
 from dagster_ckpt.spark.attempt.plan_tree import (
     analyzed,
     column_id,
@@ -20,6 +20,7 @@ from dagster_ckpt.spark.attempt.plan_tree import (
     is_source,
     walk,
 )
+from dagster_ckpt.spark.attempt.query_sources import sources_in
 from dagster_ckpt.spark.channel.schema import FORMAT, MEANT_FOR_READERS, WATERMARK
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
 from dagster_ckpt.spark.attempt.files_read import why_moved
+from dagster_ckpt.spark.attempt.plan_texts import aggregates_in, text_of
 from dagster_ckpt.spark.attempt.plan_tree import (
     EQUAL,
     Names,
@@ -31,13 +32,13 @@ from dagster_ckpt.spark.attempt.plan_tree import (
     definitions,
     expression,
     is_bounded_by,
-    is_source,
     is_streaming,
     kind_of,
-    nodes_of,
     simple,
     walk,
 )
+from dagster_ckpt.spark.attempt.query_sources import have_moved, options_of_sources, sources_in
+from dagster_ckpt.spark.attempt.state_aggregates import state_aggregates, why_other_aggregates
 from dagster_ckpt.spark.attempt.state_columns import state_columns
 from dagster_ckpt.spark.attempt.state_variables import variables_in, why_other_variables
 from dagster_ckpt.spark.attempt.time_zones import refuse_another_machines_zone, zone_of_reading, zones_of
@@ -48,16 +49,10 @@ from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["check_plan", "operators_in", "sources_in", "watermarks_in", "with_state"]
+__all__ = ["check_plan", "operators_in", "watermarks_in", "with_state"]
 
 FORMAT = 3
 """Of the texts: those of another format, or of another Spark, are replaced and not compared."""
-_KAFKA = "kafka"
-_TOPICS = ("subscribe", "subscribePattern", "assign")
-_ENDS = ("start", "end")
-"""Names of a window's fields, which are literals in its definition."""
-_FIELDS = ("GetMapValue", "GetArrayItem", "ElementAt", "GetJsonObject", "JsonTuple", "VariantGet")
-"""Expressions that take a part of a value: the literal in them is its name."""
 
 
 def check_plan(
@@ -76,18 +71,20 @@ def check_plan(
     plan = analyzed(frame)
     if plan is None:
         return
-    stateful = list(with_state(plan))
+    stateful, sources = list(with_state(plan)), sources_in(plan, frame)
     now: dict[str, Any] = {
         "written_by": f"format {FORMAT}, Spark {frame.sparkSession.version}",
         "operators": operators_in(plan),
         "state_columns": state_columns(frame, plan),
+        "aggregates": state_aggregates(frame, plan),
         "variables": variables_in(frame, plan),
         "watermarks": _watermarks_of(plan, stateful),
         "groups_closed_by": _watermarks_of(plan, list(filter(_is_of_groups, stateful))),
         "output_mode": output_mode,
         "time_zones": zones_of(plan, stateful, frame),
         "read_in_zone": zone_of_reading(plan, frame),
-        "sources": sources_in(plan, frame),
+        "sources": sources,
+        "source_options": options_of_sources(sources, frame),
     }
     before = _written(directory)
     if stages:
@@ -119,11 +116,18 @@ def _compare(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -
     if are:
         _compare_columns(uid, before.get("state_columns"), now["state_columns"])
         _compare_modes(uid, before, now)
-        if why := why_other_variables(before.get("variables"), now["variables"]):
+        if why := why_other_aggregates(before.get("aggregates"), now["aggregates"]) or why_other_variables(
+            before.get("variables"), now["variables"]
+        ):
             raise ChangedQuery(f"stage {uid!r} cannot go on from its state: {why}. {WAY_OUT}")
         _compare_times(uid, before, now)
     sources = before.get("sources", [])
-    if _have_moved(sources, now["sources"]):
+    if have_moved(before.get("source_options", []), now["source_options"]):
+        raise ChangedQuery(
+            f"stage {uid!r} cannot go on from its positions: the order of its sources was another one, of those of "
+            f"{', '.join(sources)} that only their options tell apart, and Spark goes by their order only. {WAY_OUT}"
+        )
+    if have_moved(sources, now["sources"]):
         raise ChangedQuery(
             f"stage {uid!r} cannot go on from its positions: the order of its sources was {', '.join(sources)} and is "
             f"{', '.join(now['sources'])} now, and Spark tells sources apart by their order only. {WAY_OUT}"
@@ -186,11 +190,6 @@ def _compare_times(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, A
         )
 
 
-def _have_moved(before: Sequence[str], now: Sequence[str]) -> bool:
-    """Tell whether a source would go on from the position of another one that was in its place."""
-    return any(one != other and other in before for one, other in zip(before, now, strict=False))
-
-
 def _compare_chain(uid: StageUid, before: Sequence[str], now: Sequence[str]) -> None:
     """Compare which stages read the sources of a chain: their order means the same to every Spark."""
     if before != now:
@@ -209,30 +208,7 @@ def _written(directory: StageDirectory) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-# --- sources and operators ------------------------------------------------------------------------------------
-
-
-def sources_in(plan: Tree, frame: DataFrame) -> list[str]:
-    """Return the names of the streaming sources in Spark's order; channels are told apart by their offsets."""
-    found = (node for node in walk(plan) if is_source(node))
-    names = [str(node.get("sourceName", "")) for node in found if "sourceName" in node]
-    if _KAFKA not in names:
-        return names
-    relations = (node for node in nodes_of(frame._jdf.queryExecution().analyzed()) if _is_relation(node))
-    return [_with_topics(node) for node in relations]
-
-
-def _is_relation(node: Any) -> bool:
-    return str(node.getClass().getSimpleName()).startswith("StreamingRelation")
-
-
-def _with_topics(relation: Any) -> str:
-    """Return a source's name; that of Kafka's does not say which topics it reads."""
-    name = str(relation.sourceName())
-    if name != _KAFKA:
-        return name
-    said = (relation.extraOptions().get(option) for option in _TOPICS)
-    return f"{name}[{next((text for text in said if text), '')}]"
+# --- operators ----------------------------------------------------------------------------------------------
 
 
 def operators_in(plan: Tree) -> list[str]:
@@ -276,10 +252,12 @@ def _operator(node: Tree, named: Names) -> str:
     match kind_of(node):
         case "Aggregate":
             keys = [_key(expression(e), named) for e in node["groupingExpressions"]]
-            kept = [_text(a, named) for e in node["aggregateExpressions"] for a in _aggregates(expression(e))]
+            kept = [
+                text_of(a, named) for e in node["aggregateExpressions"] for a in aggregates_in(expression(e))
+            ]
             return f"groupBy({', '.join(keys)}).agg({', '.join(dict.fromkeys(kept))})"
         case "Deduplicate" | "DeduplicateWithinWatermark" as kind:
-            keys = sorted(_text(expression(e), named) for e in node["keys"])
+            keys = sorted(text_of(expression(e), named) for e in node["keys"])
             name = "dropDuplicates" if kind == "Deduplicate" else "dropDuplicatesWithinWatermark"
             return f"{name}({', '.join(keys)})"
         case "Distinct":
@@ -298,13 +276,9 @@ def _operator(node: Tree, named: Names) -> str:
             | "TransformWithStateInPySpark"
             | "TransformWithStateInPandas" as kind
         ):
-            keys = [_text(expression(e), named) for e in node.get("groupingAttributes") or ()]
+            keys = [text_of(expression(e), named) for e in node.get("groupingAttributes") or ()]
             return f"{kind}({', '.join(keys)})"
     return ""
-
-
-def _aggregates(expression: Tree) -> Iterator[Tree]:
-    return (node for node in walk(expression) if kind_of(node) == "AggregateExpression")
 
 
 def _key(node: Tree, named: Names) -> str:
@@ -314,32 +288,8 @@ def _key(node: Tree, named: Names) -> str:
     """
     while kind_of(node) == "Alias":
         node = node["_children"][0]
-    return _text(node, named, with_values=kind_of(node) != "Literal")
+    return text_of(node, named, with_values=kind_of(node) != "Literal")
 
 
 def _equality(node: Tree, named: Names) -> str:
     return f"{kind_of(node).lower()}({', '.join(_key(side, named) for side in node['_children'])})"
-
-
-def _text(node: Tree, named: Names, *, with_values: bool = False) -> str:
-    """Return an expression without what differs from one start to the next: ids, qualifiers, values of literals."""
-    kind = kind_of(node)
-    if kind == "AttributeReference":
-        window = named.window(column_id(node))
-        return str(node["name"]) if window is None else f"{node['name']}({', '.join(_parts(window))})"
-    if kind == "Literal":
-        return str(node.get("value")) if with_values else "?"
-    exact = with_values or kind in _FIELDS
-    inner = ", ".join(_text(child, named, with_values=exact) for child in node["_children"])
-    if kind in ("AggregateExpression", "Alias"):
-        return f"distinct {inner}" if node.get("isDistinct") else inner
-    name = str(node.get("name") or kind.lower())
-    return f"{name}({inner})"
-
-
-def _parts(window: Tree) -> list[str]:
-    """Return what a window is made of: its time column, and the literals of its definition (size, slide, offset)."""
-    nodes = list(walk(window))
-    columns = [str(node["name"]) for node in nodes if kind_of(node) == "AttributeReference"]
-    sizes = [n for n in nodes if kind_of(n) == "Literal" and n.get("value") not in _ENDS]
-    return list(dict.fromkeys([*columns, *(str(size.get("value")) for size in sizes)]))

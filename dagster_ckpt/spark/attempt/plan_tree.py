@@ -28,7 +28,9 @@ __all__ = [
     "is_streaming",
     "kind_of",
     "nodes_of",
+    "optimized",
     "simple",
+    "tree_of",
     "walk",
 ]
 
@@ -42,10 +44,21 @@ _WINDOWS = ("window", "session_window")
 def analyzed(frame: DataFrame) -> Tree | None:
     """Return the analyzed plan; None where Spark does not show it (Connect, a node it cannot write)."""
     try:
-        nodes: list[Tree] = parse_json(frame._jdf.queryExecution().analyzed().toJSON())
-        return _tree(iter(nodes))
+        return tree_of(frame._jdf.queryExecution().analyzed())
     except Exception:  # nothing is compared then, as before there was a comparison
         return None
+
+
+def optimized(frame: DataFrame) -> Any:
+    """Return the JVM's plan as Spark optimizes it for every batch."""
+    optimizer: Any = frame.sparkSession._jsparkSession.sessionState().optimizer()
+    return optimizer.execute(frame._jdf.queryExecution().analyzed())
+
+
+def tree_of(plan: Any) -> Tree:
+    """Return a plan of the JVM's as a tree of plain values."""
+    nodes: list[Tree] = parse_json(plan.toJSON())
+    return _tree(iter(nodes))
 
 
 def _tree(nodes: Iterator[Tree]) -> Tree:

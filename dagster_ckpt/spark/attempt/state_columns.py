@@ -18,6 +18,7 @@ from dagster_ckpt.spark.attempt.plan_tree import (
     is_streaming,
     kind_of,
     nodes_of,
+    optimized,
     walk,
 )
 
@@ -62,7 +63,7 @@ def _columns(frame: DataFrame, nodes: Sequence[Tree]) -> list[str]:
     pairs = zip(nodes, nodes_of(analyzed), strict=True)
     found = [text for node, there in pairs if _is_asked(node) and (text := _text(node, there))]
     if any(kind_of(node) == "Join" and _is_asked(node) for node in nodes):
-        found += _of_joins(frame, analyzed)
+        found += _of_joins(optimized(frame))
     return found
 
 
@@ -135,10 +136,9 @@ def _attributes(expressions: Sequence[Tree]) -> Iterator[Tree]:
     return (node for one in expressions for node in walk(one) if kind_of(node) == "AttributeReference")
 
 
-def _of_joins(frame: DataFrame, analyzed: Any) -> Iterator[str]:
+def _of_joins(plan: Any) -> Iterator[str]:
     """Yield which columns of its sides each join keeps: those that the query still needs behind it."""
-    optimizer: Any = frame.sparkSession._jsparkSession.sessionState().optimizer()
-    for node in nodes_of(optimizer.execute(analyzed)):
+    for node in nodes_of(plan):
         if node.nodeName() == "Join" and node.left().isStreaming() and node.right().isStreaming():
             yield f"join of ({_names(_output(node.left()))}) with ({_names(_output(node.right()))})"
 

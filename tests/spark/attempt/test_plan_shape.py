@@ -46,6 +46,17 @@ def sums(frame: Any, key: str = "k", kept: str = "max(v)") -> Any:
     return frame.groupBy(key).agg(sf.expr(kept).alias("x"))
 
 
+def told_apart(frame: Any, *kept: str, behind: str = "*") -> Any:
+    """Several aggregates, and what is selected of them."""
+    import pyspark.sql.functions as sf
+
+    return frame.groupBy("k").agg(*map(sf.expr, kept)).selectExpr(*behind.split("; "))
+
+
+SUMS = ("sum(v) AS s", "sum(k) AS t")
+CASES = ("count_if(v = 1) AS one", "count_if(v = 2) AS two")
+
+
 def windowed(frame: Any, size: str, slide: str | None = None, column: str = "t") -> Any:
     import pyspark.sql.functions as sf
 
@@ -117,6 +128,13 @@ def in_zone(zone: str, build: Build) -> Build:
     return built
 
 
+def by_pattern(frame: Any, *patterns: str, pace: int = 1) -> Any:
+    """Rows of the files of one folder, each pattern of names read by a source of its own."""
+    reader = frame.sparkSession.readStream.schema("k long").option("maxFilesPerTrigger", pace)
+    one, other = (reader.option("pathGlobFilter", each).json(_folder(frame)) for each in patterns)
+    return one.union(other)
+
+
 def of_text(frame: Any, kind: str = "json") -> Any:
     """Rows whose moments are texts in a file."""
     return frame.sparkSession.readStream.format(kind).schema("k long, at timestamp").load(_folder(frame))
@@ -177,6 +195,26 @@ SAME: dict[str, tuple[Build, Build]] = {
         lambda rows: sums(rows("a"), kept="sum(v + 1)"),
         lambda rows: sums(rows("a").where("v > 3"), kept="sum(v + 2)").withColumnRenamed("x", "y"),
     ),
+    "other values of aggregates, and another part of a distribution": (
+        lambda rows: told_apart(rows("a"), *CASES, "percentile(v, 0.5) AS p", "percentile(v, 0.9) AS q"),
+        lambda rows: told_apart(
+            rows("a"),
+            "count_if(v = 0) AS one",
+            CASES[1],
+            "percentile(v, 0.9) AS q",
+            "percentile(v, 0.5) AS p",
+        ),
+    ),
+    "other results of the same aggregates": (
+        lambda rows: told_apart(rows("a"), *SUMS, behind="k; s; t"),
+        lambda rows: told_apart(rows("a"), *SUMS, "sum(v) AS u", behind="s AS x; t / s AS y; k; u").where(
+            "x > 1"
+        ),
+    ),
+    "an aggregate more that nothing asks for": (
+        lambda rows: told_apart(rows("a"), *SUMS, behind="k; s; t"),
+        lambda rows: told_apart(rows("a"), *SUMS, "sum(v) AS u", behind="k; s; t"),
+    ),
     "a static side": (
         lambda rows: rows("a").join(rows("a").sparkSession.range(3).groupBy("id").count(), sf_expr("k = id")),
         lambda rows: rows("a").join(rows("a").sparkSession.range(3), sf_expr("k = id")),
@@ -229,6 +267,14 @@ SAME: dict[str, tuple[Build, Build]] = {
         lambda rows: rows("a").union(rows("b")),
         lambda rows: rows("a").union(rows("c")),
     ),
+    "another pace and pattern of files": (
+        lambda rows: by_pattern(rows("a"), "*.eu", "*.us"),
+        lambda rows: by_pattern(rows("a"), "*.eu", "*.uk", pace=7),
+    ),
+    "the same source twice": (
+        lambda rows: by_pattern(rows("a"), "*.eu", "*.eu"),
+        lambda rows: by_pattern(rows("a"), "*.eu", "*.eu", pace=7),
+    ),
     "a column more, of a name that another one has": (
         lambda rows: matched(rows("a"), rows("b").withColumnRenamed("k", "id"), on="a.k = b.id"),
         lambda rows: matched(
@@ -254,6 +300,31 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: sums(rows("a")),
         lambda rows: sums(rows("a"), kept="min(v)"),
         "groupBy(k).agg(min(v)) now",
+    ),
+    "two counts that have changed places": (
+        lambda rows: told_apart(rows("a"), *CASES),
+        lambda rows: told_apart(rows("a"), *reversed(CASES)),
+        "what the stage uses of its groups is countif(equalto(v, cast(2))), countif(equalto(v, cast(1))) now",
+    ),
+    "two filtered counts that have changed places": (
+        lambda rows: told_apart(rows("a"), *(f"count(*) FILTER (WHERE v = {n}) AS c{n}" for n in (1, 2))),
+        lambda rows: told_apart(rows("a"), *(f"count(*) FILTER (WHERE v = {n}) AS c{n}" for n in (2, 1))),
+        "it keeps count(1), equalto(v, cast(1)), count(1), equalto(v, cast(2))",
+    ),
+    "another aggregate that is used behind the groups": (
+        lambda rows: told_apart(rows("a"), *SUMS, behind="k; s AS x"),
+        lambda rows: told_apart(rows("a"), *SUMS, behind="k; t AS x"),
+        "it keeps sum(v) of each group, and what the stage uses of its groups is sum(k) now",
+    ),
+    "aggregates that are used in another order": (
+        lambda rows: told_apart(rows("a"), *SUMS, behind="k; s; t"),
+        lambda rows: told_apart(rows("a"), *SUMS, behind="k; t; s"),
+        "what the stage uses of its groups is sum(k), sum(v) now",
+    ),
+    "a filter that uses one more of them": (
+        lambda rows: told_apart(rows("a"), *SUMS, behind="k; t"),
+        lambda rows: told_apart(rows("a"), *SUMS).where("s > 1").select("k", "t"),
+        "what the stage uses of its groups is sum(v), sum(k) now",
     ),
     "another size of windows": (
         lambda rows: windowed(rows("a"), "10 seconds"),
@@ -446,6 +517,11 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: rows("a").union(rows("b")),
         lambda rows: rows("b").union(rows("a")),
         "the order of its sources was",
+    ),
+    "sources of one folder in another order": (
+        lambda rows: by_pattern(rows("a"), "*.eu", "*.us"),
+        lambda rows: by_pattern(rows("a"), "*.us", "*.eu", pace=7),
+        "the order of its sources was another one",
     ),
     "sources that have moved on by one": (
         lambda rows: rows("a").union(rows("b")),

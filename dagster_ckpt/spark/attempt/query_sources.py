@@ -1,0 +1,75 @@
+"""Streaming sources of a query in Spark's order, by which alone it tells their positions apart, and what they read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.spark.attempt.plan_tree import Tree, is_source, nodes_of, walk
+from dagster_ckpt.spark.channel.schema import FORMAT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["have_moved", "options_of_sources", "sources_in"]
+
+_KAFKA = "kafka"
+_TOPICS = ("subscribe", "subscribePattern", "assign")
+_NOT_WHAT_IS_READ = re.compile(r"max|min|.*(?:password|secret|token|credential|jaas)")
+"""Options that say how fast, and those that nothing is kept of."""
+
+
+def sources_in(plan: Tree, frame: DataFrame) -> list[str]:
+    """Return the names of the streaming sources in Spark's order; channels are told apart by their offsets."""
+    found = (node for node in walk(plan) if is_source(node))
+    names = [str(node.get("sourceName", "")) for node in found if "sourceName" in node]
+    return [_with_topics(node) for node in _relations(frame)] if _KAFKA in names else names
+
+
+def options_of_sources(names: Sequence[str], frame: DataFrame) -> list[str]:
+    """Return a digest per source of the options that say what is read, where sources have one name.
+
+    The name of files is their folder: which of them are read may be said by an option. Options of other sources may be
+    all that says what they read.
+    """
+    if len(set(names)) == len(names):
+        return []
+    return [_digest(one) if one.sourceName() != FORMAT else "" for one in _relations(frame)]
+
+
+def have_moved(before: Sequence[str], now: Sequence[str]) -> bool:
+    """Tell whether a source would go on from the position of another one that was in its place."""
+    return any(one != other and other in before for one, other in zip(before, now, strict=False))
+
+
+def _relations(frame: DataFrame) -> Iterator[Any]:
+    nodes = nodes_of(frame._jdf.queryExecution().analyzed())
+    return (node for node in nodes if str(node.getClass().getSimpleName()).startswith("StreamingRelation"))
+
+
+def _with_topics(relation: Any) -> str:
+    """Return a source's name; that of Kafka's does not say which topics it reads."""
+    name = str(relation.sourceName())
+    if name != _KAFKA:
+        return name
+    said = (relation.extraOptions().get(option) for option in _TOPICS)
+    return f"{name}[{next((text for text in said if text), '')}]"
+
+
+def _options(relation: Any) -> Mapping[str, str]:
+    if relation.getClass().getSimpleName() != "StreamingRelation":
+        return dict(relation.extraOptions().asCaseSensitiveMap())
+    options, found = relation.dataSource().options().iterator(), {}
+    while options.hasNext():
+        option = options.next()
+        found[str(option._1())] = str(option._2())
+    return found
+
+
+def _digest(relation: Any) -> str:
+    given = {name.lower(): value for name, value in _options(relation).items()}
+    telling = sorted((name, value) for name, value in given.items() if not _NOT_WHAT_IS_READ.match(name))
+    return hashlib.sha256(json.dumps(telling).encode()).hexdigest()[:16]
