@@ -23,6 +23,7 @@ __all__ = [
     "columns_of",
     "definitions",
     "expression",
+    "has_clock_timers",
     "is_bounded_by",
     "is_source",
     "is_streaming",
@@ -86,6 +87,14 @@ def nodes_of(plan: Any) -> Iterator[Any]:
     children = plan.children()
     for place in range(children.size()):
         yield from nodes_of(children.apply(place))
+
+
+def has_clock_timers(frame: DataFrame) -> bool:
+    """Tell whether a query keeps state whose timers, or time to live, go by processing time."""
+    plan = analyzed(frame)
+    return plan is not None and any(
+        "ProcessingTime" in mode for node in walk(plan) for mode in _time_modes(node)
+    )
 
 
 def is_source(node: Tree) -> bool:
@@ -169,14 +178,19 @@ def is_bounded_by(operator: Tree, columns: Collection[Any], named: Names) -> boo
     """
     if operator.get("condition"):
         return any(_is_one_of(node, columns, named) for node in walk(expression(operator["condition"])))
-    timers = (operator.get(name) or {} for name in ("timeMode", "timeout"))
-    has_timers = any("EventTime" in str(mode.get("object", "")) for mode in timers)
+    has_timers = any("EventTime" in mode for mode in _time_modes(operator))
     if has_timers or kind_of(operator) == "DeduplicateWithinWatermark":
         return True
     keys = [*(operator.get("groupingExpressions") or ()), *(operator.get("keys") or ())]
     if kind_of(operator) == "Distinct":  # by all columns
         keys += next((below["projectList"] for below in walk(operator) if "projectList" in below), [])
     return any(_is_one_of(_unnamed(expression(key)), columns, named) for key in keys)
+
+
+def _time_modes(operator: Tree) -> Iterator[str]:
+    """Yield by which time an operator has timers."""
+    modes = (operator.get(name) for name in ("timeMode", "timeout"))
+    return (str(mode.get("object", "")) for mode in modes if isinstance(mode, dict))
 
 
 def _unnamed(key: Tree) -> Tree:

@@ -18,6 +18,7 @@ from dagster_ckpt.spark.attempt.changed_rows import refuse_counted_changes
 from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
 from dagster_ckpt.spark.attempt.lost_watermark import is_meant_for_readers, refuse_lost_watermark
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
+from dagster_ckpt.spark.attempt.plan_tree import has_clock_timers
 from dagster_ckpt.spark.attempt.query_errors import understood
 from dagster_ckpt.spark.attempt.state_place import checkpoint_location
 from dagster_ckpt.spark.attempt.state_variables import refuse_renamed_variables
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_IDLE_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 BatchWriter = Callable[["DataFrame", int], None]
 TableWriterFactory = Callable[["StageDefinition", StageDirectory, "DataFrame"], BatchWriter]
@@ -184,6 +186,8 @@ class StageQuery:
         trigger = (
             writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=interval)
         )
+        if available_now and has_clock_timers(frame):
+            settings |= {_IDLE_BATCHES: "false"}  # there is always one more: such a query would never be done
         with session_settings(spark, settings):
             return start_under_free_name(
                 lambda name: trigger.queryName(name).start(),
