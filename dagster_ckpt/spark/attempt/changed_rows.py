@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.plan_tree import Tree, analyzed, columns_of, is_source, kind_of, walk
+from dagster_ckpt.spark.attempt.plan_texts import aggregates_in
+from dagster_ckpt.spark.attempt.plan_tree import (
+    Tree,
+    analyzed,
+    columns_of,
+    expression,
+    is_source,
+    kind_of,
+    walk,
+)
 from dagster_ckpt.spark.directories import AttemptDirectory
 
 if TYPE_CHECKING:
@@ -22,8 +31,30 @@ if TYPE_CHECKING:
 
 __all__ = ["refuse_counted_changes"]
 
-_EACH_ROW = {"Count": "counts", "Sum": "sums", "Average": "averages", "CollectList": "collects"}
-"""Aggregates to which a row adds, also one that stands for an earlier one; the greatest of a group may be asked for."""
+_ADDS = {
+    "Count": "counts",
+    "CountIf": "counts",
+    "Sum": "sums",
+    "Average": "averages",
+    "CollectList": "collects",
+}
+"""What is said of aggregates to which each row adds, also one that stands for an earlier one; of others their name."""
+_TAKES_ONE = (
+    "AnyValue",
+    "BitAndAgg",
+    "BitOrAgg",
+    "BoolAnd",
+    "BoolOr",
+    "CollectSet",
+    "First",
+    "HyperLogLogPlusPlus",
+    "Last",
+    "Max",
+    "MaxBy",
+    "Min",
+    "MinBy",
+)
+"""Aggregates to which a row that comes twice adds nothing: the greatest of a group may be asked for."""
 _DECIDES = ("Deduplicate", "Distinct", "FlatMapGroups", "TransformWithState")
 """Operators behind which rows are new: of changed ones they let the first through, or the user's function decides."""
 _DECIDES_IN_PLANS = ("dropDuplicates", "distinct", *_DECIDES)
@@ -86,9 +117,10 @@ def _adds_up(frame: DataFrame, rows: DataFrame) -> str:
         if kind_of(node) == "Aggregate" and any(
             is_source(below) and columns_of(below) in sources for below in _untouched(node)
         ):
-            written = (one for listed in node["aggregateExpressions"] for one in listed)
-            if does := next((_EACH_ROW[kind] for one in written if (kind := kind_of(one)) in _EACH_ROW), ""):
-                return does
+            written = map(expression, node["aggregateExpressions"])
+            asked = (kind_of(one["_children"][0]) for each in written for one in aggregates_in(each))
+            if kind := next((kind for kind in asked if kind not in _TAKES_ONE), ""):
+                return _ADDS.get(kind, f"aggregates ({kind})")
     return ""
 
 

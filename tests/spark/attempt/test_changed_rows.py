@@ -87,15 +87,39 @@ def by_function(rows: DataFrame) -> DataFrame:
     )
 
 
+def asking(aggregate: str) -> Combine:
+    def asked(changing: DataFrame, _: DataFrame) -> DataFrame:
+        import pyspark.sql.functions as sf
+
+        return changing.groupBy("k").agg(sf.expr(aggregate).alias("n"))
+
+    return asked
+
+
 ADDED: dict[str, Combine] = {
     "counted": lambda changing, _: changing.groupBy("k").count(),
     "filtered and summed": lambda changing, _: changing.where("v > 1").groupBy("k").sum("v"),
+    **{
+        name: asking(name)
+        for name in ("count_if(v > 1)", "stddev(v)", "listagg('a')", "median(v)", "bit_xor(v)", "corr(v, k)")
+    },
     "counted with others": lambda changing, final: as_rows(changing).union(as_rows(final)).groupBy().count(),
     "joined and counted": lambda changing, final: changing.join(final, "k").groupBy("k").count(),
     "counted, then told apart": lambda changing, _: changing.groupBy("k").count().dropDuplicates(["k"]),
 }
 NOT_ADDED: dict[str, Combine] = {
     "greatest": lambda changing, _: changing.groupBy("k").agg({"v": "max"}),
+    **{
+        name: asking(name)
+        for name in (
+            "max_by(k, v)",
+            "first(v)",
+            "any_value(v)",
+            "bool_or(v > 1)",
+            "every(v > 1)",
+            "bit_or(v)",
+        )
+    },
     "passed on": lambda changing, _: changing,
     "told apart, then counted": lambda changing, _: changing.dropDuplicates(["k"]).groupBy().count(),
     "differences, then summed": lambda changing, _: by_function(changing).groupBy("k").sum("v"),
