@@ -130,6 +130,16 @@ def open_table(uri: str) -> Table:
     return Table(root, description)
 
 
+def open_own_table(uri: str, pipeline: PipelineId) -> Table:
+    """Return the table in a folder. Raises NotFound when there is none, InvalidRequest for another pipeline's."""
+    table = open_table(uri)
+    if table.pipeline != pipeline:
+        raise InvalidRequest(
+            f"table {uri} belongs to pipeline {table.pipeline!r}: give {pipeline!r} a table of its own"
+        )
+    return table
+
+
 def create_table(uri: str, *, pipeline: PipelineId, mode: Append | Upsert) -> Table:
     """Return the table in a folder, made when it is not there yet.
 
@@ -143,11 +153,7 @@ def create_table(uri: str, *, pipeline: PipelineId, mode: Append | Upsert) -> Ta
         _refuse_nested(root)
         paths.meta.mkdir(parents=True, exist_ok=True)
         create_durably(paths.description, encoded(TableDescription(pipeline=pipeline, mode=mode)))
-    table = open_table(uri)
-    if table.pipeline != pipeline:
-        raise InvalidRequest(
-            f"table {uri} belongs to pipeline {table.pipeline!r}: give {pipeline!r} a table of its own"
-        )
+    table = open_own_table(uri, pipeline)
     if table.mode != mode:
         raise InvalidRequest(
             f"table {uri} was made as {table.mode!r}, not as {mode!r}: use a new folder for another mode"

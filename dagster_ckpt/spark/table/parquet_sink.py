@@ -33,7 +33,7 @@ from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import flush_staged, stage_rows
 from dagster_ckpt.spark.table.buckets import merge_into_published
 from dagster_ckpt.spark.table.fork import seed_fork
-from dagster_ckpt.spark.table.log import Table, create_table, open_table, refuse_fenced
+from dagster_ckpt.spark.table.log import Table, create_table, open_own_table, open_table, refuse_fenced
 from dagster_ckpt.spark.table.publish import adopt, locate_hidden, publish
 from dagster_ckpt.spark.table.read import ParquetRows
 from dagster_ckpt.spark.table.records import Append, Upsert
@@ -77,9 +77,12 @@ class ParquetSink(Sink):
         return create_table(self.place, pipeline=self._context.pipeline, mode=self._mode)
 
     def position(self) -> SinkPosition | None:
-        """Return where the table's log stands, whatever publish its state file names."""
+        """Return where the table's log stands, whatever publish its state file names.
+
+        Raises InvalidRequest for another pipeline's: its numbers would look as if this one's store had been lost.
+        """
         try:
-            table = open_table(self.place)
+            table = open_own_table(self.place, self._context.pipeline)
         except NotFound:
             return None
         state = table.state()

@@ -15,7 +15,7 @@ from dagster_ckpt.authoring.targets import ParquetTable
 from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.sink.committables import (
     batches_between,
     committable_paths,
@@ -119,6 +119,16 @@ def test_rows_that_a_table_begins_with_are_published_once_by_a_first_run_that_ke
     assert batches_between(stage_dir, None, None) == (-1,)
     assert batches_between(stage_dir, None, BatchId(0)) == (-1, 0)
     assert batches_between(stage_dir, -1, BatchId(0)) == (0,)
+
+
+def test_another_pipelines_table_says_whose_it_is_before_its_numbers_are_compared(tmp_path: Path) -> None:
+    """They looked as if this pipeline's store had been lost, with ways out that could help nobody."""
+    shop, other = (context_in(tmp_path, FIRST, pipeline=name) for name in ("shop", "other"))
+    sink = TestParquetSink().open(shop)
+    sink.take_over()
+    other = ParquetSink(ParquetTable(sink.place), other)
+    with pytest.raises(InvalidRequest, match="belongs to pipeline 'shop': give 'other' a table of its own"):
+        other.position()
 
 
 @pytest.mark.parametrize("lost", ["put back", "removed"])
