@@ -16,8 +16,9 @@ from dagster_ckpt import (
     spark_source,
 )
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as Pipeline
+from dagster_ckpt.sinks import DeltaTable, IcebergTable, SinkTarget
 from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_lines, read_totals, shop
 
 
 @pytest.fixture
@@ -240,3 +241,31 @@ def test_a_key_that_spark_compares_without_case_is_refused(lab: Lab, small_feed:
     assert "the key column 'customer' of" in failure_text(refused)
     assert "has the collation UTF8_LCASE" in failure_text(refused)
     assert lab.run(by("collate(lower(customer), 'UTF8_BINARY')")).success
+
+
+@pytest.mark.parametrize("to", [DeltaTable("newest"), IcebergTable("db.newest")], ids=["Delta", "Iceberg"])
+def test_a_key_that_is_no_plain_value_is_refused_before_a_row_is_read(
+    lab: Lab, small_feed: Feed, to: SinkTarget
+) -> None:
+    """Its rows were staged and in a checkpoint, and could never be published."""
+
+    def by(key: str) -> CheckpointedPipeline:
+        @spark_source
+        def orders(spark: Any) -> Any:
+            return spark.readStream.schema(ORDERS).json(str(small_feed.folder / "orders"))
+
+        @spark_sink(key=["who"], to=to)
+        def newest(orders: Any) -> Any:
+            return orders.selectExpr(f"{key} AS who", "amount")
+
+        @checkpointed_pipeline(name="nested")
+        def pipeline() -> None:
+            newest(orders())
+
+        return pipeline  # type: ignore[no-any-return]
+
+    refused = lab.run(by("struct(customer)"))
+    assert not refused.success
+    assert "is of type struct, whose values cannot be compared: use plain columns" in failure_text(refused)
+    done = lab.run(by("to_json(struct(customer))"))
+    assert done.success, failure_text(done)
