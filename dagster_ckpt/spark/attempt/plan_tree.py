@@ -23,7 +23,7 @@ __all__ = [
     "columns_of",
     "definitions",
     "expression",
-    "has_clock_timers",
+    "has_processing_timers",
     "is_bounded_by",
     "is_source",
     "is_streaming",
@@ -89,7 +89,7 @@ def nodes_of(plan: Any) -> Iterator[Any]:
         yield from nodes_of(children.apply(place))
 
 
-def has_clock_timers(frame: DataFrame) -> bool:
+def has_processing_timers(frame: DataFrame) -> bool:
     """Tell whether a query keeps state whose timers, or time to live, go by processing time."""
     plan = analyzed(frame)
     return plan is not None and any(

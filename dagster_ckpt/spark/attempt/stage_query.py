@@ -18,7 +18,7 @@ from dagster_ckpt.spark.attempt.changed_rows import refuse_counted_changes
 from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
 from dagster_ckpt.spark.attempt.lost_watermark import is_meant_for_readers, refuse_lost_watermark
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
-from dagster_ckpt.spark.attempt.plan_tree import has_clock_timers
+from dagster_ckpt.spark.attempt.plan_tree import has_processing_timers
 from dagster_ckpt.spark.attempt.query_errors import understood
 from dagster_ckpt.spark.attempt.state_place import checkpoint_location
 from dagster_ckpt.spark.attempt.state_variables import refuse_renamed_variables
@@ -186,7 +186,7 @@ class StageQuery:
         trigger = (
             writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=interval)
         )
-        if available_now and has_clock_timers(frame):
+        if available_now and has_processing_timers(frame):
             settings |= {_IDLE_BATCHES: "false"}  # there is always one more: such a query would never be done
         with session_settings(spark, settings):
             return start_under_free_name(

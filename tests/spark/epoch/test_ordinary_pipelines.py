@@ -142,7 +142,7 @@ EXPECTED: dict[str, Rows] = {
 
 
 def remembering(folder: Path) -> CheckpointedPipeline:
-    """Who has visited, forgotten after an hour by the clock, as in ``transformWithState`` by a time to live."""
+    """Who has visited, forgotten after an hour of processing time, as in ``transformWithState`` by a time to live."""
 
     def visited(key: Any, frames: Iterator[Any], state: Any) -> Iterator[Any]:
         import pandas as pd
@@ -212,7 +212,7 @@ def test_ordinary_pipelines_run_as_a_stream(tmp_path: Path, spark: SparkSession)
         stream.stop()
 
 
-def test_an_epoch_ends_whose_state_is_forgotten_by_the_clock(lab: Lab, tmp_path: Path) -> None:
+def test_an_epoch_ends_whose_state_has_timers_of_processing_time(lab: Lab, tmp_path: Path) -> None:
     """Spark always has one more batch for such state, so one that processes what has arrived was never done."""
     for visits, expected in ((CLOSED[:3], {"ann": 2, "bob": 1}), (CLOSED[3:], {"ann": 4, "bob": 1})):
         put(tmp_path / "visits", *visits)
