@@ -17,6 +17,7 @@ from dagster_ckpt.spark_project.elements import Elements, FlowElement, Kind
 from dagster_ckpt.spark_project.naming import parts_of
 from dagster_ckpt.spark_project.reads import answering
 from dagster_ckpt.spark_project.registry import load_elements
+from dagster_ckpt.spark_project.session_calls import settled
 from dagster_ckpt.spark_project.spec import ProjectSpec
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Evaluated", "NotYet", "Read", "Reads", "evaluate", "known_elements"]
 
 Key = tuple[str, str]
+Conf = tuple[tuple[str, str], ...]
+"""Settings of a flow, sorted: those that its columns may depend on among them."""
 
 
 class NotYet(BaseException):
@@ -83,7 +86,10 @@ def evaluate(
 
     Raises InvalidRequest for a function that fails, for flows that wait for one another, and as ``read`` does.
     """
-    passes = _Passes(spark=spark, known=known, read=read, wanted=set(wanted))
+    calls: dict[tuple[Key, Conf], Evaluated | None] = {
+        (key, _conf_of(known.flows[key])): None for key in wanted
+    }
+    passes = _Passes(spark=spark, known=known, read=read, calls=calls)
     while passes.waiting():
         before = passes.state()
         again = Elements(namespace=known.namespace)
@@ -100,16 +106,26 @@ class _Passes:
     spark: SparkSession
     known: Elements
     read: Read
-    wanted: set[Key]
-    done: dict[Key, Evaluated] = field(default_factory=dict)
+    calls: dict[tuple[Key, Conf], Evaluated | None]
+    """By flow and settings: a view is called with those of each flow that reads it, as Spark analyzes it again. None:
+    something that is read is not there yet."""
     answered: set[str] = field(default_factory=set)
     """Tables of a catalog in rows that were given: where they are kept in one."""
 
+    @property
+    def done(self) -> dict[Key, Evaluated]:
+        """Flows with their own settings."""
+        return {
+            key: found
+            for (key, conf), found in self.calls.items()
+            if found is not None and conf == _conf_of(self.known.flows[key])
+        }
+
     def waiting(self) -> set[Key]:
-        return self.wanted - self.done.keys()
+        return {key for (key, _), found in self.calls.items() if found is None}
 
     def state(self) -> tuple[int, int]:
-        return len(self.wanted), len(self.done)
+        return len(self.calls), sum(found is not None for found in self.calls.values())
 
     def refuse_changed(self, again: Elements) -> None:
         """Raise InvalidRequest where two imports of the same files define different things."""
@@ -120,8 +136,12 @@ class _Passes:
             )
 
     def registered(self, flow: FlowElement) -> None:
-        if flow.key not in self.waiting():
-            return
+        for (key, conf), found in list(self.calls.items()):
+            if key == flow.key and found is None:
+                self.calls[key, conf] = self._called(flow, conf)
+
+    def _called(self, flow: FlowElement, conf: Conf) -> Evaluated | None:
+        """Return what a flow's function returns with these settings; None: something that it reads is not there yet."""
         reads, waits, before = [Reads()], list[str](), set[str]()
         space = flow.space or self.known.namespace
 
@@ -130,7 +150,7 @@ class _Passes:
             try:
                 if found is None:
                     return None
-                rows = self._answer(flow, found, streaming, reads)
+                rows = self._answer(flow, found, streaming, reads, conf)
                 rows = rows if found not in before else _with_columns_of_its_own(rows, found)
                 before.add(found)
                 return found, rows
@@ -139,10 +159,10 @@ class _Passes:
                 raise
 
         try:
-            with answering(answer):
+            with settled(self.spark, dict(conf)), answering(answer):
                 frame = flow.func()
         except NotYet:
-            return
+            return None
         except InvalidRequest as error:
             if repr(flow.name) in str(error):
                 raise
@@ -151,15 +171,15 @@ class _Passes:
             raise
         except Exception as error:
             if waits:
-                return
+                return None
             self._refuse_unrecognized(flow, {missing_table(error)})
             raise InvalidRequest(f"{flow.title} fails: {type(error).__name__}: {error}") from error
         if waits:
-            return
+            return None
         if not hasattr(frame, "isStreaming"):
             raise InvalidRequest(f"{flow.title} returns {type(frame).__name__}, and no DataFrame")
         self._refuse_unrecognized(flow, tables_of_catalog(frame) - self.answered)
-        self.done[flow.key] = Evaluated(frame, reads[0])
+        return Evaluated(frame, reads[0])
 
     def _refuse_unrecognized(self, flow: FlowElement, names: Collection[str]) -> None:
         """Raise InvalidRequest where the catalog was asked for a dataset: it may have an old table of that name."""
@@ -177,12 +197,14 @@ class _Passes:
                     "spark.readStream.table or spark.sql, and join it"
                 )
 
-    def _answer(self, flow: FlowElement, found: str, streaming: bool, reads: list[Reads]) -> DataFrame:
+    def _answer(
+        self, flow: FlowElement, found: str, streaming: bool, reads: list[Reads], conf: Conf
+    ) -> DataFrame:
         output = self.known.outputs[found]
         if output.kind is Kind.SINK:
             raise InvalidRequest(f"{flow.title} reads {output.title}: Spark cannot read a sink")
         if output.kind is Kind.TEMPORARY_VIEW:
-            view = self._view(found)
+            view = self._view(found, conf)
             if view.frame.isStreaming != streaming:
                 method = "spark.readStream.table" if view.frame.isStreaming else "spark.read.table"
                 raise InvalidRequest(f"{flow.title} reads {output.title} as what it is not: use {method}")
@@ -198,12 +220,16 @@ class _Passes:
         self.answered |= tables_of_catalog(rows)
         return rows.alias(found.rpartition(".")[2])
 
-    def _view(self, name: str) -> Evaluated:
+    def _view(self, name: str, conf: Conf) -> Evaluated:
         [flow] = self.known.flows_of(name)
-        if flow.key not in self.done:
-            self.wanted.add(flow.key)
+        found = self.calls.setdefault((flow.key, conf), None)
+        if found is None:
             raise NotYet(name)
-        return self.done[flow.key]
+        return found
+
+
+def _conf_of(flow: FlowElement) -> Conf:
+    return tuple(sorted(flow.spark_conf.items()))
 
 
 def _with_columns_of_its_own(rows: DataFrame, name: str) -> DataFrame:

@@ -5,19 +5,20 @@ That runner gives them a session of Spark Connect, in the project's schema, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark_project.naming import Namespace
 from dagster_ckpt.spark_project.wrapping import Wrap, wrapped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["as_sparks_runner_has_it", "at_home", "refuse_homeless"]
+__all__ = ["as_sparks_runner_has_it", "at_home", "refuse_homeless", "settled"]
 
 
 class NotInPipelinesError(Exception):
@@ -74,6 +75,28 @@ def at_home(spark: SparkSession, space: Namespace) -> Iterator[None]:
         _homeless.reset(token)
         if home != before and not missing:
             _go(catalog, *before)
+
+
+@contextmanager
+def settled(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """Let a flow's function find the settings of the flow, which it may not change itself."""
+    changed = session_settings(spark, conf)
+    with _by_us():
+        changed.__enter__()
+    try:
+        yield
+    finally:
+        with _by_us():
+            changed.__exit__(None, None, None)
+
+
+@contextmanager
+def _by_us() -> Iterator[None]:
+    token = _is_loading.set(False)
+    try:
+        yield
+    finally:
+        _is_loading.reset(token)
 
 
 def _exists(catalog: Any, name: str, schema: str) -> bool:

@@ -220,3 +220,32 @@ def some():
         *(row(k, v) | {"one": 1, "x": 1} for k, v in [("a", 1), ("b", 0)])
     )
     assert project.rows("some") == as_rows(*({"k": k, "one": 1, "extra": None} for k in "ab"))
+
+
+def test_a_flow_whose_columns_depend_on_settings_of_its_own_has_them_from_the_graph_on(written: Make) -> None:
+    """Also those of a view that it reads, which has the project's for other readers."""
+    project = written(
+        """
+FEED = str(Path.cwd() / "feed" / "orders")
+MOMENT = "TIMESTAMP'2024-01-01 10:00:00' AS at"
+WITHOUT_A_ZONE = {"spark.sql.timestampType": "TIMESTAMP_NTZ"}
+@dp.temporary_view
+def moments():
+    return spark.readStream.schema("k STRING").json(FEED).selectExpr("k", MOMENT)
+@dp.table(spark_conf=WITHOUT_A_ZONE)
+def plain():
+    return spark.readStream.table("moments").selectExpr("k", "at", "to_timestamp('2024-01-01') AS day")
+@dp.table
+def others():
+    return spark.readStream.table("moments")
+@dp.table
+def readers():
+    return spark.readStream.table("plain")
+"""
+    )
+    project.feed("orders", {"k": "a"})
+    project.epoch()
+    at, day = (datetime(2024, 1, 1, hour, tzinfo=UTC).replace(tzinfo=None) for hour in (10, 0))
+    assert project.rows("plain") == as_rows({"k": "a", "at": at, "day": day})
+    assert project.rows("readers") == project.rows("plain")
+    assert project.rows("others") == as_rows({"k": "a", "at": at.replace(tzinfo=UTC)})
