@@ -109,12 +109,36 @@ def newest_rows(changed: DataFrame, keys: tuple[str, ...], sequence: str) -> Dat
     from pyspark.sql import functions as f
 
     changed = changed.withColumnRenamed(ORDER, order_by(sequence))
-    order: list[Column] = [f.col(quoted(order_by(sequence))), ~f.col(DELETED)]
-    if "map<" not in changed.schema[ROW].dataType.simpleString():
-        order.append(f.xxhash64(f.col(ROW)))
+    order: list[Column] = [f.col(quoted(order_by(sequence))), ~f.col(DELETED), *_tie_break(changed)]
     newest = f.max_by(f.struct(ROW, DELETED), f.struct(*order)).alias("__newest")
     found = changed.groupBy(*map(quoted, keys)).agg(newest)
     return found.where(~f.col(f"__newest.{DELETED}")).select(f"__newest.{ROW}.*")
+
+
+def _tie_break(changed: DataFrame) -> list[Column]:
+    """Return what puts rows of one order in an order; Spark hashes neither a map nor a VARIANT, which has a text."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import MapType, VariantType
+
+    kind = changed.schema[ROW].dataType
+    if _contains(kind, VariantType):
+        return [f.xxhash64(f.to_json(f.col(ROW)))]
+    return [] if _contains(kind, MapType) else [f.xxhash64(f.col(ROW))]
+
+
+def _contains(kind: Any, wanted: type) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match kind:
+        case StructType():
+            inside = [column.dataType for column in kind.fields]
+        case ArrayType():
+            inside = [kind.elementType]
+        case MapType():
+            inside = [kind.keyType, kind.valueType]
+        case _:
+            inside = []
+    return isinstance(kind, wanted) or any(_contains(one, wanted) for one in inside)
 
 
 def kept_columns(flow: FlowElement, rows: DataFrame) -> list[str]:

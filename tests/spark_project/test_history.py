@@ -214,6 +214,24 @@ def test_of_changes_with_one_sequence_the_same_one_wins_however_they_arrive(spar
     assert "Row(" in newest.pop()
 
 
+@pytest.mark.parametrize("kind", ["VARIANT", "STRUCT<at: ARRAY<VARIANT>>", "MAP<STRING, VARIANT>"])
+def test_of_rows_with_a_variant_and_one_sequence_the_same_one_wins(kind: str, spark: SparkSession) -> None:
+    texts = {
+        "VARIANT": "doc",
+        "STRUCT<at: ARRAY<VARIANT>>": "struct(array(doc) AS at)",
+        "MAP<STRING, VARIANT>": "map('k', doc)",
+    }
+    newest = set[str]()
+    for order in permutations(["1", '{"a": [null, "x"]}', "null"]):
+        told = spark.createDataFrame([(text,) for text in order], "text STRING").coalesce(1)
+        told = told.selectExpr("1 AS id", "parse_json(text) AS doc").selectExpr(
+            "id", f"struct(id, {texts[kind]} AS doc) AS __row", "5 AS __order", "false AS __deleted"
+        )
+        rows = auto_cdc.newest_rows(told, ("id",), "at")
+        newest.add(str(rows.selectExpr("to_json(struct(doc))").collect()))
+    assert len(newest) == 1
+
+
 NUMBERS = """
 @dp.table
 def orders():
