@@ -1,11 +1,13 @@
 """What checkpoints every second cost a stream, and what channels and chains cost against one fused query.
 
-    python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--rounds 3] [--only WAY ...]
+    python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--rounds 3] [--only WAY ...] [--append]
 
 The same work by one bare Spark query, and by stages: with a channel at every boundary, with one channel (in front of
-the keyed count), and as one chain; each without checkpoints and with one every second. Time from the first batch of
-the source to the commit of the last stage's last row, the ways taking turns in alternating order, medians over the
-rounds; and the processor time of that span, which other work distorts less.
+the keyed count), and as one chain; each without checkpoints and with one every second. With ``--append`` nothing is
+counted: every row is appended to a table, which the bare query writes with Spark's own file sink, and once more from
+``foreachBatch``. Time from the first batch of the source to the commit of the last stage's last row, the ways taking
+turns in alternating order, medians over the rounds; and the processor time of that span, which other work distorts
+less.
 """
 
 from __future__ import annotations
@@ -27,12 +29,15 @@ from tests.progress import processor_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
 
     from dagster_ckpt import CheckpointedPipeline
 
 SCHEMA = "id LONG, value LONG"
 BARE, BARE_IN_OURS = "bare query", "bare query in our session"
 """The first writes its files as Spark does by itself; the other has our session's settings, as the stages have."""
+FOR_EACH_BATCH = "bare foreachBatch in our session"
+"""As all queries of stages write: the batch is handed on as an RDD and planned a second time."""
 STAGED: dict[str, dict[str, Any]] = {
     "two channels": {"operator_chaining": False},
     "two channels, 1 s checkpoints": {"operator_chaining": False, "interval": 1.0},
@@ -75,7 +80,9 @@ def count(frame: DataFrame) -> DataFrame:
     return frame.groupBy("key").agg(f.count("*").alias("times"), f.sum("value").alias("total"))
 
 
-def staged(folder: Path, per_batch: int, *, apart: bool = False) -> CheckpointedPipeline:
+def staged(
+    folder: Path, per_batch: int, *, apart: bool = False, append: bool = False
+) -> CheckpointedPipeline:
     @spark_source
     def numbers(spark):  # type: ignore[no-untyped-def]
         return source_of(spark, folder, per_batch)
@@ -88,9 +95,13 @@ def staged(folder: Path, per_batch: int, *, apart: bool = False) -> Checkpointed
     def totals(doubled):  # type: ignore[no-untyped-def]
         return count(doubled)
 
+    @spark_sink(chain=not apart)
+    def rows(doubled):  # type: ignore[no-untyped-def]
+        return doubled
+
     @checkpointed_pipeline(name="throughput")
     def pipeline() -> None:
-        totals(doubled(numbers()))
+        (rows if append else totals)(doubled(numbers()))
 
     return pipeline  # type: ignore[no-any-return]
 
@@ -114,16 +125,29 @@ class Meter:
         return Cost(time.perf_counter() - self.began, processor_seconds() - self.processor)
 
 
-def run_fused(spark: SparkSession, data: Path, folder: Path, batches: int, per_batch: int) -> Cost:
+def writer_of(rows: DataFrame, out: Path, *, append: bool, for_each: bool) -> DataStreamWriter:
+    """Return how a bare query writes: rows with Spark's own file sink, or what a batch has (changed) as files."""
+    if append and not for_each:
+        return rows.writeStream.format("parquet").option("path", str(out))
+    writer = rows.writeStream if append else count(rows).writeStream.outputMode("update")
+    return writer.foreachBatch(lambda frame, n: frame.write.mode("overwrite").parquet(str(out / str(n))))
+
+
+def run_fused(
+    spark: SparkSession,
+    data: Path,
+    folder: Path,
+    batches: int,
+    per_batch: int,
+    *,
+    append: bool = False,
+    for_each: bool = False,
+) -> Cost:
     arriving = folder / "bare" / "arriving"
     arriving.mkdir(parents=True)
-    query = (
-        count(transform(source_of(spark, arriving, per_batch)))
-        .writeStream.outputMode("update")
-        .option("checkpointLocation", str(folder / "fused"))
-        .foreachBatch(lambda frame, n: frame.write.mode("overwrite").parquet(str(folder / "out" / str(n))))
-        .start()
-    )
+    rows = transform(source_of(spark, arriving, per_batch))
+    writer = writer_of(rows, folder / "out", append=append, for_each=for_each)
+    query = writer.option("checkpointLocation", str(folder / "fused")).start()
     wait(lambda: not str(query.status["message"]).startswith("Initializing"))
     meter = Meter()
     for path in sorted(data.iterdir()):
@@ -135,11 +159,18 @@ def run_fused(spark: SparkSession, data: Path, folder: Path, batches: int, per_b
 
 
 def run_staged(
-    spark: SparkSession, data: Path, folder: Path, per_batch: int, *, apart: bool = False, **settings: Any
+    spark: SparkSession,
+    data: Path,
+    folder: Path,
+    per_batch: int,
+    *,
+    apart: bool = False,
+    append: bool = False,
+    **settings: Any,
 ) -> tuple[Cost, Stream]:
     empty = folder / "arriving"
     empty.mkdir(parents=True)
-    pipeline = staged(empty, per_batch, apart=apart)
+    pipeline = staged(empty, per_batch, apart=apart, append=append)
     with streaming(folder / "run", pipeline, spark, **settings) as stream:
         meter = Meter()
         for path in sorted(data.iterdir()):
@@ -166,9 +197,11 @@ def main() -> None:
     parser.add_argument("--per-batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", choices=list(STAGED), default=list(STAGED))
+    parser.add_argument("--append", action="store_true", help="append every row instead of counting them")
     given = parser.parse_args()
     ways = {name: STAGED[name] for name in given.only}
-    costs: dict[str, list[Cost]] = {name: [] for name in (BARE, BARE_IN_OURS, *ways)}
+    bare = (BARE, BARE_IN_OURS, FOR_EACH_BATCH) if given.append else (BARE, BARE_IN_OURS)
+    costs: dict[str, list[Cost]] = {name: [] for name in (*bare, *ways)}
     checkpoints: dict[str, list[int]] = {name: [] for name in ways}
     batches = -(-given.files // given.per_batch)
     with scratch() as folder, spark_session(folder) as spark:
@@ -179,11 +212,14 @@ def main() -> None:
             order = list(costs) if number % 2 == 0 else list(reversed(costs))
             for at, name in enumerate(order):
                 place = here / str(at)
-                if name in (BARE, BARE_IN_OURS):
+                if name in bare:
                     with as_spark_writes(spark) if name == BARE else nullcontext():
-                        cost = run_fused(spark, data, place, batches, given.per_batch)
+                        how = {"append": given.append, "for_each": name == FOR_EACH_BATCH}
+                        cost = run_fused(spark, data, place, batches, given.per_batch, **how)
                 else:
-                    cost, stream = run_staged(spark, data, place, given.per_batch, **ways[name])
+                    cost, stream = run_staged(
+                        spark, data, place, given.per_batch, append=given.append, **ways[name]
+                    )
                     checkpoints[name].append(len(stream.completions()))
                 if number >= WARM_UP:
                     costs[name].append(cost)
@@ -193,7 +229,7 @@ def main() -> None:
     }
     bare_seconds, bare_processor = middle[BARE]
     show(
-        "streaming throughput",
+        "streaming throughput, appended" if given.append else "streaming throughput",
         [
             {
                 "run": name,
