@@ -123,8 +123,9 @@ class StageDefinition:
     partitions: int | None = None
     """Number of state partitions (``spark.sql.shuffle.partitions`` of the query); None: the session's."""
     reads_all: bool = False
-    """Its rows are right only if it reads its inputs from their first row on: it is refused as a new stage behind
-    inputs that go on from a restore point."""
+    """It must read its inputs from their first row on: as a new stage it is refused behind inputs that go on."""
+    of_project: str = ""
+    """How the Spark project that it was made of names it: nobody gives such a stage a key or an output mode."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Settings of the session while the query is started; of a chain, those of its last stage."""
     max_entries_per_trigger: int = 0

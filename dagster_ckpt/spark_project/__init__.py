@@ -16,6 +16,7 @@
 | ``auto_cdc`` | Auto CDC flows: changes, SCD type 1 |
 | ``history`` | Auto CDC flows: SCD type 2 |
 | ``options`` | which options act, have no effect, are refused |
+| ``refused_rows`` | what Spark or a format would refuse once a flow runs |
 | ``settings`` | the project's configuration in a session |
 | ``imported`` | modules that files import |
 | ``trace`` | makes a project's graph |

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark_project.elements import FlowElement
+from dagster_ckpt.spark_project.schemas import contains
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -121,24 +122,9 @@ def _tie_break(changed: DataFrame) -> list[Column]:
     from pyspark.sql.types import MapType, VariantType
 
     kind = changed.schema[ROW].dataType
-    if _contains(kind, VariantType):
+    if contains(kind, VariantType):
         return [f.xxhash64(f.to_json(f.col(ROW)))]
-    return [] if _contains(kind, MapType) else [f.xxhash64(f.col(ROW))]
-
-
-def _contains(kind: Any, wanted: type) -> bool:
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    match kind:
-        case StructType():
-            inside = [column.dataType for column in kind.fields]
-        case ArrayType():
-            inside = [kind.elementType]
-        case MapType():
-            inside = [kind.keyType, kind.valueType]
-        case _:
-            inside = []
-    return isinstance(kind, wanted) or any(_contains(one, wanted) for one in inside)
+    return [] if contains(kind, MapType) else [f.xxhash64(f.col(ROW))]
 
 
 def kept_columns(flow: FlowElement, rows: DataFrame) -> list[str]:

@@ -138,6 +138,7 @@ class _Builder:
             inputs=tuple(inputs),
             takes_spark=True,
             reads_all=True,
+            of_project=f"flow {flow.name!r} ({flow.where})",
             conf={**settings_of(self.spec), **flow.conf},
             chain=not flow.conf,
             previous_uids=self.previous(flow),
@@ -157,6 +158,7 @@ class _Builder:
             fn=partial(_table_rows, self.graph, table),
             inputs=self._inputs((table.name,)),
             reads_all=True,
+            of_project=f"{table.kind} {table.name!r} ({table.where})",
             output_mode="append" if cdc is None else "complete" if cdc.deletes or is_history else "update",
             table=TableTarget(
                 name=place,

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["aligned", "columns_of_text", "schema_of_text", "stand_in", "table_schema", "united"]
+__all__ = [
+    "aligned",
+    "columns_of_text",
+    "contains",
+    "schema_of_text",
+    "stand_in",
+    "table_schema",
+    "united",
+]
 
 
 def table_schema(output: OutputElement, flows: Sequence[tuple[str, StructType]]) -> StructType:
@@ -78,6 +86,22 @@ def _nullable(kind: Any) -> Any:
             return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
         case _:
             return kind
+
+
+def contains(kind: Any, wanted: type) -> bool:
+    """Tell whether a type is a wanted one, or has one within."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match kind:
+        case StructType():
+            inside = [column.dataType for column in kind.fields]
+        case ArrayType():
+            inside = [kind.elementType]
+        case MapType():
+            inside = [kind.keyType, kind.valueType]
+        case _:
+            inside = []
+    return isinstance(kind, wanted) or any(contains(one, wanted) for one in inside)
 
 
 def schema_of_text(text: str) -> StructType:

@@ -29,6 +29,7 @@ from dagster_ckpt.spark_project.options import (
     refuse_conf,
     refuse_options,
 )
+from dagster_ckpt.spark_project.refused_rows import refuse_columns, refuse_no_watermark
 from dagster_ckpt.spark_project.schemas import stand_in, table_schema
 from dagster_ckpt.spark_project.settings import settings_of
 from dagster_ckpt.spark_project.spec import ProjectSpec
@@ -153,6 +154,8 @@ class _Tracing:
                     f"{flow.title} reads {name!r} as a stream, whose rows change (Auto CDC): read its source, or "
                     "read it with spark.read.table in a materialized view"
                 )
+        if streaming:
+            refuse_no_watermark(flow, found.frame, self.spark)
 
     # --- the graph --------------------------------------------------------------------------------------------
 
@@ -184,6 +187,8 @@ class _Tracing:
     def _dataset(self, output: OutputElement, done: Mapping[Key, Evaluated]) -> DatasetNode:
         is_view = output.kind is Kind.MATERIALIZED_VIEW
         found = done[self.known.flows_of(output.name)[0].key]
+        kept = output.format or self.spec.configuration.get("spark.sql.sources.default", "parquet")
+        refuse_columns(output, self.schemas[output.name], kept)
         return DatasetNode(
             name=output.name,
             uid=self.known.namespace.uid(output.name),
@@ -191,7 +196,7 @@ class _Tracing:
             where=output.where,
             row_schema=self.schemas[output.name].json(),
             comment=output.comment,
-            format=output.format or self.spec.configuration.get("spark.sql.sources.default", "parquet"),
+            format=kept,
             partition_cols=output.partition_cols,
             properties=dict(output.properties),
             reads=tuple(sorted(found.reads.tables)) if is_view else (),

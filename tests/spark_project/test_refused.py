@@ -304,6 +304,29 @@ def told():
 """,
         "not 'kafka.acks'",
     ),
+    "an aggregation that never ends": (
+        """
+@dp.temporary_view
+def counted():
+    return spark.readStream.table("orders").groupBy("k").count()
+@dp.table
+def counts():
+    return spark.readStream.table("counted")
+""",
+        r"^flow 'counts' \(transformations/main.py:\d+\) aggregates without a watermark, .*: make it a material",
+    ),
+    "an interval that no file holds": (
+        '@dp.table\ndef t():\n    return spark.readStream.table("orders").withColumn("i", F.make_interval(F.lit(1)))\n',
+        r"streaming table 'spark_catalog.default.t' \(.*\): column 'i' is interval, which no file can hold",
+    ),
+    "an interval that Delta does not have": (
+        """
+@dp.table(format="delta")
+def t():
+    return spark.readStream.table("orders").withColumn("i", F.expr("INTERVAL '1' DAY"))
+""",
+        r"streaming table 'spark_catalog.default.t' \(.*\): the column i is interval day, which delta-rs cannot write",
+    ),
     "a function that fails": (
         "@dp.table\ndef broken():\n    return 1 / 0\n",
         r"flow 'broken' \(transformations/main.py:\d+\) fails: ZeroDivisionError",

@@ -20,7 +20,7 @@ from dagster_ckpt.spark.retryable_start import is_retryable_start
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.stages import StageDefinition
 
-__all__ = ["StageFailed", "understood"]
+__all__ = ["StageFailed", "is_no_aggregation", "no_aggregation_in_project", "understood"]
 
 
 class StageFailed(CheckpointError):
@@ -66,12 +66,19 @@ def understood(stage: StageDefinition, error: BaseException, *, title: str = "")
     if ours := _OURS.findall(text):
         kind, said = ours[-1]
         return _CLASSES[kind](f"{name}: {said}")
-    if _NO_AGGREGATION.search(text):
+    if is_no_aggregation(text):
         return InvalidRequest(_no_aggregation(stage, name))
     return _from_python_worker(text, name) or _from_spark(error, text, name)
 
 
+def is_no_aggregation(text: str) -> bool:
+    """Tell whether Spark refuses to append the rows of an aggregation without a watermark."""
+    return _NO_AGGREGATION.search(text) is not None
+
+
 def _no_aggregation(stage: StageDefinition, name: str) -> str:
+    if stage.of_project:
+        return no_aggregation_in_project(stage.of_project)
     what = (
         "add key=[...] to the sink, the columns it is grouped by, and the table holds one row per key"
         if stage.role is StageRole.SINK
@@ -80,6 +87,15 @@ def _no_aggregation(stage: StageDefinition, name: str) -> str:
     return (
         f"{name} aggregates, and its rows change with every batch, which appending cannot show: {what}; "
         "or add a watermark (withWatermark) to its input, and rows come once their window is closed"
+    )
+
+
+def no_aggregation_in_project(flow: str) -> str:
+    """Return what a flow that aggregates without a watermark is told: Spark itself appends rows to its table."""
+    return (
+        f"{flow} aggregates without a watermark, and its rows change with every batch, which a streaming table cannot "
+        "show: make it a materialized view; or add a watermark (withWatermark) to its input, and rows come once their "
+        "window is closed"
     )
 
 

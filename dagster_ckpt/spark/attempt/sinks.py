@@ -68,6 +68,7 @@ class PipelineSinks:
                 name=stage.table.name,
                 key=stage.table.key,
                 is_complete=stage.output_mode == "complete",
+                of_project=bool(stage.of_project),
                 table_dir=self.table_dir,
                 work_dir=staged_rows(self.work_dir, self.pipeline.name, uid),
                 attempt=self.attempt_id,

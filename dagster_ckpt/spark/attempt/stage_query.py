@@ -223,6 +223,9 @@ class StageQuery:
         )
         return frame
 
+    def _whose(self, uid: StageUid) -> str:
+        return self._definition(uid).of_project or self.pipeline.title(uid)
+
     def _definition(self, uid: StageUid) -> StageDefinition:
         return self.pipeline.authored.stages[uid]
 
@@ -259,7 +262,10 @@ class StageQuery:
         if self.stage.role is not StageRole.SINK:
             # Datasets of a Spark project read one another as tables, which no watermark passes in Spark either.
             marked = not self.stage.reads_all and is_meant_for_readers(frame)
-            return ChannelSink(self.log, frame.schema, marked=marked)
+            try:
+                return ChannelSink(self.log, frame.schema, marked=marked)
+            except InvalidRequest as error:
+                raise InvalidRequest(f"{self._whose(self.uid)}: {error}") from error
         log, write = self.log, self.table_writer(self.stage, self.directory, frame)
 
         def write_and_note(batch: DataFrame, batch_id: int) -> None:

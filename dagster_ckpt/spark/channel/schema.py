@@ -11,7 +11,7 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _NULLABILITY = ("nullable", "containsNull", "valueContainsNull")
 FORMAT = "dagster_ckpt_channel"
@@ -57,10 +57,23 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     try:
         carried = to_arrow_schema(schema, timezone="UTC")
     except PySparkException as error:
-        raise InvalidRequest(
-            f"a channel cannot carry these columns: {error}. Cast them in the stage that writes them"
-        ) from error
+        column = next((one for one in schema.fields if not _is_carried(one.dataType)), None)
+        what = (
+            "these columns" if column is None else f"column {column.name!r}, {column.dataType.simpleString()}"
+        )
+        raise InvalidRequest(f"Arrow has no form for {what}: cast it, to a number or a text") from error
     return carried
+
+
+def _is_carried(kind: DataType) -> bool:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    try:
+        to_arrow_type(kind, timezone="UTC")
+    except PySparkException:
+        return False
+    return True
 
 
 def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

@@ -98,7 +98,13 @@ class ParquetSink(Sink):
         """Refuse rows that the table's folder could not hold beside those that are there."""
         schema = frame.schema.json()
         refuse_unfit(f"table {self.place}", schema, self._context.key)
-        refuse_changed(f"table {self.place}", self._schema(), schema, keys=self._context.key)
+        refuse_changed(
+            f"table {self.place}",
+            self._schema(),
+            schema,
+            keys=self._context.key,
+            of_project=self._context.of_project,
+        )
 
     def write_through(self, frame: DataFrame, batch_id: BatchId) -> None:
         """Publish one micro-batch at once; from then on the table is no exactly-once table any more."""

@@ -86,9 +86,10 @@ def refuse_unfit(where: str, schema: str, keys: Sequence[str]) -> None:
             )
 
 
-def refuse_changed(where: str, old: str, new: str, *, keys: Sequence[str]) -> None:
+def refuse_changed(where: str, old: str, new: str, *, keys: Sequence[str], of_project: bool = False) -> None:
     """Raise InvalidRequest, naming the change, where rows of ``new`` and files of ``old`` cannot be read together.
 
+    ``of_project``: it is a dataset of a Spark project, to which nobody can give a key.
     Files of a table with keys are written again; but a row lies where the value of its key, of its type, has put it.
     """
     before, after = columns(old), columns(new)
@@ -106,9 +107,11 @@ def refuse_changed(where: str, old: str, new: str, *, keys: Sequence[str]) -> No
         if name in keys and _has_same_hash(was, now):
             continue
         hint = "keep its type, or write to a new table"
+        if of_project:
+            hint = "cast it in the flow, or give the dataset a name that none has had, and its table is a new one"
         if name in keys:
             hint = "its rows would be there twice, by the old key and by the new one: keep its type, or use a new table"
-        elif is_wider(was, now):
+        elif is_wider(was, now) and not of_project:
             hint = "readers of a folder with both types fail: keep its type, give the table a key, or use a new table"
         raise InvalidRequest(f"{where}: column {name!r} was {_text(was)} and is {_text(now)} now: {hint}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,13 @@ from dagster_ckpt.spark.session import without_java
 from tests.root import ROOT
 
 STAGE = spark_stage(uid="clean")(lambda rows: rows)
+FLOW = replace(STAGE, of_project="flow 'clean' (main.py:7)")
 SINK = spark_sink(uid="sent")(lambda rows: rows)
+
+IN_PROJECT = (
+    "streaming table cannot show: make it a materialized view; or add a watermark (withWatermark) to its input, and "
+    "rows come once their window is closed"
+)
 
 PROXY = f"""[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] \
 An error occurred in the user provided function in foreach batch sink. Reason: An exception was raised by the Python \
@@ -83,6 +90,13 @@ WATERMARK = "; or add a watermark (withWatermark) to its input, and rows come on
             AGGREGATION,
             InvalidRequest,
             f'stage clean {CHANGING}add output_mode="update" to the stage, and readers get each changed row{WATERMARK}',
+        ),
+        (
+            FLOW,
+            AGGREGATION,
+            InvalidRequest,
+            "flow 'clean' (main.py:7) aggregates without a watermark, and its rows change with every batch, which a "
+            + IN_PROJECT,
         ),
     ],
 )

@@ -69,6 +69,8 @@ def test_columns_are_added_and_left_out_and_types_stay() -> None:
     refuse_changed("table t", old, schema(k="long", w="string"), keys=[])
     with pytest.raises(InvalidRequest, match=r"column 'v' was integer and is long now.*give the table a key"):
         refuse_changed("table t", old, schema(k="long", v="long"), keys=[])
+    with pytest.raises(InvalidRequest, match="is long now: cast it in the flow, or give the dataset a name"):
+        refuse_changed("table t", old, schema(k="long", v="long"), keys=[], of_project=True)
     refuse_changed("table t", old, schema(k="long", v="long"), keys=["k"])
     with pytest.raises(InvalidRequest, match="column 'v' was integer and is string now"):
         refuse_changed("table t", old, schema(k="long", v="string"), keys=["k"])
