@@ -28,6 +28,7 @@
 | ``changed_rows`` | rows that changed, counted again by the next stage: refused |
 | ``lost_watermark`` | a watermark that does not reach the stage it was meant for: refused |
 | ``files_read`` | files that file sources have read: moved with their folder, or written again |
+| ``no_files`` | patterns and relative paths that find no file: a warning |
 | ``clean_source`` | file sources whose files Spark would take away: refused |
 | ``chain_plans`` | what the plans of stages say of running them in one query |
 | ``layout`` | the chains an attempt is opened with |

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from dagster_ckpt.core.json_text import parse_json
 
-__all__ = ["why_moved", "written_again"]
+__all__ = ["has_read_files", "why_moved", "written_again"]
 
 LOOKED_AT = 200
 """Files that were read last, of each source: more would be asked of the file system for nothing."""
@@ -72,6 +72,11 @@ def _by_another_scheme(query_dir: Path, old: str, new: str) -> str:
     if read is None or same[0] != same[1]:
         return ""
     return f"{read}, which was read, is {read._replace(scheme=now.scheme)} now"
+
+
+def has_read_files(query_dir: Path) -> bool:
+    """Tell whether any file source of the query has read a file."""
+    return next(_read_places(query_dir), None) is not None
 
 
 def written_again(query_dir: Path) -> list[str]:

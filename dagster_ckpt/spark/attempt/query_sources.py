@@ -14,7 +14,7 @@ from dagster_ckpt.spark.channel.schema import FORMAT
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["have_moved", "options_of_sources", "sources_in"]
+__all__ = ["have_moved", "options_of_sources", "relations", "sources_in"]
 
 _KAFKA = "kafka"
 _TOPICS = ("subscribe", "subscribePattern", "assign")
@@ -26,7 +26,7 @@ def sources_in(plan: Tree, frame: DataFrame) -> list[str]:
     """Return the names of the streaming sources in Spark's order; channels are told apart by their offsets."""
     found = (node for node in walk(plan) if is_source(node))
     names = [str(node.get("sourceName", "")) for node in found if "sourceName" in node]
-    return [_with_topics(node) for node in _relations(frame)] if _KAFKA in names else names
+    return [_with_topics(node) for node in relations(frame)] if _KAFKA in names else names
 
 
 def options_of_sources(names: Sequence[str], frame: DataFrame) -> list[str]:
@@ -37,7 +37,7 @@ def options_of_sources(names: Sequence[str], frame: DataFrame) -> list[str]:
     """
     if len(set(names)) == len(names):
         return []
-    return [_digest(one) if one.sourceName() != FORMAT else "" for one in _relations(frame)]
+    return [_digest(one) if one.sourceName() != FORMAT else "" for one in relations(frame)]
 
 
 def have_moved(before: Sequence[str], now: Sequence[str]) -> bool:
@@ -45,7 +45,8 @@ def have_moved(before: Sequence[str], now: Sequence[str]) -> bool:
     return any(one != other and other in before for one, other in zip(before, now, strict=False))
 
 
-def _relations(frame: DataFrame) -> Iterator[Any]:
+def relations(frame: DataFrame) -> Iterator[Any]:
+    """Return the places of a plan at which streams are read, as Spark's own objects."""
     nodes = nodes_of(frame._jdf.queryExecution().analyzed())
     return (node for node in nodes if str(node.getClass().getSimpleName()).startswith("StreamingRelation"))
 

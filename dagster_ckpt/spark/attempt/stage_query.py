@@ -6,6 +6,7 @@ The same in both kinds of run; only the trigger and who releases barriers differ
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ from dagster_ckpt.spark.attempt.chain_plans import ChainOfFrames, renamed
 from dagster_ckpt.spark.attempt.changed_rows import refuse_counted_changes
 from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
 from dagster_ckpt.spark.attempt.lost_watermark import is_meant_for_readers, refuse_lost_watermark
+from dagster_ckpt.spark.attempt.no_files import no_files_yet
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.attempt.plan_tree import has_processing_timers
 from dagster_ckpt.spark.attempt.query_errors import understood
@@ -40,6 +42,9 @@ _IDLE_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 BatchWriter = Callable[["DataFrame", int], None]
 TableWriterFactory = Callable[["StageDefinition", StageDirectory, "DataFrame"], BatchWriter]
+
+
+log = logging.getLogger(__name__)
 
 
 def _unguarded(write: BatchWriter) -> BatchWriter:
@@ -121,6 +126,8 @@ class StageQuery:
     """Arguments of the stages that run in this query before the last one, by uid."""
     guard: Callable[[BatchWriter], BatchWriter] = _unguarded
     """Wrapped around what takes the batches: a streaming run holds and stops queries there."""
+    warn: Callable[[str], None] = log.warning
+    """Told of what is no error and may be a mistake."""
 
     @property
     def stage(self) -> StageDefinition:
@@ -209,6 +216,9 @@ class StageQuery:
             frames[uid] = frame = call_stage(self._definition(uid), spark, given, self._arguments(uid))
             if checked is not None:
                 checked.check(uid, frame, given, from_chain=from_chain)
+            if not from_chain:
+                for told in no_files_yet(self._whose(uid), frame, self.directory.query):
+                    self.warn(told)
         refuse_clean_source(self.pipeline.title(self.uid), frame)
         stages = () if checked is None else checked.owners(frame)
         refuse_lost_watermark(self.pipeline.title(self.uid), frame, [rows for _, rows in read])

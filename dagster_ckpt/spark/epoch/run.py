@@ -201,6 +201,7 @@ class EpochRun:
             attempt=self.attempt,
             table_writer=self.tables.writer,
             arguments=replace(arguments, hooks=self.hooks),
+            warn=self.reporter.warn,
             members={
                 one: replace(self.arguments_of(one), hooks=self.hooks)
                 for one in self.pipeline.members(uid)

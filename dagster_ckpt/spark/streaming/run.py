@@ -139,6 +139,7 @@ class StreamingRun:
             job_ended=lambda uid, number: self.loop.post(JobEnded(uid, number)),
             on_finished=self._finished.add,
             run_apart=self._threads.submit,
+            warn=self.reporter.warn,
         )
         for uid in order:
             self.stages[uid] = RunningStage.prepare(setup, uid, self.arguments)

@@ -53,6 +53,7 @@ class StageSetup:
     on_finished: Callable[[StageUid], None]
     run_apart: Callable[[Callable[[], None]], None]
     """Runs what it is given in a thread of its own."""
+    warn: Callable[[str], None]
 
 
 @dataclass(kw_only=True)
@@ -89,6 +90,7 @@ class RunningStage:
             arguments=arguments.get(uid, StageArguments()),
             members=arguments,
             guard=gate.guard,
+            warn=setup.warn,
         )
         logs = stage_query.input_logs()
         over = {upstream: _newest_barrier(log) for upstream, log in logs.items()}
