@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.testing import SinkRun
 
 
 def rows_like(run: SinkRun) -> Any:
     """Return what has the columns of a run's first batch, for ``Sink.check``."""
-    return SimpleNamespace(schema=SimpleNamespace(json=lambda: run.batches[0].row_schema))
+    return SimpleNamespace(schema=parsed_schema(run.batches[0].row_schema))
 
 
 def a_restore_shows_rows_by_the_key_they_were_written_by(run: SinkRun) -> None:
