@@ -35,7 +35,7 @@ from dagster_ckpt.spark.table.records import (
 from dagster_ckpt.spark.table.schema import columns
 from dagster_ckpt.spark.table.version_digests import keep_digests, refuse_other_content
 
-_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SEAL = b"dagster_ckpt.lineage"
 """Note in a version's footer: the history of the publish that wrote it, so that another's file of its name is told."""
 _LARGE = 4 * 1024 * 1024
@@ -174,10 +174,10 @@ def _notes(staged: pa.Table, lineage: str, row_schema: str) -> dict[bytes, bytes
     Spark reads the columns that its note names, and no others: also those that these rows no longer have.
     """
     notes = {_SEAL: lineage.encode()} if lineage else {}
-    spark = (staged.schema.metadata or {}).get(_SPARK_SCHEMA)
+    spark = (staged.schema.metadata or {}).get(SPARK_SCHEMA)
     if spark is not None:
         fields = list((columns(row_schema) or columns(spark.decode())).values())
-        notes[_SPARK_SCHEMA] = json.dumps({"type": "struct", "fields": fields}).encode()
+        notes[SPARK_SCHEMA] = json.dumps({"type": "struct", "fields": fields}).encode()
     return notes
 
 

@@ -6,7 +6,7 @@ written again. So readers need no lock, and see all of a publish or nothing of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -25,7 +25,8 @@ from dagster_ckpt.spark.sink.committables import (
 from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.port import SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
-from dagster_ckpt.spark.table.buckets import concatenated, located_versions, read_file
+from dagster_ckpt.spark.table.buckets import SPARK_SCHEMA, concatenated, located_versions, read_file
+from dagster_ckpt.spark.table.intervals import with_durations
 from dagster_ckpt.spark.table.log import Table
 from dagster_ckpt.spark.table.publish import locate_hidden
 from dagster_ckpt.spark.table.records import BUCKET_COLUMN, Append, BucketVersion, PublishRecord, Upsert
@@ -98,12 +99,18 @@ class ParquetRows(PublishedRows):
         if not parts:
             schema = self._shown.row_schema
             return (arrow_schema(parsed_schema(schema)) if schema else pa.schema([])).empty_table()
-        rows = concatenated(parts)
+        rows = with_durations(concatenated(parts), self._shown.row_schema or _noted_schema([*found, *added]))
         return (
             latest_rows(rows, self._table.mode.keys)
             if added and isinstance(self._table.mode, Upsert)
             else rows
         )
+
+
+def _noted_schema(parts: Sequence[pa.Table]) -> str:
+    """Return Spark's own note of the columns, where no publish says them: rows that were written at least once."""
+    notes = ((part.schema.metadata or {}).get(SPARK_SCHEMA, b"") for part in reversed(parts))
+    return next((note.decode() for note in notes if note), "")
 
 
 def shown_now(table: Table) -> Shown:
