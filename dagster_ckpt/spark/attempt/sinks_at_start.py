@@ -114,11 +114,15 @@ class SinksAtStart:
         if later is LaterRows.SET_ASIDE and not is_fork:
             for uid, cut in cuts.items():
                 if cut is not None:
-                    self._refuse_another_table(uid, self.sinks.of(uid), cut.snapshot)
+                    self._refuse_another_table(uid, self.sinks.of(uid), cut)
             since = CheckpointId(decision.metadata.number_at_sinks)
             refuse_where_impossible(
                 ((uid, self.sinks.of(uid), cut) for uid, cut in cuts.items()), since=since
             )
+        elif not is_fork:
+            for uid, cut in cuts.items():
+                if cut is not None:
+                    self._refuse_lost(uid, self.sinks.of(uid), cut)
         for uid, name, sink in self.sinks.two_phase():
             cut = cuts[uid]
             if not is_fork:
@@ -163,15 +167,37 @@ class SinksAtStart:
             lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
         )
 
-    def _refuse_another_table(self, uid: StageUid, sink: Sink, snapshot: TableSnapshot) -> None:
-        """Raise InvalidRequest where a sink's rows are in another place: a renamed sink's table follows its uid."""
-        if snapshot.head is None or same_place(snapshot.uri, sink.place) or sink.has_published(snapshot.head):
+    def _refuse_another_table(self, uid: StageUid, sink: Sink, cut: SinkCut) -> None:
+        """Raise InvalidRequest where a sink's rows are in another place: a renamed sink's table follows its uid.
+
+        Before a sink's first publish there are only rows that wait for it, staged beside their own table.
+        """
+        head = cut.snapshot.head
+        if same_place(cut.snapshot.uri, sink.place) or (head is None and not cut.batches):
             return
-        place = Path(snapshot.uri)
-        name = place.name if place.parent == self.sinks.table_dir else snapshot.uri
-        raise InvalidRequest(
+        is_here = _can_show(sink, cut) if head is None else sink.has_published(head)
+        if not is_here:
+            raise self._in_another_table(uid, sink, cut)
+
+    def _refuse_lost(self, uid: StageUid, sink: Sink, cut: SinkCut) -> None:
+        """Raise where rows that wait at the cut are gone: with the later rows kept they go out with the next
+        checkpoint, and without them none would ever complete.
+        """
+        try:
+            sink.refuse_lost(cut.batches)
+        except Corrupt as error:
+            if same_place(cut.snapshot.uri, sink.place):
+                raise
+            raise self._in_another_table(uid, sink, cut) from error
+
+    def _in_another_table(self, uid: StageUid, sink: Sink, cut: SinkCut) -> InvalidRequest:
+        uri = cut.snapshot.uri
+        place = Path(uri)
+        name = place.name if place.parent == self.sinks.table_dir else uri
+        named = "its former `to`" if cut.snapshot.sink else f"@spark_sink(table={name!r})"
+        return InvalidRequest(
             f"sink {uid!r} writes table {sink.place}, which has none of the rows of the restore point: they are in "
-            f"{snapshot.uri}. Go on with that table: @spark_sink(table={name!r}); where the sink's table is right, the "
+            f"{uri}. Go on with that table: {named}; where the sink's table is right, the "
             "coordinator store or the checkpoint storage is another deployment's"
         )
 
@@ -198,6 +224,13 @@ class SinksAtStart:
         if done.text:
             self.reporter.info(f"table {name}: {done.text}, to hold exactly the rows of the restore point")
             self.sinks.tell_changed(uid, 0 if cut is None else cut.checkpoint_id, taken_back=done.text)
+
+
+def _can_show(sink: Sink, cut: SinkCut) -> bool:
+    try:
+        return not sink.cannot_roll_back(cut)
+    except Corrupt:
+        return False
 
 
 def _table_of(uid: StageUid, decision: Restore) -> TableSnapshot | None:

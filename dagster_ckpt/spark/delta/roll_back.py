@@ -77,6 +77,7 @@ def way_to(writer: Writer, version: Version | None, cut: SinkCut | None) -> Way:
                 f"table {writer.lake.uri} has lost its rows: it was removed. Bring it back from a backup, or read all "
                 "data again (restore_from = 'none')"
             )
+        writer.staged.footers([file for batch in batches for file in batch.files])
         return Way(head=None, through_batch=None, batches=batches)
     whole = version_of(version.history, cut.checkpoint_id) if cut is not None and batches else None
     if whole is not None:

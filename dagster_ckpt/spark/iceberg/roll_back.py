@@ -109,6 +109,7 @@ def way_to(writer: Writer, version: Version | None, cut: SinkCut | None) -> Way:
                 f"table {writer.lake.place} has lost its rows: it was removed. Bring it back from a backup, or read "
                 "all data again (restore_from = 'none')"
             )
+        writer.staged.footers([file for batch in batches for file in batch.files])
         return Way(None, batches=batches)
     whole = version.showing(cut.checkpoint_id) if cut is not None and batches else None
     if whole is not None:

@@ -183,6 +183,10 @@ class LogTableSink(Sink, Generic[W]):
         """Wait until the staged files are on disk, or in the table's object store."""
         self._writer.staged.flush([file for batch in batches for file in batch.files])
 
+    def refuse_lost(self, batches: Sequence[PreparedBatch]) -> None:
+        """Look at each staged file: of a table in an object store there may be none on this disk to wait for."""
+        self._writer.staged.footers([file for batch in batches for file in batch.files])
+
     def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
         """Make the batches visible in one commit."""
         self._upload(batches)

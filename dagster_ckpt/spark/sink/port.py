@@ -184,6 +184,10 @@ class Sink(ABC):
     def flush(self, batches: Sequence[PreparedBatch]) -> None:
         """Wait until what these batches staged survives a power failure: their checkpoint is acknowledged next."""
 
+    def refuse_lost(self, batches: Sequence[PreparedBatch]) -> None:
+        """Raise Corrupt where rows that these batches staged are gone: they could not be published any more."""
+        self.flush(batches)
+
     def only_here(self, batches: Sequence[PreparedBatch]) -> Mapping[str, Path]:
         """Return, by name, the files of ``context.work_dir`` that these batches need and that lie nowhere else.
 

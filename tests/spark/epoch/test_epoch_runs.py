@@ -19,14 +19,14 @@ from dagster_ckpt import (
     spark_source,
 )
 from dagster_ckpt.core.config import CheckpointingMode
-from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt import sinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committable
-from dagster_ckpt.spark.sink.port import AttemptId
+from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
 from dagster_ckpt.spark.table import parquet_sink
 from dagster_ckpt.spark.table.log import Table
 from dagster_ckpt.spark.table.publish import publish
@@ -222,6 +222,10 @@ def at_start(mine: sinks.PipelineSinks) -> SinksAtStart:
     return SinksAtStart(sinks=mine, reporter=silent, before=silent)
 
 
+def cut_at(snapshot: TableSnapshot) -> SinkCut:
+    return SinkCut(snapshot=snapshot, batches=(), checkpoint_id=CheckpointId(8))
+
+
 def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -> None:
     pipeline = shop(feed.folder)
     mine = sinks.PipelineSinks(
@@ -233,10 +237,12 @@ def test_a_renamed_sink_is_told_where_its_rows_are(feed: Feed, tmp_path: Path) -
         attempt_id=lambda: AttemptId("", CoordinatorEpoch(1)),
     )
     table = mine.of(StageUid("totals"))
-    before = TableSnapshot(uri=str(tmp_path / "sums"), head=7)
+    before = cut_at(TableSnapshot(uri=str(tmp_path / "sums"), head=7))
     with pytest.raises(InvalidRequest, match=r"rows of the restore point: they are in .*table='sums'"):
         at_start(mine)._refuse_another_table(StageUid("totals"), table, before)
-    at_start(mine)._refuse_another_table(StageUid("totals"), table, TableSnapshot(uri=table.place, head=7))
+    at_start(mine)._refuse_another_table(
+        StageUid("totals"), table, cut_at(TableSnapshot(uri=table.place, head=7))
+    )
 
 
 def test_rows_do_not_leave_the_table_of_a_sink_that_was_renamed_without_its_old_uid(

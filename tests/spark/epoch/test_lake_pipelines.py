@@ -13,9 +13,10 @@ from deltalake import DeltaTable as Delta
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as Iceberg
 
-from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable, SinkTarget
+from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable, ParquetTable, SinkTarget
+from dagster_ckpt.core.ids import StageUid
 from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.small_pipeline import Feed, shop
+from tests.spark.epoch.small_pipeline import Feed, breakable, shop
 
 
 @dataclass(frozen=True)
@@ -95,3 +96,32 @@ def test_tables_follow_checkpoints_and_restores(lab: Lab, feed: Feed, name: str)
     assert again.success, failure_text(again)
     check()
     assert kind.later(lab.tables) == [4], "what was published later is kept"
+
+
+RENAMED = {
+    "parquet": (ParquetTable(), ParquetTable("others")),
+    "delta": (DeltaTable("lines"), DeltaTable("others")),
+    "iceberg": (IcebergTable("db.lines"), IcebergTable("db.others")),
+}
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_the_first_checkpoint_is_not_restored_into_another_table(lab: Lab, feed: Feed, name: str) -> None:
+    """Its rows only wait beside their own table. With later rows kept no checkpoint ever completed after it."""
+    pipeline = breakable(feed.folder, feed.folder / "nothing")
+    lines = pipeline.stages[StageUid("lines")]
+    mine, renamed = (
+        replace(pipeline, stages={**pipeline.stages, lines.uid: replace(lines, to=to)})
+        for to in RENAMED[name]
+    )
+    first = lab.run(mine)
+    assert first.success, failure_text(first)
+    epoch = lab.record(mine).epoch
+    for rolls_back in (True, False):
+        refused = lab.run(renamed, restore_from="chk-1", roll_back_tables=rolls_back)
+        assert not refused.success
+        assert "they are in" in failure_text(refused), failure_text(refused)
+        assert "Go on with that table" in failure_text(refused)
+    kept = lab.run(mine, restore_from="chk-1", roll_back_tables=False)
+    assert kept.success, failure_text(kept)
+    assert lab.record(mine).epoch > epoch
