@@ -46,8 +46,8 @@ def tracked_names(flow: FlowElement, rows: DataFrame) -> tuple[str, ...]:
     )
     if blurred is not None:
         raise InvalidRequest(
-            f"{flow.title}: {blurred.name!r} is {blurred.dataType.simpleString()}, whose values Spark cannot compare: "
-            "leave the column out of SCD type 2 (except_column_list)"
+            f"{flow.title}: {blurred.name!r} is {blurred.dataType.simpleString()}, whose values Spark cannot compare "
+            "here: leave the column out of SCD type 2 (except_column_list), or cast it (collate(..., 'UTF8_BINARY'))"
         )
     order = rows.select(classic(flow.cdc.sequence_by)).schema[0].dataType
     if isinstance(order.jsonValue(), dict) or not _is_comparable(order):
@@ -70,9 +70,11 @@ def tracked_names(flow: FlowElement, rows: DataFrame) -> tuple[str, ...]:
 
 
 def _is_comparable(kind: Any) -> bool:
-    from pyspark.sql.types import ArrayType, MapType, StructType
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
     match kind:
+        case StringType():
+            return bool(kind.isUTF8BinaryCollation())  # a set of rows has no others
         case StructType():
             return all(_is_comparable(column.dataType) for column in kind.fields)
         case ArrayType():

@@ -244,13 +244,20 @@ def started():
 @dp.temporary_view
 def nested():
     return spark.readStream.table("orders").select("k", "v", F.struct("v").alias("s"))
+@dp.temporary_view
+def with_folded():
+    return spark.readStream.table("orders").select("k", "v", F.collate("k", "UTF8_LCASE").alias("folded"))
 """
 
 
 @pytest.mark.parametrize(
     ("said", "given"),
     [
-        (r"'m' is map<string,int>, whose values Spark cannot compare: leave the column out", {}),
+        (r"'m' is map<string,int>, whose values Spark cannot compare here: leave the column out", {}),
+        (
+            r"'folded' is string collate UTF8_LCASE, whose values Spark cannot compare here: .* or cast it",
+            {"source": "'with_folded'"},
+        ),
         (
             r"has a column '__start_at', which is Spark's own in SCD type 2",
             {"source": "'started'", "by": "'k'"},
@@ -277,7 +284,17 @@ def nested():
             {"schema": ", schema='__START_AT STRING'"},
         ),
     ],
-    ids=["a map", "a column of Spark's", "a struct", "no column", "no name", "a field", "a key", "a schema"],
+    ids=[
+        "a map",
+        "a collation",
+        "a column of Spark's",
+        "a struct",
+        "no column",
+        "no name",
+        "a field",
+        "a key",
+        "a schema",
+    ],
 )
 def test_what_has_no_versions_is_refused_by_name(said: str, given: dict[str, str], written: Make) -> None:
     plain = {"schema": "", "source": "'orders'", "by": "'v'", "more": ""} | given
