@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
+from dagster_ckpt.spark.attempt.column_origins import columns_of_sources, origins_in, why_other_columns
 from dagster_ckpt.spark.attempt.files_read import why_moved
 from dagster_ckpt.spark.attempt.plan_texts import aggregates_in, text_of
 from dagster_ckpt.spark.attempt.plan_tree import (
@@ -78,6 +79,8 @@ def check_plan(
         "state_columns": state_columns(frame, plan),
         "aggregates": state_aggregates(frame, plan),
         "variables": variables_in(frame, plan),
+        "origins": origins_in(plan, stateful),
+        "source_columns": columns_of_sources(plan) if stateful else [],
         "watermarks": _watermarks_of(plan, stateful),
         "groups_closed_by": _watermarks_of(plan, list(filter(_is_of_groups, stateful))),
         "output_mode": output_mode,
@@ -116,8 +119,10 @@ def _compare(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -
     if are:
         _compare_columns(uid, before.get("state_columns"), now["state_columns"])
         _compare_modes(uid, before, now)
-        if why := why_other_aggregates(before.get("aggregates"), now["aggregates"]) or why_other_variables(
-            before.get("variables"), now["variables"]
+        if why := (
+            why_other_aggregates(before.get("aggregates"), now["aggregates"])
+            or why_other_variables(before.get("variables"), now["variables"])
+            or why_other_columns(before, now)
         ):
             raise ChangedQuery(f"stage {uid!r} cannot go on from its state: {why}. {WAY_OUT}")
         _compare_times(uid, before, now)
