@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+_STATE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _PYTHON = "spark.pyspark.python"
 _WORKER_START = Path(__file__).with_name("worker_start")
@@ -59,11 +61,11 @@ def default_spark_conf() -> dict[str, str]:
     return {
         # State outside the JVM heap (39 MB instead of 252 MB for a million keys), in immutable files that
         # checkpoints share until RocksDB compacts them.
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB_PROVIDER,
+        _STATE_PROVIDER: ROCKSDB_PROVIDER,
         # A batch writes its changes only; full snapshots are uploaded in the background.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # File names carry a unique id: a name then identifies its content, even after a batch ran twice.
-        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+        _STATE_FORMAT: "2",
         # Maintenance uploads the snapshot that every tenth batch makes. Until it has come by, a restart replays what
         # changed since the last one: seldom is slow by bad luck. Nothing to do costs nearly nothing.
         "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
@@ -200,7 +202,10 @@ def launch_settings(
     elif conf and conf.get(_PYTHON):
         # Of a session that a Python process starts, Spark reads the variable and not the setting.
         os.environ["PYSPARK_PYTHON"] = conf[_PYTHON]
-    wanted = {**default_spark_conf(), **(conf or {}), "spark.master": where}
+    given = dict(conf or {})
+    if given.get(_STATE_PROVIDER) == HDFS_PROVIDER:
+        given.setdefault(_STATE_FORMAT, "1")  # ours is of RocksDB only: the first batch would fail
+    wanted = {**default_spark_conf(), **given, "spark.master": where}
     return _with_archive(wanted, class_archive)
 
 

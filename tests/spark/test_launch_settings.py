@@ -1,0 +1,28 @@
+"""Settings that a session is built with: ours, under the user's."""
+
+from __future__ import annotations
+
+import pytest
+
+from dagster_ckpt.spark.session import HDFS_PROVIDER, ROCKSDB_PROVIDER, launch_settings
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+
+@pytest.mark.parametrize(
+    ("given", "settled"),
+    [
+        ({}, (ROCKSDB_PROVIDER, "2")),
+        ({PROVIDER: HDFS_PROVIDER}, (HDFS_PROVIDER, "1")),
+        ({PROVIDER: HDFS_PROVIDER, FORMAT: "2"}, (HDFS_PROVIDER, "2")),
+        ({FORMAT: "1"}, (ROCKSDB_PROVIDER, "1")),
+        ({PROVIDER: "com.example.Provider"}, ("com.example.Provider", "2")),
+    ],
+)
+def test_state_is_in_a_format_that_its_provider_can_write(
+    given: dict[str, str], settled: tuple[str, str]
+) -> None:
+    """With Spark's other provider alone every first batch failed: it does not know the format of our defaults."""
+    settings = launch_settings(conf=given)
+    assert (settings[PROVIDER], settings[FORMAT]) == settled
