@@ -97,7 +97,8 @@ def test_a_table_of_another_pipeline_is_never_moved(site: Site) -> None:
         lambda: set_side_tables_aside(fork, site.known, label="r1"),
     ):
         with pytest.raises(
-            InvalidRequest, match="(is a table of|belongs to) pipeline 'sales': give (the fork|'sales_again')"
+            InvalidRequest,
+            match=r"(is a table of|belongs to) pipeline 'sales': give (the fork|'sales_again')",
         ):
             act()
     assert site.own(site.blue) == [(1, 10), (2, 20)]

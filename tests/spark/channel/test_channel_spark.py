@@ -253,7 +253,7 @@ def test_a_type_that_no_channel_can_carry_is_refused_when_the_stage_starts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log = ChannelLog.create(tmp_path)
-    with pytest.raises(InvalidRequest, match="Arrow has no form for column .calendar., interval"):
+    with pytest.raises(InvalidRequest, match=r"Arrow has no form for column 'calendar', interval"):
         ChannelSink(log, spark.sql("SELECT make_interval(1) AS calendar").schema)
 
 
