@@ -89,7 +89,7 @@ def plan_replay(
         fork, RecordStore(coordinator.deployment(fork).store).record(fork.name), again=again, root=root
     )
     for sink in _used(fork, coordinator):
-        _refuse_unmovable(sink, fork)
+        _refuse_unmovable(sink)
     deployment = (named or coordinator).deployment(origin)
     at = moment_of(since)
     if at is None:
@@ -131,7 +131,7 @@ def set_side_tables_aside(
     if sinks:
         _refuse_serving(fork, named or coordinator)
     for sink in sinks:
-        _refuse_unmovable(sink, fork)
+        _refuse_unmovable(sink)
     for sink in sinks:
         place = Path(sink.place)
         target = place.parent / SET_ASIDE / label / place.name
@@ -193,22 +193,33 @@ def _refuse_run_before(
 
 
 def _used(fork: CheckpointedPipeline, coordinator: Coordinator) -> list[Sink]:
-    """Return the fork's sinks that somebody has written to."""
-    sinks = (
+    """Return the fork's sinks that somebody has written to. Raises InvalidRequest for another pipeline's table."""
+    sinks = [
         open_sink(fork, uid, coordinator) for uid, stage in fork.stages.items() if stage.table is not None
-    )
+    ]
+    for sink in sinks:
+        _refuse_foreign(sink, fork)
     return [sink for sink in sinks if sink.position() is not None]
 
 
-def _refuse_unmovable(sink: Sink, fork: CheckpointedPipeline) -> None:
-    """Raise InvalidRequest for a table that is not the fork's own, or cannot be moved by its folder."""
+def _refuse_foreign(sink: Sink, fork: CheckpointedPipeline) -> None:
+    """Raise InvalidRequest for another pipeline's Parquet table: asked for its position it names no fork's way out."""
+    if not isinstance(sink, ParquetSink):
+        return
+    try:
+        owner = open_table(sink.place).pipeline
+    except NotFound:
+        return
+    if owner != fork.name:
+        raise InvalidRequest(
+            f"{sink.place} is a table of pipeline {owner!r}: give the fork one of its own with fork(..., sinks={{...}})"
+        )
+
+
+def _refuse_unmovable(sink: Sink) -> None:
+    """Raise InvalidRequest for a table that cannot be moved by its folder."""
     if not isinstance(sink, ParquetSink):
         raise InvalidRequest(
             f"{sink.place} has been written to, and only Parquet tables are set aside: drop it, or give the fork "
             "another place with fork(..., sinks={...})"
-        )
-    owner = open_table(sink.place).pipeline
-    if owner != fork.name:
-        raise InvalidRequest(
-            f"{sink.place} is a table of pipeline {owner!r}: give the fork one of its own with fork(..., sinks={{...}})"
         )
