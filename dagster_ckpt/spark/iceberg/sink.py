@@ -33,7 +33,8 @@ from dagster_ckpt.spark.iceberg.staged import staged_files
 from dagster_ckpt.spark.iceberg.upkeep import maintained, planned
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.log_table import LogTableSink, refuse_nested_key, refuse_other_key, why_not
+from dagster_ckpt.spark.sink.key_columns import refuse_nested_key
+from dagster_ckpt.spark.sink.log_table import LogTableSink, refuse_other_key, why_not
 from dagster_ckpt.spark.sink.port import (
     LaterRows,
     RolledBack,
@@ -96,7 +97,7 @@ class IcebergSink(LogTableSink[Writer]):
         """Refuse columns that an Iceberg table cannot have, or that this one has otherwise."""
         columns = iceberg_columns(frame.schema.json())
         refuse_columns(columns, key=self._context.key, partition_by=self._lake.partition_by)
-        refuse_nested_key(frame, self._context.key, self.place)
+        refuse_nested_key(f"table {self.place}", frame.schema.json(), self._context.key)
         version = self._lake.load()
         if version is not None:
             refuse_other_key(version.mark, self._context.key, self.place)

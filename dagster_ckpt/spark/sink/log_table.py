@@ -33,7 +33,7 @@ from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 MARK_PREFIX = "dagster_ckpt."
 """Begins the names of a mark's fields in the metadata of a commit."""
@@ -87,17 +87,6 @@ def refuse_other_key(mark: TableMark | None, key: Sequence[str], place: str) -> 
         f"{f'the key {sorted(key)}' if key else 'none'} now: rows of one key could be there several times. Give it "
         "another table, or write all rows again (restore_from: none)"
     )
-
-
-def refuse_nested_key(frame: DataFrame, key: Sequence[str], place: str) -> None:
-    """Raise InvalidRequest for a key whose values no commit can compare: its rows could not be published any more."""
-    for column in frame.schema.fields:
-        kind = column.dataType.typeName()
-        if column.name in key and kind in ("struct", "array", "map"):
-            raise InvalidRequest(
-                f"the key column {column.name!r} of table {place} is of type {kind}, whose values cannot be compared: "
-                "use plain columns (numbers, text, dates), such as its parts or to_json of it"
-            )
 
 
 def why_not(find_way: Callable[[], object]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.sink.key_columns import refuse_nested_key
 from dagster_ckpt.spark.table.records import BUCKET_COLUMN
 
 Column = Mapping[str, Any]
@@ -72,18 +73,10 @@ def refuse_unfit(where: str, schema: str, keys: Sequence[str]) -> None:
             f"{where}: the columns {same} differ in case only or not at all, and most readers cannot tell them apart; "
             "rename one"
         )
-    found = columns(schema)
     for key in keys:
-        if key not in found:
+        if key not in names:
             raise InvalidRequest(f"{where}: the rows have no key column {key!r}: name columns of {names}")
-        kind = found[key]["type"]
-        if isinstance(kind, dict) or kind == "variant":
-            text = kind.get("type") if isinstance(kind, dict) else kind
-            raise InvalidRequest(
-                f"{where}: the key column {key!r} is of type {text}, whose values cannot be compared; use plain "
-                "columns (numbers, text, dates). Rows staged with it are left behind by restore_from an earlier "
-                "snapshot, or 'none'"
-            )
+    refuse_nested_key(where, schema, keys)
 
 
 def refuse_changed(where: str, old: str, new: str, *, keys: Sequence[str], of_project: bool = False) -> None:
