@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -31,9 +31,6 @@ from dagster_ckpt.spark.sink.port import (
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.table_files import StagedFiles
-
-if TYPE_CHECKING:
-    pass
 
 MARK_PREFIX = "dagster_ckpt."
 """Begins the names of a mark's fields in the metadata of a commit."""
