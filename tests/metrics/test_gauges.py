@@ -171,8 +171,9 @@ def test_a_scrape_reads_the_store_and_one_that_cannot_be_read_is_an_error_of_the
         with urlopen(url) as answer:
             assert parsed(answer.read().decode())["numberOfCompletedCheckpoints", ""] == 9
         is_down.set()
-        with pytest.raises(HTTPError, match="500"):
+        with pytest.raises(HTTPError, match="500") as failed:
             urlopen(url)
+        failed.value.close()
         with pytest.raises(Unavailable, match="Choose another --port"):
             serve(look, "127.0.0.1", server.server_port)
     finally:

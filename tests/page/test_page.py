@@ -144,8 +144,9 @@ def test_it_is_served_read_anew_and_says_what_there_is_not(world: World) -> None
         with urlopen(f"{server.url}/sales") as answer:
             assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
             assert 'http-equiv="refresh" content="5"' in answer.read().decode()
-        with pytest.raises(HTTPError, match="404"):
+        with pytest.raises(HTTPError, match="404") as missing:
             urlopen(f"{server.url}/gone")
+        missing.value.close()
         port = server.server_address[1]
         with pytest.raises(Unavailable, match="another --port"):
             PageServer("127.0.0.1", int(port), render)
