@@ -180,8 +180,9 @@ def _pending(progress: Progress) -> Barrier | Announcement:
 
 
 def _is_late(barrier: Barrier | Announcement, now: float) -> bool:
+    """At the very moment it is due the timer fires; a barrier is late only after it (Controller#isTimedOut)."""
     due = deadline(barrier)
-    return due is not None and due <= now
+    return due is not None and due < now
 
 
 def _release(channels: frozenset[Channel]) -> tuple[AlignmentEffect, ...]:

@@ -120,6 +120,17 @@ def test_an_announcement_that_is_late_goes_unaligned() -> None:
     assert how(host) == [Alignment.UNALIGNED]
 
 
+def test_a_barrier_at_the_very_time_is_not_late_yet() -> None:
+    """SingleCheckpointBarrierHandler.Controller#isTimedOut: only past the timeout; at it, the timer switches."""
+    host = alternating(3, timeout=0.25)
+    host.barrier(1, 0)
+    host.advance(0.25, fire=False)
+    host.barrier(1, 1)
+    assert (host.triggered, host.blocked) == ([], {0, 1})
+    host.fire_timer()
+    assert how(host) == [Alignment.UNALIGNED]
+
+
 @pytest.mark.parametrize("late", ["the first announcement", "an announcement", "a barrier"])
 def test_a_timer_that_fires_after_the_switch_changes_nothing(late: str) -> None:
     """ALT#testActiveTimeoutBeforeFirstAnnouncementPassiveTimeout, #testActiveTimeoutAfterAnnouncementPassiveTimeout,
