@@ -67,9 +67,21 @@ def redistribute(old: Sequence[SubtaskLists[T]], *, parallelism: int) -> tuple[d
             case _:
                 assert_never(mode)
         for subtask, items in enumerate(dealt):
-            if items:
+            if items or _is_empty_there(old, subtask, name, mode, parallelism):
                 new[subtask][name] = ListState(mode, items)
     return new
+
+
+def _is_empty_there(
+    old: Sequence[SubtaskLists[T]], subtask: int, name: str, mode: Redistribution, parallelism: int
+) -> bool:
+    """True where a state without items exists all the same: everybody's, or one that stays where it is.
+
+    Rescaled SPLIT state has no place without an item (RoundRobinOperatorStateRepartitioner#repartitionSplitState).
+    """
+    if mode is not Redistribution.SPLIT:
+        return True
+    return len(old) == parallelism and name in old[subtask]
 
 
 def _modes(old: Sequence[SubtaskLists[T]]) -> dict[str, Redistribution]:

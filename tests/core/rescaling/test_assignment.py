@@ -162,6 +162,23 @@ def test_the_same_parallelism_keeps_split_items_where_they_were() -> None:
     assert items(redistribute(old, parallelism=3), "s") == [(0, 1, 2), (), ()]
 
 
+def test_a_state_without_items_stays_where_it_was_and_is_nowhere_once_rescaled() -> None:
+    """RoundRobinOperatorStateRepartitioner#repartitionState returns what it was given at the same parallelism."""
+    old = [{"s": split(0, 1), "t": split()}, {"s": split()}, {}]
+    assert redistribute(old, parallelism=3) == tuple(old)
+    assert redistribute(old, parallelism=2) == ({"s": split(0)}, {"s": split(1)})
+
+
+@pytest.mark.parametrize("mode", [Redistribution.UNION, Redistribution.BROADCAST])
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_a_state_of_everybody_without_items_is_everybodys_all_the_same(
+    mode: Redistribution, parallelism: int
+) -> None:
+    """RoundRobinOperatorStateRepartitioner#repartitionUnionState, #repartitionBroadcastState."""
+    nothing: ListState[int] = ListState(mode, ())
+    assert redistribute([{"u": nothing}, {}], parallelism=parallelism) == ({"u": nothing},) * parallelism
+
+
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
 def test_union_gives_everything_to_everyone(parallelism: int) -> None:
     """SAO#testRepartitionUnionState; also with the same parallelism."""
