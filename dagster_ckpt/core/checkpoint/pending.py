@@ -198,20 +198,26 @@ def resume_progress(pending: PendingRecord, tasks: TaskTable, *, deadline: float
     Its subtask acknowledgements, if any, are unknown here; whole stages are in the record.
     """
     parts = {StageUid(s.uid): s for s in pending.stages}
-    wait = {uid: tasks.stage(uid).everyone for uid, s in parts.items() if not s.finished}
-    finished = {uid: tasks.stage(uid).everyone for uid, s in parts.items() if s.finished}
+    before = {uid: _finished_mask(s, tasks.stage(uid).everyone) for uid, s in parts.items()}
+    wait = {uid: tasks.stage(uid).everyone & ~before[uid] for uid, s in parts.items() if not s.finished}
+    finished = {uid: mask for uid, mask in before.items() if mask}
+    fully = frozenset(uid for uid, s in parts.items() if s.finished)
     return Progress(
         checkpoint_id=CheckpointId(pending.checkpoint_id),
         phase=Phase.COLLECTING,
-        plan=CheckpointPlan(trigger={}, wait=wait, finished=finished, fully_finished=frozenset(finished)),
-        stages={uid: _resumed(parts[uid], tasks, mask) for uid, mask in wait.items()},
+        plan=CheckpointPlan(trigger={}, wait=wait, finished=finished, fully_finished=fully),
+        stages={uid: _resumed(parts[uid], tasks, mask, before[uid]) for uid, mask in wait.items()},
         deadline=deadline,
         deadline_at=pending.deadline_at,
         is_savepoint=pending.properties.kind.is_savepoint,
     )
 
 
-def _resumed(part: PendingStageRecord, tasks: TaskTable, waiting: int) -> StageProgress:
+def _finished_mask(part: PendingStageRecord, everyone: int) -> int:
+    return everyone if part.finished else sum(1 << index for index in part.finished_subtasks)
+
+
+def _resumed(part: PendingStageRecord, tasks: TaskTable, waiting: int, finished: int) -> StageProgress:
     uid = StageUid(part.uid)
     parallelism = tasks.stage(uid).parallelism
     return StageProgress(
@@ -220,6 +226,7 @@ def _resumed(part: PendingStageRecord, tasks: TaskTable, waiting: int) -> StageP
         epoch=tasks.epoch,
         waiting=waiting,
         acked=waiting if part.snapshot is not None else 0,
+        finished=finished,
         numbers=dict.fromkeys(range(parallelism), part.number) if part.number else _FIRST_TRY,
         retries=part.retries,
     )

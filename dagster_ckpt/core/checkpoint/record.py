@@ -52,6 +52,8 @@ class PendingStageRecord(Record):
     """… or one of so many later ones: tries of its snapshot that were granted since."""
     finished: bool = False
     """It had finished when the checkpoint was triggered: nothing is expected of it."""
+    finished_subtasks: tuple[int, ...] = ()
+    """Those that had, where not all had: nothing is expected of these."""
     snapshot: StageSnapshot | None = None
     """Its acknowledgement; None: outstanding."""
     acknowledged_at: float | None = None

@@ -18,6 +18,7 @@ from dagster_ckpt.core.checkpoint.record import (
     TriggerRecord,
 )
 from dagster_ckpt.core.checkpoint.requests import Chosen, QueuedRequest, QueueLoad, TooSoon, Wait
+from dagster_ckpt.core.checkpoint.tasks import bits
 from dagster_ckpt.core.coordinator.admission import (
     failed_before_id,
     pre_check,
@@ -36,7 +37,7 @@ from dagster_ckpt.core.coordinator.effects import (
 from dagster_ckpt.core.coordinator.events import CheckpointTriggered
 from dagster_ckpt.core.coordinator.inputs import HooksCalled, LocationMade
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
-from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.location import SnapshotLocation, same_place
 from dagster_ckpt.core.messages import BarrierOptions, TriggerStages
 from dagster_ckpt.core.model import CheckpointKind
@@ -189,12 +190,17 @@ def _pending_record(
                 uid=stage.uid,
                 number=state.tasks.stage(stage.uid).number_of(0),
                 finished=stage.uid in plan.fully_finished,
+                finished_subtasks=_partly_finished(plan, stage.uid),
             )
             for stage in state.graph.topological
         ),
         hooks_owed=tuple(sorted(state.setup.hooks)),
         builds_on=_builds_on(state, properties, wanted),
     )
+
+
+def _partly_finished(plan: CheckpointPlan, uid: StageUid) -> tuple[int, ...]:
+    return () if uid in plan.fully_finished else tuple(bits(plan.finished.get(uid, 0)))
 
 
 def _effective_kind(state: CoordinatorState, wanted: CheckpointRequest) -> CheckpointKind:

@@ -1,0 +1,37 @@
+"""More scenarios of Flink's own tests: partly finished stages, stops, and what restores leave in the numbers."""
+
+from __future__ import annotations
+
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
+
+# --- tasks that have finished -------------------------------------------------------------------------------
+
+
+def test_a_process_that_takes_a_checkpoint_up_does_not_wait_for_subtasks_that_had_finished() -> None:
+    """CheckpointCoordinatorTest#testCheckpointTriggeredAfterSomeTasksFinishedIfAllowed, over a crash."""
+    h = CoordinatorHarness(stages={"a": 3, "b": 2}, edges=[("a", "b")])
+    h.finish("a", 1)
+    h.finish("b", 0)
+    h.finish("b", 1)
+    cp = h.checkpoint()
+    h.crash()
+    h.recover()
+    assert h.outstanding(cp) == {"a": [0, 2]}
+    h.acknowledge(cp, "a", 0)
+    h.acknowledge(cp, "a", 2)
+    assert h.completed == [cp]
+    saved = {s.uid: s for s in h.metadata(cp).stages}
+    assert (saved["a"].finished, saved["a"].finished_subtasks) == (False, (1,))
+    assert saved["b"].finished
+
+
+def test_union_state_of_a_partly_finished_stage_is_torn_in_any_process() -> None:
+    """DefaultCheckpointPlanTest#testAbortionIfPartiallyFinishedVertexUsedUnionListState, over a crash."""
+    h = CoordinatorHarness(stages={"a": 2}, union_state=["a"])
+    h.finish("a", 0)
+    cp = h.checkpoint()
+    h.crash()
+    h.recover()
+    h.acknowledge(cp, "a", 1)
+    assert h.failures[cp].name == "CHECKPOINT_DECLINED_TASK_CLOSING"
+    assert h.failure_counter == 0
