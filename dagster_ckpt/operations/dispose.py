@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dagster_ckpt.core.checkpoint.line import is_ending_the_run
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.files.cleaning import exclusive_keys
@@ -126,6 +127,9 @@ def _reasons(deployment: Deployment, record: CoordinatorRecord, found: FoundSnap
                 f"pipeline {pipeline!r} took it over when it was restored from it (claim_mode); "
                 "it is free when the coordinator has let it go"
             )
+    for entry in record.savepoints:
+        if same_place(entry.location.uri, uri) and is_ending_the_run(record, entry):
+            yield f"the run of pipeline {pipeline!r} ends with it; it is free when that has ended"
     if any(p.builds_on == found.stored.metadata.checkpoint_id for p in record.pending if _owns(record, uri)):
         yield f"a checkpoint of pipeline {pipeline!r} that is pending builds on it"
     yield from _built_on_by(deployment, record, found)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
+from tests.coordinator.scenarios import two
 
 # --- tasks that have finished -------------------------------------------------------------------------------
 
@@ -35,3 +40,35 @@ def test_union_state_of_a_partly_finished_stage_is_torn_in_any_process() -> None
     h.acknowledge(cp, "a", 1)
     assert h.failures[cp].name == "CHECKPOINT_DECLINED_TASK_CLOSING"
     assert h.failure_counter == 0
+
+
+# --- stop-with-savepoint ------------------------------------------------------------------------------------
+
+
+def test_the_savepoint_of_a_stop_is_kept_while_the_run_goes_on() -> None:
+    """StopWithSavepointTerminationHandlerImplTest#testFailedTerminationHandling: a run that fails now needs it."""
+    h = two()
+    h.stop_with_savepoint()
+    [stop] = h.pending
+    h.acknowledge_all(stop)
+    with pytest.raises(InvalidRequest, match="the run ends with it and has not ended yet"):
+        h.dispose(stop)
+    assert h.savepoints == [stop]
+    h.finish("a")
+    h.finish("b")
+    h.close(RunStatus.FINISHED)
+    h.next_attempt(restore_from="none").dispose(stop)
+    assert h.files("memory://savepoints") == []
+
+
+def test_the_savepoint_of_a_stop_that_failed_is_free_once_a_checkpoint_has_completed() -> None:
+    h = two()
+    h.stop_with_savepoint()
+    [stop] = h.pending
+    h.acknowledge_all(stop)
+    h.fail_over()
+    with pytest.raises(InvalidRequest, match="is needed"):
+        h.dispose(stop)
+    h.completed_checkpoint()
+    h.dispose(stop)
+    assert h.savepoints == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.restore.facts import RestoreLine
 
 
@@ -62,6 +63,19 @@ def newest_retained(record: CoordinatorRecord) -> CompletedRecord | None:
     After a restore that went back it is not the one with the highest number: that one has another history.
     """
     return next((e for e in reversed(record.completed) if on_line(e, record.line)), None)
+
+
+def is_ending_the_run(record: CoordinatorRecord, entry: CompletedRecord) -> bool:
+    """Tell whether a savepoint has completed that is to end the run, and the run goes on.
+
+    Its results are published: if the run failed now instead of ending, it would begin again from this one.
+    """
+    runs = record.status is RunStatus.RUNNING and record.status_epoch == record.epoch == entry.epoch
+    published = (*record.completed, *(s for s in record.savepoints if s.kind.is_synchronous))
+    is_newest = all(
+        one.checkpoint_id <= entry.checkpoint_id for one in published if one.epoch == record.epoch
+    )
+    return entry.kind.is_synchronous and runs and is_newest
 
 
 def _with(entry: CompletedRecord, left_by: int | None) -> CompletedRecord:

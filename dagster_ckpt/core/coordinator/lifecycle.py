@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagster_ckpt.core.checkpoint.line import newest_retained
+from dagster_ckpt.core.checkpoint.line import is_ending_the_run, newest_retained
 from dagster_ckpt.core.checkpoint.pending import Phase
 from dagster_ckpt.core.checkpoint.plan import blocking_edge
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord
@@ -352,6 +352,8 @@ def savepoint_disposed(state: CoordinatorState, input: SavepointDisposed) -> Dec
         raise InvalidRequest(
             f"savepoint {number} is needed: the pipeline was restored from it and has completed no checkpoint since"
         )
+    if is_ending_the_run(record, found):
+        raise InvalidRequest(f"savepoint {number} is needed: the run ends with it and has not ended yet")
     after = state.with_record(
         savepoints=tuple(s for s in record.savepoints if s is not found),
         completed=tuple(c for c in record.completed if c.checkpoint_id != number),
