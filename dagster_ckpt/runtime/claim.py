@@ -228,7 +228,7 @@ def _restored_changes(
 ) -> dict[str, object]:
     match restored:
         case Fresh():
-            return {"force_full": False, "latest_completed": None}
+            return {"force_full": False, "latest_completed": None, "restored_id": None, "restored_at": None}
         case Adopt():
             return {"force_full": restored.force_full}
         case Restore():

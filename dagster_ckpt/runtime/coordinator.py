@@ -192,6 +192,7 @@ class CheckpointCoordinator(CoordinatorView):
         tell_resets(outside.coordinators.values(), outside.graph, number)
         if number is not None:
             restore_hooks(outside.hooks, number, states, non_restored=NonRestoredState.SKIP)
+            self._workings.submit(i.StagesRestored(number))
             return
         for hook in outside.hooks.values():
             hook.reset()

@@ -72,3 +72,31 @@ def test_the_savepoint_of_a_stop_that_failed_is_free_once_a_checkpoint_has_compl
     h.completed_checkpoint()
     h.dispose(stop)
     assert h.savepoints == []
+
+
+# --- numbers ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_begins_without_state_was_restored_from_nothing() -> None:
+    """DefaultCheckpointStatsTrackerTest#testMetricsRegistration: -1 until the job restores something."""
+    h = two()
+    h.completed_checkpoint()
+    n = h.next_attempt()
+    assert n.statistics.restored_id == 1
+    fresh = n.next_attempt("run-3", restore_from="none")
+    assert (fresh.statistics.restored_id, fresh.statistics.restored_at) == (None, None)
+    assert fresh.gauges["lastCheckpointRestoreTimestamp"] == -1
+    assert fresh.statistics.counts.restored == 1
+
+
+def test_stages_that_restart_within_the_attempt_are_restored_as_well() -> None:
+    """CheckpointCoordinator#restoreLatestCheckpointedStateToAll: each restore is reported to the statistics."""
+    h = two()
+    h.fail_over()
+    assert (h.statistics.restored_id, h.statistics.counts.restored) == (None, 0)
+    h.completed_checkpoint()
+    latest = h.completed_checkpoint()
+    h.clock.advance(5)
+    h.fail_over()
+    found = h.statistics
+    assert (found.restored_id, found.restored_at, found.counts.restored) == (latest, h.clock.now(), 1)

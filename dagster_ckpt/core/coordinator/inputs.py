@@ -83,6 +83,13 @@ class FailingOver:
 
 
 @dataclass(frozen=True, slots=True)
+class StagesRestored:
+    """Stages were restarted within the attempt, from this checkpoint."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class TimeoutRearmed:
     """Restarts a pending checkpoint's timeout."""
 
@@ -292,6 +299,7 @@ Input = (
     | SchedulerStarted
     | SchedulerStopped
     | FailingOver
+    | StagesRestored
     | TimeoutRearmed
     | TimersFired
     | Closing

@@ -262,6 +262,13 @@ def failing_over(state: CoordinatorState, input: FailingOver, now: Now) -> Decis
     return decision.with_state(replace(after, final_triggered=False))
 
 
+def stages_restored(state: CoordinatorState, number: CheckpointId, now: Now) -> Decision:
+    """Note what stages that were restarted within the attempt began from: it counts like any restore."""
+    counts = state.record.counts
+    counted = counts.model_copy(update={"restored": counts.restored + 1})
+    return Decision(state=state.with_record(restored_id=number, restored_at=now.wall, counts=counted))
+
+
 def stop_requested(state: CoordinatorState, input: StopRequested, now: Now) -> Decision:
     """Stop the timer, abort what is pending, request the savepoint that ends the run.
 

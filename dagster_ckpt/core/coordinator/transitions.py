@@ -45,6 +45,8 @@ def decide(  # noqa: PLR0911, PLR0912 - one flat dispatch table
             return lifecycle.scheduler_stopped(state, now)
         case i.FailingOver():
             return lifecycle.failing_over(state, input, now)
+        case i.StagesRestored(number):
+            return lifecycle.stages_restored(state, number, now)
         case i.TimeoutRearmed():
             return lifecycle.timeout_rearmed(state, input, now)
         case i.TimersFired():
