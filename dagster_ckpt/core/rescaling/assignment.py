@@ -150,11 +150,9 @@ def old_subtasks(
 ) -> tuple[int, ...]:
     """Return the old subtasks whose in-flight data new subtask ``new`` reads.
 
-    Raises InvalidRequest for an edge that cannot be rescaled. Source:
-    SAO#testChannelStateAssignmentNoRescale, …Upscaling, …Downscaling.
+    Raises InvalidRequest for an edge that cannot be rescaled. Source: SubtaskStateMapper
+    (MappingBasedRepartitionerTest); SAO#testChannelStateAssignmentUpscaling, …Downscaling.
     """
-    if old_parallelism == new_parallelism:
-        return (new,)
     match mapper:
         case SubtaskMapper.ROUND_ROBIN:
             return tuple(range(new, old_parallelism, new_parallelism))
@@ -170,6 +168,8 @@ def old_subtasks(
             )
             first, last = ends
             return tuple(range(first, last + 1))
+        case SubtaskMapper.UNSUPPORTED if old_parallelism == new_parallelism:
+            return (new,)
         case SubtaskMapper.UNSUPPORTED:
             raise InvalidRequest(
                 f"in-flight data of a pointwise edge cannot go from {old_parallelism} to {new_parallelism} "
@@ -195,12 +195,15 @@ def assign_channel_state(
     subtask.
 
     An edge without in-flight data may change in any way
-    (SAO#testMixedExchangesForwardAndHashNoStateOnForward).
+    (SAO#testMixedExchangesForwardAndHashNoStateOnForward); with the same parallelism each subtask reads its own,
+    whatever the edge (SAO#testChannelStateAssignmentNoRescale).
     """
     if not any(old):
         return ((),) * parallelism
     mapped = [
-        old_subtasks(mapper, new, old_parallelism=len(old), new_parallelism=parallelism)
+        (new,)
+        if len(old) == parallelism
+        else old_subtasks(mapper, new, old_parallelism=len(old), new_parallelism=parallelism)
         for new in range(parallelism)
     ]
     readers = [sum(index in sources for sources in mapped) for index in range(len(old))]

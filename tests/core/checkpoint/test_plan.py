@@ -63,6 +63,33 @@ def test_pointwise_with_sources_and_targets_finished() -> None:
     assert read(made.wait) == {"s": [2, 3], "t": [1, 2, 3]}
 
 
+def test_inputs_that_finished_here_and_there_leave_no_root_behind_them() -> None:
+    """DefaultCheckpointPlanCalculatorTest#testComputeWithMultipleInputs, with its numbers."""
+    edges: list[tuple[str, ...]] = [("a", "t"), ("b", "t", "pointwise"), ("c", "t", "pointwise")]
+    finished = {"a": [0, 1, 2], "b": [0, 2, 3], "c": [2, 4], "t": [2]}
+    made = plan({"a": 3, "b": 5, "c": 5, "t": 5}, edges, finished)
+    assert read(made.trigger) == {"b": [1, 4], "c": [0, 1, 3]}
+    assert read(made.wait) == {"b": [1, 4], "c": [0, 1, 3], "t": [0, 1, 3, 4]}
+    assert read(made.finished) == finished
+    assert made.fully_finished == {"a"}
+
+
+def test_roots_are_found_on_every_level() -> None:
+    """DefaultCheckpointPlanCalculatorTest#testComputeWithMultipleLevels, with its numbers."""
+    edges: list[tuple[str, ...]] = [
+        ("a", "c", "pointwise"),
+        ("a", "d", "pointwise"),
+        ("b", "c"),
+        ("b", "d", "pointwise"),
+        ("c", "e", "pointwise"),
+        ("d", "e"),
+    ]
+    finished = {"a": [0, 1, 2, 3], "b": list(range(16)), "c": [0, 1]}
+    made = plan(dict.fromkeys("abcde", 16), edges, finished)
+    assert read(made.trigger) == {"a": list(range(4, 16)), "c": [2, 3], "d": [0, 1, 2, 3]}
+    assert made.fully_finished == {"b"}
+
+
 def test_a_stage_with_several_inputs_is_a_root_only_where_all_of_them_finished() -> None:
     """DefaultCheckpointPlanCalculatorTest#testComputeWithMultipleInputs."""
     stages = {"a": 2, "b": 2, "t": 2}

@@ -257,10 +257,11 @@ def test_state_that_is_not_partitioned_cannot_be_cut() -> None:
 @pytest.mark.parametrize("mapper", list(SubtaskMapper))
 def test_without_rescaling_each_subtask_reads_its_own(mapper: SubtaskMapper) -> None:
     """SAO#testChannelStateAssignmentNoRescale, #testChannelStateAssignmentStability."""
-    assert [old_subtasks(mapper, i, old_parallelism=3, new_parallelism=3) for i in range(3)] == [
-        (0,),
-        (1,),
-        (2,),
+    shares = assign_channel_state([["x"], ["y"], ["z"]], mapper, parallelism=3)
+    assert [[(s.state, s.old_subtask, s.readers) for s in mine] for mine in shares] == [
+        [("x", 0, 1)],
+        [("y", 1, 1)],
+        [("z", 2, 1)],
     ]
 
 
@@ -274,12 +275,20 @@ def test_without_rescaling_each_subtask_reads_its_own(mapper: SubtaskMapper) -> 
         (SubtaskMapper.RANGE, 3, 2, [(0, 1), (1, 2)]),
         (SubtaskMapper.RANGE, 2, 3, [(0,), (0, 1), (1,)]),
         (SubtaskMapper.RANGE, 2, 4, [(0,), (0,), (1,), (1,)]),
+        (SubtaskMapper.RANGE, 3, 4, [(0,), (0, 1), (1, 2), (2,)]),
+        (SubtaskMapper.ROUND_ROBIN, 10, 4, [(0, 4, 8), (1, 5, 9), (2, 6), (3, 7)]),
+        (SubtaskMapper.ROUND_ROBIN, 3, 3, [(0,), (1,), (2,)]),
+        (SubtaskMapper.RANGE, 3, 3, [(0,), (1,), (2,)]),
+        (SubtaskMapper.FULL, 3, 3, [(0, 1, 2)] * 3),
+        (SubtaskMapper.FIRST, 3, 3, [(0, 1, 2), (), ()]),
+        (SubtaskMapper.UNSUPPORTED, 3, 3, [(0,), (1,), (2,)]),
     ],
 )
 def test_rescaled_edges_map_old_subtasks_to_new_ones(
     mapper: SubtaskMapper, old: int, new: int, expected: list[tuple[int, ...]]
 ) -> None:
-    """SAO#testChannelStateAssignmentUpscaling, #testChannelStateAssignmentDownscaling."""
+    """SAO#testChannelStateAssignmentUpscaling, #testChannelStateAssignmentDownscaling;
+    MappingBasedRepartitionerTest, #testBroadcastRedistributeOnNoScale among them."""
     assert [old_subtasks(mapper, i, old_parallelism=old, new_parallelism=new) for i in range(new)] == expected
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dagster_ckpt.core.graph import Edge, EdgePattern, PipelineGraph, StageSpec
@@ -57,6 +59,16 @@ def test_all_to_all_wants_a_finished_stage_in_front_of_a_partially_finished_one(
     """VertexFinishedStateCheckerTest#testAddingPartiallyFinishedOperatorBeforePartiallyFinishedOneWithAllToAllFails."""
     with pytest.raises(InvalidRequest, match="partially finished"):
         check_finished_states(two_stages(ALL_TO_ALL), saved(up=PARTLY, down=PARTLY))
+
+
+def test_of_two_edges_between_the_same_stages_each_must_be_legal() -> None:
+    """VertexFinishedStateCheckerTest#testAdding…BeforePartiallyFinishedOneWithPointwiseAndAllToAllFails."""
+    both = tuple(
+        Edge(upstream=StageUid("up"), downstream=StageUid("down"), pattern=pattern)
+        for pattern in (POINTWISE, ALL_TO_ALL)
+    )
+    with pytest.raises(InvalidRequest, match="partially finished"):
+        check_finished_states(replace(two_stages(POINTWISE), edges=both), saved(up=PARTLY, down=PARTLY))
 
 
 @pytest.mark.parametrize(
