@@ -100,3 +100,25 @@ def test_stages_that_restart_within_the_attempt_are_restored_as_well() -> None:
     h.fail_over()
     found = h.statistics
     assert (found.restored_id, found.restored_at, found.counts.restored) == (latest, h.clock.now(), 1)
+
+
+def test_a_stage_is_summarized_over_its_subtasks() -> None:
+    """TaskStateStatsTest#testHandInSubtasks."""
+    h = CoordinatorHarness(stages={"a": 3})
+    cp = h.checkpoint()
+    [stage] = h.statistics.history[0].stages
+    assert (stage.acknowledged, stage.latest, stage.latest_ack_at) == (0, None, None)
+    assert stage.summary.bytes_full is None
+    for index in (2, 0, 1):
+        h.clock.advance(1)
+        h.acknowledge(cp, "a", index, metrics={"bytes_full": 10 * index, "sync_ms": 5 + index})
+        [stage] = h.statistics.history[0].stages
+        assert stage.latest is not None
+        assert (stage.latest.index, stage.latest_ack_at) == (index, h.clock.now())
+    h.acknowledge(cp, "a", 1, metrics={"bytes_full": 1000})
+    size, sync = stage.summary.bytes_full, stage.summary.sync_ms
+    assert size is not None
+    assert sync is not None
+    assert (size.count, size.minimum, size.maximum, size.average, size.total) == (3, 0, 20, 10, 30)
+    assert (sync.minimum, sync.maximum, stage.metrics.sync_ms) == (5, 7, 7)
+    assert stage.metrics.bytes_full == size.total

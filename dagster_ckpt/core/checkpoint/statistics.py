@@ -29,6 +29,34 @@ class CheckpointStatus(StrEnum):
     DISCARDED = "discarded"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinMaxAvg:
+    """One number over several: completed checkpoints, or subtasks of a stage."""
+
+    count: int
+    minimum: float
+    maximum: float
+    average: float
+    total: float
+    quantiles: Mapping[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSummary:
+    """Numbers of one stage over its subtasks; None: no single subtask is known."""
+
+    bytes_full: MinMaxAvg | None
+    bytes_new: MinMaxAvg | None
+    processed_in_flight: MinMaxAvg | None
+    persisted_in_flight: MinMaxAvg | None
+    acknowledged_at: MinMaxAvg | None
+    """Seconds since the Unix epoch."""
+    sync_ms: MinMaxAvg | None
+    async_ms: MinMaxAvg | None
+    alignment_ms: MinMaxAvg | None
+    start_delay_ms: MinMaxAvg | None
+
+
 class SubtaskStatistics(Record):
     """One subtask's part."""
 
@@ -49,6 +77,30 @@ class StageStatistics(Record):
     latest_ack_at: float | None = None
     metrics: SnapshotMetrics = SnapshotMetrics()
     details: tuple[SubtaskStatistics, ...] = ()
+
+    @property
+    def latest(self) -> SubtaskStatistics | None:
+        """The subtask that acknowledged last."""
+        return max((d for d in self.details if not d.late), key=lambda d: d.acknowledged_at, default=None)
+
+    @property
+    def summary(self) -> StageSummary:
+        """Spread of the numbers over the subtasks.
+
+        Source: TaskStateStats.TaskStateStatsSummary (TaskStateStatsTest).
+        """
+        numbers = [d.metrics for d in self.details]
+        return StageSummary(
+            bytes_full=summarize(m.bytes_full for m in numbers),
+            bytes_new=summarize(m.bytes_new for m in numbers),
+            processed_in_flight=summarize(m.processed_in_flight for m in numbers),
+            persisted_in_flight=summarize(m.persisted_in_flight for m in numbers),
+            acknowledged_at=summarize(d.acknowledged_at for d in self.details),
+            sync_ms=summarize(m.sync_ms for m in numbers),
+            async_ms=summarize(m.async_ms for m in numbers),
+            alignment_ms=summarize(m.alignment_ms for m in numbers),
+            start_delay_ms=summarize(m.start_delay_ms for m in numbers),
+        )
 
 
 class CheckpointStatistics(Record):
@@ -163,18 +215,6 @@ def _with_late(stage: StageStatistics, late: SubtaskStatistics) -> StageStatisti
 
 
 # --- summary --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MinMaxAvg:
-    """One number over the completed checkpoints of the window."""
-
-    count: int
-    minimum: float
-    maximum: float
-    average: float
-    total: float
-    quantiles: Mapping[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
