@@ -8,7 +8,8 @@ import pytest
 
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
-from dagster_ckpt.core.properties import restored_properties
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.properties import RunStatus, restored_properties
 from dagster_ckpt.core.restore.facts import RestoreLine
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import SnapshotStatus, list_history
@@ -113,6 +114,20 @@ def test_it_is_free_when_the_pipeline_has_completed_a_checkpoint_of_its_own(worl
     world.change(completed=tuple(c.model_copy(update={"epoch": 2}) for c in world.record().completed))
     dispose_savepoint(world.deployment, plan_disposal(world.deployment, "savepoint-1", SALES))
     assert [c.checkpoint_id for c in world.record().completed] == [2]
+
+
+@pytest.mark.parametrize("status", [RunStatus.FINISHED, RunStatus.FAILED])
+def test_the_savepoint_of_a_stop_is_in_use_until_the_run_has_ended(world: World, status: RunStatus) -> None:
+    world.savepoint(1)
+    [entry] = world.record().savepoints
+    kind = CheckpointKind.SYNC_SAVEPOINT_SUSPEND
+    stop = entry.model_copy(update={"properties": entry.properties.model_copy(update={"kind": kind})})
+    world.change(status=RunStatus.RUNNING, status_epoch=1, savepoints=(stop,))
+    with pytest.raises(InUse, match="the run of pipeline 'sales' ends with it"):
+        plan_disposal(world.deployment, "savepoint-1", SALES)
+    world.change(status=status)
+    dispose_savepoint(world.deployment, plan_disposal(world.deployment, "savepoint-1", SALES))
+    assert world.savepoints.contents == {}
 
 
 @pytest.mark.parametrize("mode", [ClaimMode.CLAIM, ClaimMode.LEGACY])
