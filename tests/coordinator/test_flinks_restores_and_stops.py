@@ -42,6 +42,20 @@ def test_union_state_of_a_partly_finished_stage_is_torn_in_any_process() -> None
     assert h.failure_counter == 0
 
 
+def test_who_acknowledges_for_a_whole_stage_does_not_speak_for_subtasks_that_had_finished() -> None:
+    """DefaultCheckpointPlanTest#testFulfillFinishedStates: those are marked, however the others are told of."""
+    h = CoordinatorHarness(stages={"a": 3}, edges=[])
+    h.finish("a", 1)
+    cp = h.checkpoint()
+    h.acknowledge_stage(cp, "a")
+    assert [s.finished_subtasks for s in h.metadata(cp).stages] == [(1,)]
+    torn = CoordinatorHarness(stages={"a": 2}, union_state=["a"])
+    torn.finish("a", 0)
+    cp = torn.checkpoint()
+    torn.acknowledge_stage(cp, "a")
+    assert torn.failures[cp].name == "CHECKPOINT_DECLINED_TASK_CLOSING"
+
+
 # --- stop-with-savepoint ------------------------------------------------------------------------------------
 
 

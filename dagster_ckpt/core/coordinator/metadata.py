@@ -25,8 +25,10 @@ def partly_finished_union(state: CoordinatorState, pending: PendingRecord, progr
     """
     whole = {p.uid for p in pending.stages if p.snapshot is not None}
     for stage in progress.stages.values():
-        partly = [m for m in (stage.finished, stage.operators_finished) if 0 < m < stage.everyone]
-        if state.graph.by_uid[stage.uid].uses_union_state and partly and stage.uid not in whole:
+        # Who acknowledged for the whole stage has told of all that run, not of those that had finished before.
+        ended = (stage.finished,) if stage.uid in whole else (stage.finished, stage.operators_finished)
+        partly = [m for m in ended if 0 < m < stage.everyone]
+        if state.graph.by_uid[stage.uid].uses_union_state and partly:
             return (
                 f"Stage {stage.uid!r} keeps union list state, and {partly[0].bit_count()} of its "
                 f"{stage.parallelism} subtasks have finished: their share would be lost. "
@@ -71,14 +73,22 @@ def build_metadata(
 def _snapshot(
     state: CoordinatorState, pending: PendingRecord, progress: Progress, part: PendingStageRecord
 ) -> StageSnapshot:
-    if part.snapshot is not None:
-        return _with_coordinator(part.snapshot, pending)
     spec = state.graph.by_uid[StageUid(part.uid)]
-    plain = StageSnapshot(uid=part.uid, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
     stage = progress.stages.get(spec.uid)
+    if part.snapshot is not None:
+        return _with_coordinator(_with_finished_before(part.snapshot, stage), pending)
+    plain = StageSnapshot(uid=part.uid, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
     if stage is None or stage.finished == stage.everyone:
         return plain.model_copy(update={"finished": True})
     return _with_coordinator(_composed(plain, stage), pending)
+
+
+def _with_finished_before(snapshot: StageSnapshot, stage: StageProgress | None) -> StageSnapshot:
+    """Return a whole stage's part with those of its subtasks marked that had finished before the trigger."""
+    if stage is None or snapshot.finished or not stage.finished:
+        return snapshot
+    before = {*snapshot.finished_subtasks, *bits(stage.finished)}
+    return snapshot.model_copy(update={"finished_subtasks": tuple(sorted(before))})
 
 
 def _composed(plain: StageSnapshot, stage: StageProgress) -> StageSnapshot:
