@@ -286,8 +286,12 @@ class SubtaskCheckpoints:
         return Step(replace(self, phase=TaskPhase.CLOSING), (*effects, FinishTask()))
 
     def _finish_operators(self) -> tuple[SubtaskEffect, ...]:
-        """Finish the operators for the end of data, unless a drain has done so."""
-        done = self.at_end_of_data or self._drains(self.last_seen)
+        """Finish the operators for the end of data, unless a savepoint that ends the run is pending.
+
+        A drain has finished them; what is suspended goes on from its savepoint, and fails if there comes to be none
+        (ST#testSavepointSuspendCompleted, #testSavepointTerminateCompleted).
+        """
+        done = self.at_end_of_data or self.synchronous is not None
         return () if done else self._of_operators(FinishOperators(None))
 
     def _drains(self, checkpoint_id: CheckpointId | None) -> bool:

@@ -432,6 +432,21 @@ def test_operators_are_finished_once_whether_the_data_ends_or_a_drain_begins_fir
     assert ended_first.count(FinishOperators) == drained_first.count(FinishOperators) == 1
 
 
+@pytest.mark.parametrize(("options", "finished"), [(SUSPEND, 0), (TERMINATE, 1)])
+@pytest.mark.parametrize("completes", [True, False])
+def test_data_that_ends_while_a_savepoint_ends_the_run_finishes_operators_in_a_drain_only(
+    options: BarrierOptions, finished: int, completes: bool
+) -> None:
+    """ST#testSavepointSuspendCompleted, #testSavepointTerminateCompleted, …SuspendAbortedAsync, …."""
+    task = Task()
+    task.checkpoint(1, options)
+    task.upload_done(1)
+    task.end_of_data()
+    task.complete(1) if completes else task.abort(1)
+    assert task.count(FinishOperators) == finished
+    assert (task.count(FinishTask), task.count(FailTask)) == ((1, 0) if completes else (0, 1))
+
+
 def test_an_aborted_drain_makes_no_later_checkpoint_the_final_one() -> None:
     """A host may go on after a failed stop: Flink's task fails."""
     task = Task()
