@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.adapters.clouds import PLAIN_CLIENT, AzureServer, GoogleServer, azure_server, google_server
 from tests.adapters.servers import (
@@ -24,10 +24,11 @@ from tests.adapters.started import started
 from tests.order import keep_the_order, longest_first
 from tests.spark_session import allow_installed_pandas, mark_spark, shared_spark, spark
 
-# In CI the same examples every time: a new counterexample is found at a desk, not in someone else's change.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# No example is too slow: the machine may be busy with other work. In CI the same examples every time: a new
+# counterexample is found at a desk, not in someone else's change.
+settings.register_profile("desk", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("desk"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 __all__ = ["shared_spark", "spark"]
 
