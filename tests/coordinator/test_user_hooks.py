@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.runtime.driver.user_hook import UserHook
 from dagster_ckpt.testing import CoordinatorHarness
+from tests.progress import wait_until
 
 
 class Cursor:
@@ -83,7 +82,7 @@ def beside(h: CoordinatorHarness, hook: object) -> CoordinatorHarness:
 
 def complete(h: CoordinatorHarness) -> CheckpointId:
     number = h.checkpoint()
-    until(lambda: not h.coordinator.awaits_hooks(number))
+    wait_until(lambda: not h.coordinator.awaits_hooks(number), "its hooks")
     h.acknowledge(number, "task")
     assert h.metadata(number)
     return number
@@ -96,15 +95,8 @@ def triggered(h: CoordinatorHarness) -> CheckpointId:
     return number
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def failed(h: CoordinatorHarness, number: CheckpointId) -> Failed:
-    until(lambda: not isinstance(h.coordinator.status_of(number), Pending))
+    wait_until(lambda: not isinstance(h.coordinator.status_of(number), Pending), "an outcome")
     outcome = h.coordinator.status_of(number)
     assert isinstance(outcome, Failed), outcome
     return outcome
@@ -242,7 +234,7 @@ def test_a_checkpoint_whose_hook_answers_elsewhere_is_not_completed_without_its_
     other.acknowledge_stage(number, "task")
     assert isinstance(other.coordinator.status_of(number), Pending)
     hook.go.set()
-    until(lambda: not isinstance(h.coordinator.status_of(number), Pending))
+    wait_until(lambda: not isinstance(h.coordinator.status_of(number), Pending), "an outcome")
     assert h.metadata(number).master_states == {"cursor": encode_state("cursor", 1)}
 
 
