@@ -282,7 +282,7 @@ def _refuse_shared_tables(pipeline: CheckpointedPipeline) -> None:
         if stage.table is None or not isinstance(stage.to, ParquetTable | None):
             continue
         name = stage.to.name if stage.to is not None and stage.to.name else stage.table.name
-        place = posixpath.normpath(name)
+        place = posixpath.normpath(local_folder(name, setting=f"table {name!r} of sink {uid!r}"))
         other = next(
             (p for p in taken if f"{p}/".startswith(f"{place}/") or f"{place}/".startswith(f"{p}/")), None
         )

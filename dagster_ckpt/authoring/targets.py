@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar
 
+from dagster_ckpt.core.location import local_folder
+
 META_FOLDER = "_dagster_ckpt"
 """Folder within a table that readers do not see."""
 
@@ -36,9 +38,13 @@ class ParquetTable(SinkTarget):
     named_by: ClassVar[str] = "name"
 
     name: str = ""
-    """Folder below the resource's ``table_dir``, or an absolute path; default: the sink's uid."""
+    """Folder below the resource's ``table_dir``, or an absolute path, or ``file:///…``; default: the sink's uid."""
     buckets: int = 8
     """With a key: files the rows are spread over. A publish rewrites those it touches. Fixed when the table is made."""
+
+    def __post_init__(self) -> None:
+        """Take the path of a URI. Raises InvalidRequest for one of an object store, which would be a folder ``s3:``."""
+        object.__setattr__(self, "name", local_folder(self.name, setting=f"table {self.name!r}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,10 +91,18 @@ class Elements:
     """By target, as it was written, and name."""
 
     def add_output(self, output: OutputElement) -> None:
-        """Take an output. Raises InvalidRequest for a second one of that name."""
+        """Take an output. Raises InvalidRequest for a second one of that name, in whatever case."""
         other = self.outputs.setdefault(output.name, output)
         if other is not output:
             raise InvalidRequest(f"{output.title} is there already: {other.title}")
+        folded = output.name.casefold()
+        twin = next(
+            (o for o in self.outputs.values() if o is not output and o.name.casefold() == folded), None
+        )
+        if twin is not None:
+            raise InvalidRequest(
+                f"{output.title} and {twin.title} differ in case only: Spark's catalog has one table for both names"
+            )
 
     def add_flow(self, flow: FlowElement) -> None:
         """Take a flow. Raises InvalidRequest for a second one of that name."""

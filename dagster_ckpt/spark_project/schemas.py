@@ -34,6 +34,7 @@ def table_schema(output: OutputElement, flows: Sequence[tuple[str, StructType]])
 
     found: dict[str, tuple[Any, str]] = {}
     for whose, schema in (*_declared(output), *flows):
+        _refuse_doubled(output, whose, schema)
         for column in schema.fields:
             kind, other = found.setdefault(column.name, (column.dataType, whose))
             twin = next(
@@ -50,6 +51,13 @@ def table_schema(output: OutputElement, flows: Sequence[tuple[str, StructType]])
                     f"{column.dataType.simpleString()} in {whose}"
                 )
     return StructType([StructField(name, _nullable(kind)) for name, (kind, _) in found.items()])
+
+
+def _refuse_doubled(output: OutputElement, whose: str, schema: StructType) -> None:
+    names = schema.fieldNames()
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
+        raise InvalidRequest(f"{output.title}: {whose} has two columns {doubled!r}: give one another name")
 
 
 def _declared(output: OutputElement) -> list[tuple[str, StructType]]:

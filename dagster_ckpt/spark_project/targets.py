@@ -58,8 +58,10 @@ def _sink(sink: DatasetNode) -> SinkTarget:
     match sink.format.lower():
         case "kafka":
             return _kafka(sink, options)
-        case "parquet" | "delta" as kind if set(options) == {"path"}:
-            return ParquetTable(options["path"]) if kind == "parquet" else DeltaTable(options["path"])
+        case "parquet" if set(options) == {"path"}:
+            return _files(sink, options["path"])
+        case "delta" if set(options) == {"path"}:
+            return DeltaTable(options["path"])
         case "parquet" | "delta" as kind:
             raise InvalidRequest(
                 f"sink {sink.name!r} ({sink.where}), {kind}, is written with option 'path' only here"
@@ -69,6 +71,13 @@ def _sink(sink: DatasetNode) -> SinkTarget:
                 f"sink {sink.name!r} ({sink.where}) has format {other!r}, which has no rows that a checkpoint could "
                 f"publish: {_give(sink)}"
             )
+
+
+def _files(sink: DatasetNode, path: str) -> ParquetTable:
+    try:
+        return ParquetTable(path)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"sink {sink.name!r} ({sink.where}): {error}") from error
 
 
 def _kafka(sink: DatasetNode, options: Mapping[str, str]) -> KafkaTopic:

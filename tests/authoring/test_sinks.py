@@ -42,6 +42,15 @@ def test_two_sinks_with_one_folder_however_spelt_are_refused(table: str) -> None
         pipeline_with(to=ParquetTable(table))
 
 
+def test_a_folder_is_the_same_one_as_a_uri_and_none_of_an_object_store() -> None:
+    """Each was a folder ``file:`` or ``s3:`` below the table_dir."""
+    assert ParquetTable("file:///data/t") == ParquetTable("file:/data/t") == ParquetTable("/data/t")
+    with pytest.raises(InvalidRequest, match="table 's3://lake/t' is a URI"):
+        ParquetTable("s3://lake/t")
+    with pytest.raises(InvalidRequest, match="table 's3://lake/t' of sink 'one' is a URI"):
+        pipeline_with(table="s3://lake/t")
+
+
 def test_a_target_is_one_of_ours_or_of_its_kind() -> None:
     pipeline_with(to=DeltaTable("t"))
     with pytest.raises(InvalidRequest, match=r"has to='delta'.*DeltaTable"):

@@ -195,6 +195,60 @@ dp.create_auto_cdc_flow(target="kept", source="told", keys=["k"], sequence_by="a
     assert project.rows("kept") != before
 
 
+CHANGES = """
+@dp.temporary_view
+def told():
+    return spark.readStream.schema("k STRING, v INT, w INT, at INT").json(str(Path.cwd() / "feed" / "orders"))
+dp.create_streaming_table("kept")
+dp.create_auto_cdc_flow(target="kept", source="told", keys=["k"], sequence_by="at", column_list=["k", "v"])
+"""
+
+
+def test_rows_of_changes_with_another_column_do_not_go_on_from_their_state(written: Make) -> None:
+    """A late change brought a row out of the state with one column's value under the name of another."""
+    project = written(CHANGES)
+    project.feed("orders", {"k": "a", "v": 1, "w": 2, "at": 5})
+    project.epoch()
+    main = project.root / "transformations" / "main.py"
+    main.write_text(main.read_text().replace('["k", "v"]', '["k", "w"]'))
+    project.feed("orders", {"k": "a", "v": 3, "w": 4, "at": 4})
+    with pytest.raises(InvalidRequest, match=r"'__row' in it has the fields \(k, v\), and has \(k, w\) now"):
+        project.epoch()
+    assert project.rows("kept") == as_rows({"k": "a", "v": 1})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'keys=["k"]',
+            'keys=["k", "v"]',
+            r"one row per key \(k\) in 8 files, not as one row per key \(k, v\)",
+        ),
+        (
+            'keys=["k"]',
+            'keys=["k"], stored_as_scd_type=2',
+            r"not as one row per key \(k, __START_AT\) in 1 files",
+        ),
+    ],
+    ids=["keys", "type"],
+)
+def test_a_table_of_changes_with_other_keys_begins_from_nothing_once_its_folder_is_moved_away(
+    written: Make, old: str, new: str, said: str
+) -> None:
+    project = written(CHANGES)
+    project.feed("orders", {"k": "a", "v": 1, "w": 2, "at": 5}, {"k": "a", "v": 2, "w": 2, "at": 6})
+    project.epoch()
+    main = project.root / "transformations" / "main.py"
+    main.write_text(main.read_text().replace(old, new))
+    for restore in ({}, {"restore_from": "none"}):
+        with pytest.raises(InvalidRequest, match=f"{said}.*: give it a new folder, or move this one away"):
+            project.epoch(restore=restore)
+    (project.tables / "kept").rename(project.root / "old")
+    project.epoch(restore={"restore_from": "none"})
+    assert len(project.rows("kept")) == 2
+
+
 def test_a_second_project_of_one_name_does_not_go_on_from_the_first_ones_checkpoint(written: Make) -> None:
     first = written(ORDERS)
     first = Project(first.root.rename(first.root.with_name("first")), first.spark)

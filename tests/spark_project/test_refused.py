@@ -173,6 +173,23 @@ def egg():
         "flow 'lost' .* writes 'nowhere', which the project does not define",
     ),
     "two tables of one name": (ORDERS, "streaming table 'spark_catalog.default.orders' .* is there already"),
+    "two tables whose names differ in case only": (
+        '@dp.table\ndef Orders():\n    return spark.readStream.table("orders")\n',
+        "'spark_catalog.default.Orders' .* and streaming table .* differ in case only: Spark's catalog has one table",
+    ),
+    "a column twice": (
+        '@dp.materialized_view\ndef twice():\n    return spark.read.table("orders").select("k", "k")\n',
+        "materialized view 'spark_catalog.default.twice' .*: flow 'twice' .* has two columns 'k'",
+    ),
+    "a sink of files in an object store": (
+        """
+dp.create_sink("out", "parquet", {"path": "s3a://bucket/out"})
+@dp.append_flow(target="out")
+def told():
+    return spark.readStream.table("orders")
+""",
+        r"sink 'out' \(transformations/main.py:\d+\): table 's3a://bucket/out' is a URI",
+    ),
     "a second flow of a materialized view": (
         """
 @dp.materialized_view
@@ -404,7 +421,7 @@ dp.create_sink("messages", "kafka", {"kafka.bootstrap.servers": "b:1", "topic": 
 @dp.append_flow(target="messages")
 def told():
     return spark.readStream.table("orders").select(F.col("k").alias("value"))
-dp.create_sink("files", "parquet", {"path": "/somewhere/else", "checkpointLocation": "/somewhere/of/its/own"})
+dp.create_sink("files", "parquet", {"path": "file:///somewhere/else", "checkpointLocation": "/somewhere/of/its/own"})
 @dp.append_flow(target="files")
 def written():
     return spark.readStream.table("orders")

@@ -21,6 +21,7 @@
 | ``plan_shape`` | what of a query's plan its state depends on, compared at every start |
 | ``query_sources`` | sources of a query in Spark's order, and what they read |
 | ``state_columns`` | columns of that state by their places |
+| ``state_fields`` | fields of structs in that state by their places |
 | ``state_aggregates`` | aggregates of that state by their places |
 | ``kept_columns`` | columns that state is made of, followed to their sources |
 | ``time_zones`` | the session's time zone, where rows or state depend on it |

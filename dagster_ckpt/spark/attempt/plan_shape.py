@@ -41,6 +41,7 @@ from dagster_ckpt.spark.attempt.plan_tree import (
 from dagster_ckpt.spark.attempt.query_sources import have_moved, options_of_sources, sources_in
 from dagster_ckpt.spark.attempt.state_aggregates import state_aggregates, why_other_aggregates
 from dagster_ckpt.spark.attempt.state_columns import state_columns
+from dagster_ckpt.spark.attempt.state_fields import state_fields, why_other_fields
 from dagster_ckpt.spark.attempt.state_variables import variables_in, why_other_variables
 from dagster_ckpt.spark.attempt.time_zones import refuse_another_machines_zone, zone_of_reading, zones_of
 from dagster_ckpt.spark.directories import StageDirectory
@@ -77,6 +78,7 @@ def check_plan(
         "written_by": f"format {FORMAT}, Spark {frame.sparkSession.version}",
         "operators": operators_in(plan),
         "state_columns": state_columns(frame, plan),
+        "state_fields": state_fields(frame, stateful),
         "aggregates": state_aggregates(frame, plan),
         "variables": variables_in(frame, plan),
         "origins": origins_in(plan, stateful),
@@ -122,6 +124,7 @@ def _compare(uid: StageUid, before: Mapping[str, Any], now: Mapping[str, Any]) -
         if why := (
             why_other_aggregates(before.get("aggregates"), now["aggregates"])
             or why_other_variables(before.get("variables"), now["variables"])
+            or why_other_fields(before.get("state_fields"), now["state_fields"])
             or why_other_columns(before, now)
         ):
             raise ChangedQuery(f"stage {uid!r} cannot go on from its state: {why}. {WAY_OUT}")

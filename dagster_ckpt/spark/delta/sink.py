@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -192,7 +193,7 @@ def _resolved(uri: str, table_dir: Path) -> str:
     """Return a table's address: a path, or a URI with a scheme of its own."""
     if not uri:
         raise InvalidRequest("a Delta table needs a path or a URI: DeltaTable('orders')")
-    plain = uri.removeprefix("file://").rstrip("/")
+    plain = re.sub(r"^file:(//)?(?=/)", "", uri).rstrip("/")
     return plain if "://" in plain else str(table_dir / plain)
 
 

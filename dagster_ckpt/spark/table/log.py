@@ -11,6 +11,7 @@ import fcntl
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import assert_never
 
 from dagster_ckpt.authoring.targets import META_FOLDER
 from dagster_ckpt.core.ids import PipelineId
@@ -156,9 +157,20 @@ def create_table(uri: str, *, pipeline: PipelineId, mode: Append | Upsert) -> Ta
     table = open_own_table(uri, pipeline)
     if table.mode != mode:
         raise InvalidRequest(
-            f"table {uri} was made as {table.mode!r}, not as {mode!r}: use a new folder for another mode"
+            f"table {uri} was made as {_told(table.mode)}, not as {_told(mode)}: give it a new folder, or move "
+            "this one away and begin from nothing (restore_from: none)"
         )
     return table
+
+
+def _told(mode: Append | Upsert) -> str:
+    match mode:
+        case Append():
+            return "a table of all rows"
+        case Upsert():
+            return f"one row per key ({', '.join(mode.keys)}) in {mode.buckets} files"
+        case _:
+            assert_never(mode)
 
 
 def refuse_fenced(table: Table, state: TableState, attempt: AttemptId) -> None:

@@ -112,6 +112,16 @@ WITHOUT_MOMENTS = (
 WITHIN_AN_HOUR = "a.k = b.k AND a.t BETWEEN b.t AND b.t + INTERVAL 1 HOUR"
 
 
+def of_struct(frame: Any, fields: str) -> Any:
+    """Rows with a struct of fields of one type."""
+    return frame.selectExpr(
+        "k", "v", "t", f"named_struct({fields}) AS s", f"array(named_struct({fields})) AS l"
+    )
+
+
+PRICED, COSTED = "'price', v, 'cost', k", "'cost', v, 'price', k"
+
+
 def in_zone(zone: str, build: Build) -> Build:
     """The same in a session of another time zone."""
 
@@ -285,6 +295,12 @@ SAME: dict[str, tuple[Build, Build]] = {
         lambda rows: matched(rows("a"), rows("b"), kept="a.v AS x"),
         lambda rows: matched(rows("a").withColumn("more", sf_expr("v + 1")), rows("b"), kept="a.v AS y"),
     ),
+    "other fields of structs of which nothing is kept, or one field": (
+        lambda rows: told_apart(of_struct(rows("a"), PRICED), "max(s.cost) AS x", "count(s) AS n"),
+        lambda rows: told_apart(
+            of_struct(rows("a"), f"'more', v, {COSTED}"), "max(s.cost) AS x", "count(s) AS n"
+        ),
+    ),
     "how near rows must be": (
         lambda rows: matched(rows("a"), rows("b")),
         lambda rows: matched(rows("a"), rows("b")).where("k > 1"),
@@ -325,6 +341,36 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: told_apart(rows("a"), *SUMS, behind="k; t"),
         lambda rows: told_apart(rows("a"), *SUMS).where("s > 1").select("k", "t"),
         "what the stage uses of its groups is sum(v), sum(k) now",
+    ),
+    "fields of a struct that have changed places": (
+        lambda rows: told_apart(of_struct(rows("a"), PRICED), "max_by(struct(s, v), v) AS x"),
+        lambda rows: told_apart(of_struct(rows("a"), COSTED), "max_by(struct(s, v), v) AS x"),
+        "'s' in it has the fields (price, cost), and has (cost, price) now",
+    ),
+    "a field that has taken another one's place": (
+        lambda rows: told_apart(of_struct(rows("a"), PRICED), "collect_list(l) AS x"),
+        lambda rows: told_apart(of_struct(rows("a"), "'price', v, 'tax', k"), "collect_list(l) AS x"),
+        "'l' in it has the fields (price, cost), and has (price, tax) now",
+    ),
+    "fields of keys that have changed places": (
+        lambda rows: of_struct(rows("a"), PRICED).groupBy("s").count(),
+        lambda rows: of_struct(rows("a"), COSTED).groupBy("s").count(),
+        "'s' in it has the fields",
+    ),
+    "fields of what rows are told apart by": (
+        lambda rows: of_struct(rows("a"), PRICED).dropDuplicates(["l"]),
+        lambda rows: of_struct(rows("a"), COSTED).dropDuplicates(["l"]),
+        "'l' in it has the fields",
+    ),
+    "fields of distinct rows": (
+        lambda rows: of_struct(rows("a"), PRICED).select("s").distinct(),
+        lambda rows: of_struct(rows("a"), COSTED).select("s").distinct(),
+        "'s' in it has the fields",
+    ),
+    "fields of rows that a join keeps": (
+        lambda rows: matched(of_struct(rows("a"), PRICED), rows("b"), kept="a.s AS s"),
+        lambda rows: matched(of_struct(rows("a"), COSTED), rows("b"), kept="a.s AS s"),
+        "'s' in it has the fields",
     ),
     "another size of windows": (
         lambda rows: windowed(rows("a"), "10 seconds"),
