@@ -142,10 +142,10 @@ class CheckpointedPipeline:
         local_folder(table_dir, setting="table_dir")
         targets = dict(sinks or {})
         for uid, stage in self.stages.items():
-            if stage.to is not None and not isinstance(stage.to, ParquetTable) and uid not in targets:
+            if _has_own_place(stage) and uid not in targets:
                 raise InvalidRequest(
-                    f"sink {uid!r} writes {stage.to}: give the fork a place of its own, "
-                    f"fork({name!r}, ..., sinks={{{uid!r}: ...}})"
+                    f"sink {uid!r} writes {stage.to or stage.table}, whatever the table_dir: give the fork a place of "
+                    f"its own, fork({name!r}, ..., sinks={{{uid!r}: ...}})"
                 )
         unknown = sorted(set(targets) - set(self.stages))
         if unknown:
@@ -169,6 +169,14 @@ class CheckpointedPipeline:
             views=(),
             forked_from=self.authored,
         )
+
+
+def _has_own_place(stage: StageDefinition) -> bool:
+    """Tell whether a sink's rows end where another ``table_dir`` changes nothing."""
+    if isinstance(stage.to, ParquetTable | None):
+        name = (stage.to.name if stage.to else "") or (stage.table.name if stage.table else "")
+        return local_folder(name, setting=f"table {name!r}").startswith("/")
+    return True
 
 
 def run_as(pipeline: CheckpointedPipeline, chains: Sequence[Chain]) -> CheckpointedPipeline:

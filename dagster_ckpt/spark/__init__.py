@@ -10,7 +10,7 @@
 | ``retryable_start`` | which failure of a query is cured by starting it again |
 | ``stage_report`` | what the runner tells its host |
 | ``plain_arguments`` | what goes to Java without being looked at by all converters |
-| ``java_errors`` | what errors of Spark say when Java is gone |
+| ``java_errors`` | what errors of Spark say when Java is gone, and that it is |
 | ``query_end`` | whether a query came to its end, or was stopped |
 | ``quoting`` | a name in backticks |
 | ``batch_meter`` | rows and rates of a query's batches |

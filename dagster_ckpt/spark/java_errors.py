@@ -1,13 +1,26 @@
-"""What an error of Spark's says is asked of Java when it is printed: kept for when Java is gone."""
+"""What an error of Spark's says is asked of Java when it is printed: kept for when Java is gone.
+
+And what it says where Java has ended under its session: what its process was killed for is in no error of py4j's.
+"""
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from dagster_ckpt.errors import causes
 
-__all__ = ["JavaErrors"]
+__all__ = ["JAVA_GONE", "JavaErrors", "is_java_gone"]
+
+JAVA_GONE = (
+    "the JVM of the Spark session has ended, and no longer answers: it was killed, perhaps for its memory (dmesg, the "
+    "container's events), or has crashed (hs_err_pid*.log). Run again in a new process, which goes on from the latest "
+    "checkpoint"
+)
+_UNANSWERED = re.compile(r"An error occurred while calling [\w.$]+")
+"""What py4j says of a call that got no answer; one that failed in Java has its exception behind that."""
 
 
 class JavaErrors:
@@ -43,3 +56,24 @@ class JavaErrors:
                 except Exception:
                     one.add_note(text)
             raise
+
+
+def is_java_gone(error: BaseException) -> bool:
+    """Tell whether an error says only that no JVM is there to ask."""
+    return any(map(_says_so, causes(error)))
+
+
+def _says_so(error: BaseException) -> bool:
+    match type(error).__name__:
+        case "Py4JNetworkError":
+            return True
+        case "Py4JError":
+            return _UNANSWERED.fullmatch(str(error)) is not None
+        case _:
+            return isinstance(error, ConnectionError) and _comes_from_py4j(error)
+
+
+def _comes_from_py4j(error: BaseException) -> bool:
+    """Tell the JVM's socket from that of a database or a broker."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and "py4j" in frames[-1].filename

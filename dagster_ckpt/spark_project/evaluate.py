@@ -6,6 +6,7 @@ variables have the values of its own registration again, which they would not ha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,6 +29,10 @@ __all__ = ["Evaluated", "NotYet", "Read", "Reads", "evaluate", "known_elements"]
 Key = tuple[str, str]
 Conf = tuple[tuple[str, str], ...]
 """Settings of a flow, sorted: those that its columns may depend on among them."""
+
+
+_PLAN = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
+"""What Spark puts behind its sentences: the plan, which is of stand-ins here."""
 
 
 class NotYet(BaseException):
@@ -173,7 +178,8 @@ class _Passes:
             if waits:
                 return None
             self._refuse_unrecognized(flow, {missing_table(error)})
-            raise InvalidRequest(f"{flow.title} fails: {type(error).__name__}: {error}") from error
+            said = _PLAN.sub("", str(error))
+            raise InvalidRequest(f"{flow.title} fails: {type(error).__name__}: {said}") from error
         if waits:
             return None
         if not hasattr(frame, "isStreaming"):

@@ -6,6 +6,7 @@ Read as ``pyspark.pipelines.cli`` reads it, which cannot be imported without the
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,8 +101,8 @@ def load_spec(place: str | Path) -> ProjectSpec:
         path=path,
         name=data["name"],
         storage=data["storage"],
-        catalog=_text(path, data, "catalog"),
-        database=_text(path, data, "database") or _text(path, data, "schema"),
+        catalog=_part(path, data, "catalog"),
+        database=_part(path, data, "database") or _part(path, data, "schema"),
         configuration=_settings(path, data.get("configuration") or {}),
         libraries=_globs(path, data.get("libraries") or []),
         **_side_file(path.parent / SIDE_FILE),
@@ -111,8 +112,8 @@ def load_spec(place: str | Path) -> ProjectSpec:
 def _mapping(path: Path) -> dict[str, Any]:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InvalidRequest(f"{path} is no YAML: {error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path} is no YAML in UTF-8: {error}") from error
     if not isinstance(data, dict):
         raise InvalidRequest(f"{path} is no list of settings: write 'key: value' lines")
     return data
@@ -124,10 +125,15 @@ def _refuse_fields(path: Path, data: Mapping[str, Any], known: Sequence[str]) ->
         raise InvalidRequest(f"{path} has {unknown[0]!r}: known are {', '.join(known)}")
 
 
-def _text(path: Path, data: Mapping[str, Any], key: str) -> str:
+def _part(path: Path, data: Mapping[str, Any], key: str) -> str:
+    """Return one part of the full names of the project's tables."""
     value = data.get(key) or ""
     if not isinstance(value, str):
         raise InvalidRequest(f"{path} has {key}: {value!r}, which is no text")
+    if re.search(r"[.`\s]", value):
+        raise InvalidRequest(
+            f"{path} has {key}: {value!r}: a {key} is one name, without dots, quotes and blanks"
+        )
     return value
 
 

@@ -63,6 +63,11 @@ def test_a_fork_says_where_rows_with_a_place_of_their_own_end() -> None:
         shop.fork("trial", table_dir="/t")
     with pytest.raises(InvalidRequest, match="'two' is no sink of 'shop'"):
         shop.fork("trial", table_dir="/t", sinks={"one": DeltaTable("x"), "two": DeltaTable("y")})
+    for more in ({"to": ParquetTable("/data/orders")}, {"table": "/data/orders"}):
+        with pytest.raises(
+            InvalidRequest, match=r"'one' writes .*/data/orders'.*, whatever the table_dir: give the"
+        ):
+            pipeline_with(**more).fork("trial", table_dir="/t")
     fork = shop.fork("trial", table_dir="/t", sinks={"one": DeltaTable("s3://lake/trial")})
     assert {uid: stage.to for uid, stage in fork.stages.items() if stage.to} == {
         "one": DeltaTable("s3://lake/trial")

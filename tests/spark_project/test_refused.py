@@ -348,6 +348,10 @@ def t():
         "@dp.table\ndef broken():\n    return 1 / 0\n",
         r"flow 'broken' \(transformations/main.py:\d+\) fails: ZeroDivisionError",
     ),
+    "a table that nobody has": (
+        '@dp.table\ndef broken():\n    return spark.sql("SELECT * FROM STREAM nobodys.rows")\n',
+        r"(?s)flow 'broken' \(.*\) fails: AnalysisException: \[TABLE_OR_VIEW_NOT_FOUND\] .*DROP TABLE IF EXISTS\.$",
+    ),
     "settings of a view": (
         '@dp.temporary_view(spark_conf={"a": "b"})\ndef v():\n    return spark.readStream.table("orders")\n',
         "flow 'v' .* of a temporary view has spark_conf",
@@ -450,8 +454,11 @@ def test_what_is_no_project_is_told(tmp_path: Path) -> None:
         "name: x\nstorage: y\nlibraries: [{glob: {include: /a/**}}]\n": "a path from beside the spec file, and not '/a",
         "- x\n": "is no list of settings",
         "a: [\n": "is no YAML",
+        "name: \u00e4\n": "is no YAML in UTF-8",
+        "name: x\nstorage: y\ndatabase: a.b\n": "has database: 'a.b': a database is one name",
+        "name: x\nstorage: y\ncatalog: ' main'\n": "has catalog: ' main': a catalog is one name",
     }.items():
-        spec.write_text(text)
+        spec.write_text(text, encoding="latin-1")
         with pytest.raises(InvalidRequest, match=message):
             pipeline_from_spark_project(tmp_path)
     (tmp_path / "spark-pipeline.yaml").write_text("name: x\nstorage: y\n")

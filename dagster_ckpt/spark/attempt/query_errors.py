@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.authoring.stages import StageRole
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.spark.attempt.changed_query import changed_query
+from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.retryable_start import is_retryable_start
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def understood(stage: StageDefinition, error: BaseException, *, title: str = "")
     """
     if isinstance(error, CheckpointError) or is_retryable_start(error):
         return None
+    if is_java_gone(error):
+        return Unavailable(f"{title or f'stage {stage.uid}'}: {JAVA_GONE}")
     changed = changed_query(stage.uid, error)
     if changed is not None:
         return changed

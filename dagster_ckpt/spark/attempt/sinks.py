@@ -24,6 +24,7 @@ from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory, staged_rows
 from dagster_ckpt.spark.files import remove_files
+from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.sink.committables import committable_paths, prepared_batches, read_committables
 from dagster_ckpt.spark.sink.phases import SinkPart, cut_of_sink, preparing, publish_prepared
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
@@ -203,9 +204,10 @@ class PipelineSinks:
                     session=self.session,
                 )
             except Exception as error:
-                self.unpublished[name] = str(error)
+                why = JAVA_GONE if is_java_gone(error) else str(error)
+                self.unpublished[name] = why
                 self._missed[name] += 1
-                reporter.warn(f"table {table.uid} is not computed, the next checkpoint tries again: {error}")
+                reporter.warn(f"table {table.uid} is not computed, the next checkpoint tries again: {why}")
                 continue
             self.unpublished.pop(name, None)
             del self._missed[name]

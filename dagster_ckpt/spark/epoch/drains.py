@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.epoch.waiting import wait_for
+from dagster_ckpt.spark.java_errors import is_java_gone
 from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_start
 from dagster_ckpt.spark.stage_report import Reporter
 
@@ -88,7 +89,7 @@ class Drains:
                 if not is_retryable_start(error) or len(ran) >= MAX_START_ATTEMPTS:
                     raise
             finally:
-                begun.running.stop()
+                _stop(begun.running)
             self._reporter.warn(f"the reader of stage {query.uid} was slow to start: started again")
             begun = _Begun(self._start(query).running, begun.at)
         ms = (time.perf_counter() - begun.at) * 1e3
@@ -104,6 +105,15 @@ class Drains:
     def _start(self, query: StageQuery) -> _Begun:
         at = time.perf_counter()
         return _Begun(query.start(self._session(), available_now=True), at)
+
+
+def _stop(query: StreamingQuery) -> None:
+    """Stop a query; one whose JVM has ended has stopped, and what ended the run is told, not that."""
+    try:
+        query.stop()
+    except Exception as error:
+        if not is_java_gone(error):
+            raise
 
 
 def _rows(query: StreamingQuery) -> int:

@@ -17,7 +17,7 @@ from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.outcomes import Failed, Rejected, Triggered
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.errors import Corrupt, Fenced
+from dagster_ckpt.errors import CheckpointError, Corrupt, Fenced, Unavailable
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.files_read import written_again
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
@@ -28,6 +28,7 @@ from dagster_ckpt.spark.channel.log import Outdated
 from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
 from dagster_ckpt.spark.directories import AttemptDirectory, RunProgress
 from dagster_ckpt.spark.epoch.drains import Drained, Drains
+from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.stage_report import Reporter, StageReport
@@ -155,8 +156,10 @@ class EpochRun:
             return self._work_and_report(uid, arguments, retries_left)
         except (RetryStage, FailRun, Fenced):
             raise
-        except Exception:
+        except Exception as error:
             self.coordinator.poll()  # raises Fenced where a newer attempt has taken the directory away
+            if is_java_gone(error) and not isinstance(error, CheckpointError):
+                raise Unavailable(f"stage {uid}: {JAVA_GONE}") from error
             raise
 
     def _work_and_report(self, uid: StageUid, arguments: StageArguments, retries_left: int) -> StageReport:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dagster_ckpt import InvalidRequest, spark_sink, spark_stage
-from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.errors import CheckpointError, Unavailable
 from dagster_ckpt.spark.attempt.query_errors import StageFailed, understood
 from dagster_ckpt.spark.session import without_java
 from tests.root import ROOT
@@ -112,6 +112,25 @@ def test_an_error_that_says_it_best_itself_or_passes_by_itself_is_left_alone() -
     assert understood(STAGE, NameError("name 'x' is not defined")) is None
     assert understood(STAGE, RuntimeError(PROXY + "Python worker failed to connect back")) is None
     assert understood(STAGE, InvalidRequest("our own")) is None
+
+
+def test_a_jvm_that_has_ended_is_told_and_no_unreachable_database() -> None:
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    connects = compile("raise ConnectionRefusedError(111, 'refused')", "lib/py4j/clientserver.py", "exec")
+    with pytest.raises(ConnectionRefusedError) as refused:
+        exec(connects)
+    masked = RuntimeError("a session could not be set back")
+    masked.__context__ = Py4JNetworkError("Answer from Java side is empty")
+    for error in (refused.value, masked, Py4JError("An error occurred while calling o58.parquet")):
+        told = understood(STAGE, error)
+        assert isinstance(told, Unavailable)
+        assert str(told).startswith("stage clean: the JVM of the Spark session has ended")
+    for other in (
+        ConnectionRefusedError(111, "Connection refused"),
+        Py4JError("Method x([]) does not exist"),
+    ):
+        assert understood(STAGE, other) is None
 
 
 def test_a_machine_without_java_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
