@@ -37,8 +37,8 @@ test: ## Run the tests, in three processes with a Spark session each (PROCESSES=
 	@scripts/bootstrap python java postgres kafka spark_kafka spark_s3 chromium class_archive plain_files
 	@scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
-platforms: ## Run the tests on emulators of Azure and Google, and on YARN, installed first (weekly in CI)
-	@CI=true scripts/bootstrap python java postgres clouds azurite spark_azure spark_google hadoop
+platforms: ## Run the tests on emulators of Azure and Google, YARN and Kubernetes, installed first (weekly in CI)
+	@CI=true scripts/bootstrap python java postgres clouds azurite spark_azure spark_google hadoop kubernetes
 	@CI=true $(RUN) python -m pytest -m platform tests/contract tests/platforms $(ARGS)
 
 LOWEST := tests/core tests/contract/test_coordinator_store.py tests/spark/epoch/test_programs.py tests/spark/snapshot/test_restore.py tests/metrics tests/dagster/launched/test_messages.py

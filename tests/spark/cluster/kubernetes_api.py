@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Object = dict[str, Any]
+from tests.spark.cluster.pods import Object
+
 Selector = tuple[tuple[str, str, str], ...]
 """Labels, how they are compared (``=``, ``!=``) and with what; ``!=`` is true of objects without the label, too."""
 

@@ -10,9 +10,13 @@ import pytest
 from tests.adapters.servers import PostgresCluster, S3Server
 from tests.adapters.started import started
 from tests.spark.cluster.apart import a_stream_dies_with_its_disk_and_an_epoch_goes_on
+from tests.spark.cluster.asked_of_pods import (
+    a_stream_is_exact_after_pods_were_lost,
+    epochs_run_and_nothing_is_left,
+)
 from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.kubernetes import KubernetesCluster, kubernetes_cluster
-from tests.spark.cluster.split_tables import another_disk_is_refused, more_is_shown, shown, truth
+from tests.spark.cluster.split_tables import another_disk_is_refused
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.lake.deployment import Places
 
@@ -34,16 +38,7 @@ def pods_driver(kubernetes: KubernetesCluster, tmp_path: Path) -> Iterator[Drive
 def test_epochs_run_on_pods_and_the_pods_go_with_the_session(
     kubernetes: KubernetesCluster, pods_driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:
-    lab = tmp_path / "lab"
-    first = pods_driver.run(feed, lab, pipeline="split")
-    assert first["said"].endswith("split/chk-1"), first
-    assert first["probed"] >= 1
-    assert shown(lab) == truth(feed)
-    assert not kubernetes.running()
-
-    feed.order(("ann", 3), ("eve", 4))
-    assert pods_driver.run(feed, lab, pipeline="split")["said"].endswith("split/chk-2")
-    assert shown(lab) == truth(feed)
+    epochs_run_and_nothing_is_left(kubernetes, pods_driver, feed, tmp_path / "lab")
 
 
 def test_a_path_that_is_a_disk_of_each_pods_own_is_refused(
@@ -55,26 +50,7 @@ def test_a_path_that_is_a_disk_of_each_pods_own_is_refused(
 def test_tables_of_a_stream_are_exact_after_pods_ran_out_of_memory_and_were_evicted(
     kubernetes: KubernetesCluster, pods_driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:
-    lab = tmp_path / "lab"
-    pods_driver.begin(feed, lab, pipeline="split", stream=True, restarts=True, patience=20.0)
-
-    def more(when: str) -> None:
-        more_is_shown(kubernetes, pods_driver, feed, lab, when)
-
-    more("at the start")
-    kubernetes.run_out_of_memory(kubernetes.running()[0])
-    more("with a pod out of memory")
-    kubernetes.evict(kubernetes.running()[0])
-    more("with a pod evicted")
-    for name in kubernetes.running():
-        kubernetes.evict(name)
-    more("with all pods evicted at once")
-    feed.order(("eve", 9))
-    more("at the end")
-    assert len(kubernetes.started) >= 4
-    pods_driver.interrupt()
-    assert "failed" not in pods_driver.answer()
-    assert shown(lab) == truth(feed)
+    a_stream_is_exact_after_pods_were_lost(kubernetes, pods_driver, feed, tmp_path / "lab")
 
 
 @pytest.mark.s3
