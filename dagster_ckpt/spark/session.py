@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.class_archive import fitting_archive, java_options
+from dagster_ckpt.spark.cluster.refused import refused_by_kubernetes
 from dagster_ckpt.spark.plain_arguments import convert_plain_arguments_first
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ def build_session(
     """Return the process's Spark session with our defaults, started when there is none.
 
     ``conf`` wins over the defaults; ``class_archive`` is a folder that ``dagster-ckpt class-archive`` has filled.
-    Raises InvalidRequest when pyspark is not installed.
+    Raises InvalidRequest when pyspark is not installed or Kubernetes refuses the driver, Unavailable when it refuses
+    pods.
     """
     try:
         from pyspark.sql import SparkSession
@@ -124,10 +126,10 @@ def build_session(
         except Exception as error:
             if not had_context:
                 _stop_context()
-            without = without_java(error)
-            if without is None:
+            told = without_java(error) or refused_by_kubernetes(error, settings["spark.master"])
+            if told is None:
                 raise
-            raise without from error
+            raise told from error
     refuse_connect(session)
     if not had_context:
         follow_local_checksums(session)

@@ -31,6 +31,13 @@ def kubernetes() -> Iterator[RealKubernetes]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def cleared(kubernetes: RealKubernetes) -> Iterator[None]:
+    """What a driver that is killed leaves at the API server is not found by the next test."""
+    yield
+    kubernetes.clear()
+
+
 @pytest.fixture
 def pods_driver(kubernetes: RealKubernetes, tmp_path: Path) -> Iterator[Driver]:
     made = Driver(kubernetes, tmp_path / "driver.log")
@@ -69,6 +76,37 @@ def test_executors_of_a_killed_driver_go_with_the_pod_that_it_ran_in(
     assert kubernetes.left()
     kubernetes.delete_pod("the-run")
     nothing_is_left(kubernetes)
+
+
+def test_a_driver_without_rights_is_told_what_its_account_needs(
+    kubernetes: RealKubernetes, pods_driver: Driver, feed: Feed, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    conf = {"spark.kubernetes.authenticate.oauthTokenFile": str(token)}
+    forbidden = (
+        "Kubernetes does not let the driver do what Spark does: configmaps is forbidden: User "
+        '"system:serviceaccount:pipelines:nobody" cannot create resource "configmaps"'
+    )
+    told = {
+        "nonsense": "Kubernetes does not know who asks for ",
+        kubernetes.new_account("nobody"): forbidden,
+    }
+    for written, said in told.items():
+        token.write_text(written)
+        answer = pods_driver.run(feed, tmp_path / "lab", pipeline="split", conf=conf)
+        assert answer["failed"] == "InvalidRequest", answer
+        assert answer["said"].startswith(said)
+
+
+def test_a_run_in_a_namespace_whose_quota_is_used_up_fails_as_one_that_may_be_repeated(
+    kubernetes: RealKubernetes, pods_driver: Driver, feed: Feed, tmp_path: Path
+) -> None:
+    with kubernetes.no_room():
+        answer = pods_driver.run(feed, tmp_path / "lab", pipeline="split")
+    assert answer["failed"] == "Unavailable", answer
+    assert "has refused pod after pod" in answer["said"]
+    again = pods_driver.run(feed, tmp_path / "lab", pipeline="split")
+    assert again["said"].endswith("split/chk-1"), again
 
 
 @pytest.mark.s3

@@ -14,6 +14,9 @@ from tests.spark.cluster.kubernetes_api import Objects, api_server
 from tests.spark.cluster.machines import machine_room
 from tests.spark.cluster.pods import Object, Pods
 
+GRACE = 30.0
+"""Seconds that a pod has to end, as where its spec says nothing."""
+
 
 @dataclass
 class KubernetesCluster(Pods):
@@ -23,11 +26,14 @@ class KubernetesCluster(Pods):
     objects: Objects = field(init=False)
 
     def __post_init__(self) -> None:
-        self.objects = Objects(on_pod=self.run, on_deleted=self.end)
+        self.objects = Objects(on_pod=self.run, on_deleted=self._end)
 
     @property
     def url(self) -> str:
         return f"k8s://http://127.0.0.1:{self.port}"
+
+    def _end(self, name: str) -> None:
+        self.end(name, grace=GRACE)
 
     def tell(self, name: str, status: Object) -> None:
         self.objects.update("pods", name, {"status": status})

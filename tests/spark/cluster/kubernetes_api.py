@@ -30,7 +30,7 @@ class Objects:
     on_pod: Callable[[Object], None]
     """Called with every new pod."""
     on_deleted: Callable[[str], None]
-    """Called with the name of every pod that is deleted."""
+    """Called with the name of every pod that is deleted; it ends the pod's process."""
     _stored: dict[str, dict[str, Object]] = field(default_factory=dict)
     _watches: list[tuple[str, Selector, queue.SimpleQueue[Object | None]]] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -69,14 +69,28 @@ class Objects:
             return found
 
     def delete(self, kind: str, name: str) -> Object | None:
-        """Remove an object and tell the watches."""
+        """Remove an object and tell the watches; a pod is marked, and gone once its process has ended."""
+        if kind != "pods":
+            return self._remove(kind, name)
+        with self._lock:
+            found = self.get(kind, name)
+            if found is None or "deletionTimestamp" in found["metadata"]:
+                return found
+            self.update(kind, name, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:30Z"}})
+
+        def end() -> None:
+            self.on_deleted(name)
+            self._remove(kind, name)
+
+        threading.Thread(target=end, daemon=True).start()
+        return found
+
+    def _remove(self, kind: str, name: str) -> Object | None:
         with self._lock:
             gone = self._stored.get(kind, {}).pop(name, None)
             if gone is not None:
                 self._tell(kind, "DELETED", gone)
-        if gone is not None and kind == "pods":
-            self.on_deleted(name)
-        return gone
+            return gone
 
     @contextmanager
     def watch(self, kind: str, selector: Selector) -> Iterator[queue.SimpleQueue[Object | None]]:

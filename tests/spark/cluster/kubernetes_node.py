@@ -16,6 +16,7 @@ from functools import cached_property
 from http.client import HTTPException
 from pathlib import Path
 
+from tests.progress import wait_until
 from tests.spark.cluster.kubernetes_client import Client, Refused
 from tests.spark.cluster.kubernetes_servers import Servers, kubernetes_servers
 from tests.spark.cluster.machines import machine_room
@@ -25,9 +26,14 @@ NODE = "this-machine"
 NAMESPACE = "pipelines"
 ACCOUNT = "driver"
 PATH = f"/api/v1/namespaces/{NAMESPACE}"
-MADE_BY_SPARK = ("pods", "services", "configmaps", "persistentvolumeclaims")
 RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "watch")
+RULES = {
+    "pods": ("create", "delete", "deletecollection", "get", "list", "watch"),
+    "configmaps": ("create", "deletecollection"),
+    "services": ("deletecollection",),
+    "persistentvolumeclaims": ("deletecollection",),
+}
+"""What a service account of drivers may do, and no more: as docs/how-to/deploy.md says it."""
 
 
 @dataclass
@@ -70,9 +76,9 @@ class RealKubernetes(Pods):
     def allow_drivers(self) -> None:
         """Make a namespace, and a service account with the rights that a driver needs in it."""
         self.admin.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        self.admin.create(f"{PATH}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
+        self.token.write_text(self.new_account(ACCOUNT))
         rights = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
-        rules = [{"apiGroups": [""], "resources": [*MADE_BY_SPARK], "verbs": [*VERBS]}]
+        rules = [{"apiGroups": [""], "resources": [kind], "verbs": [*verbs]} for kind, verbs in RULES.items()]
         self.admin.create(f"{rights}/roles", {"metadata": {"name": ACCOUNT}, "rules": rules})
         binding = {
             "metadata": {"name": ACCOUNT},
@@ -80,8 +86,12 @@ class RealKubernetes(Pods):
             "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
         }
         self.admin.create(f"{rights}/rolebindings", binding)
-        issued = self.admin.create(f"{PATH}/serviceaccounts/{ACCOUNT}/token", {"spec": {}})
-        self.token.write_text(issued["status"]["token"])
+
+    def new_account(self, name: str) -> str:
+        """Make a service account without rights, and return a token of it."""
+        self.admin.create(f"{PATH}/serviceaccounts", {"metadata": {"name": name}})
+        issued = self.admin.create(f"{PATH}/serviceaccounts/{name}/token", {"spec": {}})
+        return str(issued["status"]["token"])
 
     # --- what tests ask -----------------------------------------------------------------------------------------
 
@@ -98,10 +108,27 @@ class RealKubernetes(Pods):
     def delete_pod(self, name: str) -> None:
         self.admin.delete(f"{PATH}/pods/{name}")
 
+    def clear(self) -> None:
+        """Remove what killed drivers have left."""
+        for kind in RULES:
+            self.admin.delete(f"{PATH}/{kind}?labelSelector=spark-app-selector")
+
+    @contextmanager
+    def no_room(self) -> Iterator[None]:
+        """Let a quota of the namespace forbid all pods that are not there yet."""
+        quotas = f"{PATH}/resourcequotas"
+        there = len(self.admin.get(f"{PATH}/pods")["items"])
+        self.admin.create(quotas, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": str(there)}}})
+        wait_until(lambda: "hard" in self.admin.get(f"{quotas}/few")["status"], "the quota is in force")
+        try:
+            yield
+        finally:
+            self.admin.delete(f"{quotas}/few")
+
     def left(self) -> list[str]:
         return [
             f"{kind}/{one['metadata']['name']}"
-            for kind in MADE_BY_SPARK
+            for kind in RULES
             for one in self.admin.get(f"{PATH}/{kind}")["items"]
             if one["metadata"]["name"] != "kube-root-ca.crt"
         ]

@@ -19,6 +19,7 @@ from tests.spark.cluster.kubernetes_client import Client, Refused
 CONTROLLERS = (
     "garbage-collector-controller",
     "namespace-controller",
+    "resourcequota-controller",
     "root-ca-certificate-publisher-controller",
     "serviceaccount-controller",
 )
