@@ -116,7 +116,7 @@ FLOORS = {
     ),
     "dagster_ckpt.spark": (
         "batch_meter files java_errors plain_arguments query_end quoting stage_report retryable_start worker_start",
-        "exchange",
+        "exchange java_process",
         "class_archive cluster directories",
         "session",
         "typical_work warm",

@@ -120,6 +120,7 @@ class SparkSessionResource(QuietResource):
     def _made(self) -> Iterator[SparkSession]:
         from pyspark import SparkContext
 
+        from dagster_ckpt.spark.java_process import stop_session
         from dagster_ckpt.spark.session import build_session
         from dagster_ckpt.spark.warm.session import warm_session
 
@@ -142,7 +143,7 @@ class SparkSessionResource(QuietResource):
             try:
                 yield session
             finally:
-                session.stop()
+                stop_session(session)
 
 
 def _idle(value: Duration) -> float:

@@ -16,9 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.class_archive import fitting_archive, java_options
 from dagster_ckpt.spark.cluster.refused import refused_by_kubernetes
+from dagster_ckpt.spark.java_process import ENDING, forget_java, java_has_ended
 from dagster_ckpt.spark.plain_arguments import convert_plain_arguments_first
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ _STATE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _PYTHON = "spark.pyspark.python"
+_FORGIVEN = "spark.executor.failuresValidityInterval"
+"""Else a stream's failed executors are counted from its first day on, and a handful of them ends it."""
 _WORKER_START = Path(__file__).with_name("worker_start")
 LOCAL_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -119,6 +122,8 @@ def build_session(
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
+    if java_has_ended():
+        forget_java()
     with _keeping_interrupts(), compiled_pyspark():
         had_context = _has_context()
         try:
@@ -129,6 +134,8 @@ def build_session(
             told = without_java(error) or refused_by_kubernetes(error, settings["spark.master"])
             if told is None:
                 raise
+            if isinstance(told, Unavailable):
+                java_has_ended(ENDING)  # as Spark does then: the next session is to find it gone
             raise told from error
     refuse_connect(session)
     if not had_context:
@@ -207,7 +214,8 @@ def launch_settings(
     given = dict(conf or {})
     if given.get(_STATE_PROVIDER) == HDFS_PROVIDER:
         given.setdefault(_STATE_FORMAT, "1")  # ours is of RocksDB only: the first batch would fail
-    wanted = {**default_spark_conf(), **given, "spark.master": where}
+    forgiven = {_FORGIVEN: "1h"} if where.startswith(("k8s://", "yarn")) else {}
+    wanted = {**default_spark_conf(), **forgiven, **given, "spark.master": where}
     return _with_archive(wanted, class_archive)
 
 

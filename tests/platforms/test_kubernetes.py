@@ -11,6 +11,7 @@ from tests.adapters.servers import PostgresCluster, S3Server
 from tests.adapters.started import started
 from tests.spark.cluster.apart import a_stream_dies_with_its_disk_and_an_epoch_goes_on
 from tests.spark.cluster.asked_of_pods import (
+    a_stream_goes_on_where_spark_has_given_up,
     a_stream_is_exact_after_pods_were_lost,
     epochs_run_and_nothing_is_left,
     nothing_is_left,
@@ -65,6 +66,12 @@ def test_tables_of_a_stream_are_exact_after_pods_ran_out_of_memory_and_were_evic
     assert not kubernetes.denied()
 
 
+def test_a_stream_begins_another_java_where_too_many_executors_have_failed(
+    kubernetes: RealKubernetes, pods_driver: Driver, feed: Feed, tmp_path: Path
+) -> None:
+    a_stream_goes_on_where_spark_has_given_up(kubernetes, pods_driver, feed, tmp_path / "lab")
+
+
 def test_executors_of_a_killed_driver_go_with_the_pod_that_it_ran_in(
     kubernetes: RealKubernetes, pods_driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:
@@ -105,6 +112,7 @@ def test_a_run_in_a_namespace_whose_quota_is_used_up_fails_as_one_that_may_be_re
         answer = pods_driver.run(feed, tmp_path / "lab", pipeline="split")
     assert answer["failed"] == "Unavailable", answer
     assert "has refused pod after pod" in answer["said"]
+    # Spark has ended the driver's Java: the same process begins another one
     again = pods_driver.run(feed, tmp_path / "lab", pipeline="split")
     assert again["said"].endswith("split/chk-1"), again
 

@@ -12,6 +12,7 @@ _ANSWER = re.compile(
     re.DOTALL,
 )
 _GIVEN_UP = "Spark context stopped while waiting for backend"
+_ENDING = "Shutdown hooks cannot be modified during shutdown"
 RIGHTS = (
     "create, delete, deletecollection, get, list and watch of pods, create and deletecollection of configmaps, "
     "deletecollection of services and persistentvolumeclaims"
@@ -33,6 +34,11 @@ def refused_by_kubernetes(error: BaseException, master: str) -> CheckpointError 
             f"Spark gave up before the first executor came: {master} has refused pod after pod. Spark's log, above, "
             "has its words (KubernetesClientException): a quota of the namespace that is used up, or a service account "
             f"that may not create pods; it needs {RIGHTS}"
+        )
+    if _ENDING in said:
+        return Unavailable(
+            "Spark is ending its Java, as it does on Kubernetes where too many executors have failed "
+            "(spark.executor.maxNumFailures): the next session begins another one"
         )
     return None
 

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
+from dagster_ckpt.spark.java_process import detach
 from dagster_ckpt.spark.warm.keeper import DONE, THERE_IS_ANOTHER
 from dagster_ckpt.spark.warm.messages import Answer, Ask, EngineFiles, fingerprint, receive, send
 
@@ -61,7 +61,7 @@ class Borrowed:
 
     def give_back(self) -> None:
         """Cut PySpark's connections to the engine, and say that it is free. The session is stopped before."""
-        _detach()
+        detach()
         with self._connection, contextlib.suppress(EOFError, OSError):  # the keeper ends it by its own rules
             self._connection.send_bytes(DONE)
             receive(self._connection)
@@ -143,20 +143,3 @@ def _spawn(files: EngineFiles, told: Mapping[str, Any]) -> subprocess.Popen[byte
     with keeper.stdin as stdin, contextlib.suppress(BrokenPipeError):
         stdin.write(json.dumps(told).encode())
     return keeper
-
-
-def _detach() -> None:
-    """Forget PySpark's gateway: the next session of this process asks for an engine again, or starts a JVM."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    if gateway is not None:
-        callbacks = gateway.__dict__.get("_callback_server")  # other names are asked of the JVM
-        for connection in list(callbacks.connections) if callbacks is not None else ():
-            with contextlib.suppress(OSError):  # its thread waits in a read that holds the lock a close needs
-                connection.socket.shutdown(socket.SHUT_RDWR)
-        # Not `shutdown`: that would end the gateway in the JVM, for everybody.
-        gateway.shutdown_callback_server()
-        gateway.close(keep_callback_server=True)
-    SparkContext._gateway = None
-    SparkContext._jvm = None

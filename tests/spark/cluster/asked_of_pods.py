@@ -36,6 +36,20 @@ def nothing_is_left(cluster: Pods) -> None:
     )
 
 
+def a_stream_goes_on_where_spark_has_given_up(cluster: Pods, driver: Driver, feed: Feed, lab: Path) -> None:
+    """Lose more executors than Spark allows, upon which it ends the driver's Java."""
+    few = {"spark.executor.maxNumFailures": "1"}
+    driver.begin(feed, lab, pipeline="split", stream=True, restarts=True, patience=20.0, conf=few)
+    more_is_shown(cluster, driver, feed, lab, "at the start")
+    for name in cluster.running():
+        cluster.run_out_of_memory(name)
+    more_is_shown(cluster, driver, feed, lab, "with another Java")
+    driver.interrupt()
+    answer = driver.answer()
+    assert "failed" not in answer, answer
+    assert shown(lab) == truth(feed)
+
+
 def a_stream_is_exact_after_pods_were_lost(cluster: Pods, driver: Driver, feed: Feed, lab: Path) -> None:
     """Take one pod of a stream after the other, then all at once."""
     driver.begin(feed, lab, pipeline="split", stream=True, restarts=True, patience=20.0)

@@ -35,11 +35,17 @@ POD_AFTER_POD = (
     f"create pods; it needs {RIGHTS}"
 )
 GIVEN_UP = "java.lang.IllegalStateException: Spark context stopped while waiting for backend"
+HOOKS = "java.lang.IllegalStateException: Shutdown hooks cannot be modified during shutdown."
+ANOTHER = (
+    "Spark is ending its Java, as it does on Kubernetes where too many executors have failed "
+    "(spark.executor.maxNumFailures): the next session begins another one"
+)
 TOLD: dict[str, tuple[type[CheckpointError], str]] = {
     f"{FAILED}Unauthorized{status(401)}": (InvalidRequest, NOT_KNOWN),
     f"{FAILED}{FORBIDDEN}{status(403)}": (InvalidRequest, NO_RIGHTS),
     f"{FAILED}{FULL}{status(403)}": (Unavailable, f"Kubernetes has no room for the session: {FULL}"),
     f"{START}{GIVEN_UP}\n\tat org...": (Unavailable, POD_AFTER_POD),
+    f"{START}{HOOKS}\n\tat org...": (Unavailable, ANOTHER),
 }
 
 

@@ -1,0 +1,80 @@
+"""The Java that PySpark has started: whether it still runs, and how this process gets another one.
+
+Spark on Kubernetes ends it (``sys.exit``) where executors have failed too often; the kernel does where memory is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ENDING", "detach", "forget_java", "java_has_ended", "stop_session"]
+
+ENDING = 30.0
+"""Seconds that Java is waited for where it is to end: its shutdown hooks stop a session that is half made."""
+
+
+def java_has_ended(within: float = 0.0) -> bool:
+    """Tell whether the Java that PySpark has started here is over, now or soon."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "__dict__", {}).get("proc")  # other names are asked of the JVM
+    if process is None:
+        return False
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(within)
+    return process.poll() is not None
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop a session; where its Java has ended, forget it: the next session starts another one."""
+    if java_has_ended():
+        forget_java()
+        return
+    try:
+        session.stop()
+    except Exception:
+        if not java_has_ended(ENDING):
+            raise
+        forget_java()
+
+
+def forget_java() -> None:
+    """Let the next session of this process begin with a Java of its own; that of now does not answer any more."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession, SQLContext
+
+    context: Any = SparkContext._active_spark_context
+    if context is not None:
+        context._jsc = None
+        context.stop()
+    sessions: Any = SparkSession
+    sessions._instantiatedSession = sessions._activeSession = None
+    contexts: Any = SQLContext
+    contexts._instantiatedContext = None
+    with contextlib.suppress(Exception):  # what is left of connections to nobody
+        detach()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+def detach() -> None:
+    """Forget PySpark's gateway: the next session of this process asks for an engine again, or starts a JVM."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        callbacks = gateway.__dict__.get("_callback_server")  # other names are asked of the JVM
+        for connection in list(callbacks.connections) if callbacks is not None else ():
+            with contextlib.suppress(OSError):  # its thread waits in a read that holds the lock a close needs
+                connection.socket.shutdown(socket.SHUT_RDWR)
+        # Not `shutdown`: that would end the gateway in the JVM, for everybody.
+        gateway.shutdown_callback_server()
+        gateway.close(keep_callback_server=True)
+    SparkContext._gateway = None
+    SparkContext._jvm = None

@@ -1,0 +1,77 @@
+"""A Java that has ended is noticed by its process, and forgotten without being asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+
+from dagster_ckpt.spark import java_process
+
+
+class Session:
+    """A session whose Java does not answer any more."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def stop(self) -> None:
+        self.asked += 1
+        raise ConnectionRefusedError
+
+
+@pytest.fixture
+def java(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A process in Java's place; it ends when its stdin is closed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkContext, "_jvm", object())
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_java_that_runs_has_not_ended_and_one_that_ends_is_waited_for(java: Any) -> None:
+    assert not java_process.java_has_ended()
+    java.stdin.close()
+    assert java_process.java_has_ended(60.0)
+    assert java_process.java_has_ended()
+
+
+def test_without_a_java_of_this_process_none_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    assert not java_process.java_has_ended()
+
+
+def test_a_session_whose_java_has_ended_is_forgotten_without_being_asked(java: Any) -> None:
+    java.stdin.close()
+    java.wait()
+    session: Any = Session()
+    java_process.stop_session(session)
+    assert session.asked == 0
+    assert SparkContext._gateway is None
+    assert SparkContext._jvm is None
+
+
+def test_a_session_whose_java_ends_while_it_is_stopped_is_forgotten(java: Any) -> None:
+    session: Any = Session()
+    session.before, session.stop = session.stop, lambda: (java.stdin.close(), session.before())
+    java_process.stop_session(session)
+    assert session.asked == 1
+    assert SparkContext._gateway is None
+
+
+def test_a_session_that_cannot_be_stopped_while_java_runs_says_why(
+    java: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java_process, "ENDING", 0.0)
+    session: Any = Session()
+    with pytest.raises(ConnectionRefusedError):
+        java_process.stop_session(session)
