@@ -49,7 +49,7 @@ lint: ## Check style, formatting and spelling
 	@scripts/bootstrap python
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check .
-	@$(RUN) python -m codespell_lib $$(git ls-files '*.py' '*.md' '*.toml' Makefile scripts)
+	@$(RUN) python -m codespell_lib $$(git ls-files '*.py' '*.md' '*.toml' Makefile scripts ':!*.sum')
 
 types: ## Check types
 	@scripts/bootstrap python
