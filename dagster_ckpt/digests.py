@@ -6,6 +6,7 @@ xxh3 guards against damage, not against an adversary; it is several times faster
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import xxhash
 
@@ -39,10 +40,22 @@ def digest_bytes(content: bytes) -> Digest:
     return Digest(len(content), f"{ALGORITHM}:{xxhash.xxh3_128_hexdigest(content)}")
 
 
+class Readable(Protocol):
+    """An open file, wherever it is."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes; none at its end."""
+
+
 def digest_file(path: Path) -> Digest:
     """Return the digest of a local file, read in chunks. Raises OSError as ``open`` does."""
-    running = RunningDigest()
     with path.open("rb", buffering=0) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            running.update(chunk)
+        return digest_of(file)
+
+
+def digest_of(file: Readable) -> Digest:
+    """Return the digest of the rest of an open file, read in chunks."""
+    running = RunningDigest()
+    while chunk := file.read(CHUNK_BYTES):
+        running.update(chunk)
     return running.result()

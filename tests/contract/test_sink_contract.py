@@ -14,7 +14,7 @@ import pytest
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
+from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import (
@@ -28,6 +28,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkDescription,
     SinkPosition,
 )
+from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.testing import SinkContract
 from dagster_ckpt.testing.sinks.run import Row, Step
 
@@ -104,6 +105,7 @@ class PageSink(Sink):
         return Published(rows=sum(f.rows for batch in new for f in batch.files), bytes=0)
 
     def _add(self, state: State, batches: Sequence[PreparedBatch], checkpoint: int) -> None:
+        self.refuse_lost(batches)
         for batch in batches:
             kept = [] if batch.replaces else state["rows"]
             state["rows"] = [*kept, *self._staged(batch, state["types"])]
@@ -121,10 +123,16 @@ class PageSink(Sink):
         rows = []
         for file in batch.files:
             path = self._context.work_dir / file.staged
-            if not path.exists():
-                raise Corrupt(f"{path} is gone")
             rows += [[row["k"], row["v"]] for row in pq.read_table(path).to_pylist()]
         return rows
+
+    def refuse_lost(self, batches: Sequence[PreparedBatch]) -> None:
+        for batch in batches:
+            StagedRows(self._context.work_dir, [batch])
+
+    def cannot_roll_back(self, cut: SinkCut | None) -> str:
+        self.refuse_lost(() if cut is None else cut.batches)
+        return ""
 
     def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
         state = self._owned()
@@ -207,7 +215,9 @@ class SinkThatOnlyAdds(PageSink):
         position = self.position()
         head = None if position is None else position.head
         wanted = None if cut is None else cut.snapshot.head
-        return "" if head == wanted else f"{self.place} cannot take back what it has published"
+        if head != wanted:
+            return f"{self.place} cannot take back what it has published"
+        return super().cannot_roll_back(cut)
 
     def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
         why = self.cannot_roll_back(cut)

@@ -36,7 +36,8 @@ class SinksAtStart:
     def adopt(self, attempt: AttemptDirectory) -> None:
         """Go on with the sinks as they are; what was being published is finished.
 
-        Raises Corrupt for one that shows less than was published to it, InvalidRequest for rows nobody would publish.
+        Raises Corrupt for one that shows less than was published to it, or whose staged rows are gone or changed;
+        InvalidRequest for rows nobody would publish.
         """
         self._refuse_waiting(attempt)
         self._refuse_exchanged(
@@ -48,9 +49,18 @@ class SinksAtStart:
                 raise Corrupt(
                     f"{why}. Bring it back, or choose a snapshot with restore_from, which brings it to exactly its rows"
                 )
+            self._refuse_lost_of_directory(attempt, uid, sink)
         for uid, _, sink in self.sinks.two_phase():
             sink.take_over()
             note_published(attempt.stage(uid).root, sink.place, sink.position())
+
+    def _refuse_lost_of_directory(self, attempt: AttemptDirectory, uid: StageUid, sink: Sink) -> None:
+        """Raise Corrupt where rows that wait in the directory are gone: no checkpoint with them could be published."""
+        stage_dir = attempt.stage(uid).root
+        position = sink.position()
+        shown = position.through_batch if position is not None else None
+        waiting = [batch for batch in prepared_batches(stage_dir) if shown is None or batch > shown]
+        sink.refuse_lost(read_committables(stage_dir, waiting))
 
     def _refuse_waiting(self, attempt: AttemptDirectory) -> None:
         """Raise InvalidRequest where a sink that is written at least once has rows that wait for a checkpoint."""

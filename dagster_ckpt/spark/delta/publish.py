@@ -139,6 +139,7 @@ class Writer:
             staged=tuple(sorted({folder_of(file.staged, self.staged.area) for file in files})),
         ).model_copy(update=changes)
         if self.key and not replaces:
+            self.staged.refuse_changed(files)
             version.commit(
                 mark, lambda t, properties: upsert(t, self.staged, files, key=self.key, properties=properties)
             )

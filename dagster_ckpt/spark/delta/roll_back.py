@@ -15,6 +15,7 @@ from dagster_ckpt.spark.delta.publish import Writer
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.log_table import refuse_other_key
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, RolledBack, SinkCut
+from dagster_ckpt.spark.sink.positions import why_another_history
 
 
 @dataclass(frozen=True)
@@ -81,15 +82,16 @@ def way_to(writer: Writer, version: Version | None, cut: SinkCut | None) -> Way:
         return Way(head=None, through_batch=None, batches=batches)
     whole = version_of(version.history, cut.checkpoint_id) if cut is not None and batches else None
     if whole is not None:
+        _refuse_another_history(writer, version, whole, cut)
         return _way_to_version(writer, version, whole)
     writer.staged.footers([file for batch in batches for file in batch.files])
-    return _way_to_head(writer, version, head, batches)
+    return _way_to_head(writer, version, cut, batches)
 
 
 def _way_to_head(
-    writer: Writer, version: Version, head: int | None, batches: tuple[PreparedBatch, ...]
+    writer: Writer, version: Version, cut: SinkCut | None, batches: tuple[PreparedBatch, ...]
 ) -> Way:
-    mark = version.mark
+    mark, head = version.mark, None if cut is None else cut.snapshot.head
     if head is not None:
         found = version_of(version.history, head)
         if found is None:
@@ -97,6 +99,7 @@ def _way_to_head(
                 f"the log of table {writer.lake.uri} has no version that shows checkpoint {head}: it is older than "
                 "delta.logRetentionDuration, or the table is another one. Choose a later checkpoint"
             )
+        _refuse_another_history(writer, version, found, cut)
         return _way_to_version(writer, version, found, batches)
     if mark is None or mark.head is None:
         return Way(head=None, through_batch=None, batches=batches)
@@ -123,6 +126,14 @@ def _way_to_version(
     return Way(
         head=mark.head, through_batch=mark.through_batch, key=mark.key, restore=restore, batches=batches
     )
+
+
+def _refuse_another_history(writer: Writer, version: Version, found: Commit, cut: SinkCut | None) -> None:
+    """Raise Corrupt where the version of the cut's number is another deployment's."""
+    head = found.mark.head if found.mark is not None else None
+    shown_by = [c.mark.lineage for c in version.history if c.mark is not None and c.mark.head == head]
+    if why := why_another_history(f"table {writer.lake.uri}", shown_by, cut):
+        raise Corrupt(why)
 
 
 def _refuse_others(writer: Writer, version: Version, back_to: int) -> None:

@@ -17,6 +17,7 @@ from dagster_ckpt.spark.iceberg.version import Version
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.log_table import refuse_other_key
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, RolledBack, SinkCut
+from dagster_ckpt.spark.sink.positions import why_another_history
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def way_to(writer: Writer, version: Version | None, cut: SinkCut | None) -> Way:
         return Way(None, batches=batches)
     whole = version.showing(cut.checkpoint_id) if cut is not None and batches else None
     if whole is not None:
+        _refuse_another_history(version, whole, cut)
         return _way_to_snapshot(writer, version, whole, ())
     writer.staged.footers([file for batch in batches for file in batch.files])
     if head is None:
@@ -123,6 +125,7 @@ def way_to(writer: Writer, version: Version | None, cut: SinkCut | None) -> Way:
             f"table {version.place} has no snapshot that shows checkpoint {head}: it was expired, or the table is "
             "another one. Choose a later checkpoint"
         )
+    _refuse_another_history(version, found, cut)
     return _way_to_snapshot(writer, version, found, batches)
 
 
@@ -155,6 +158,15 @@ def _way_to_snapshot(
     _refuse_others(version, found)
     _refuse_lost(version, found)
     return Way(mark, back_to=found.snapshot_id, batches=batches)
+
+
+def _refuse_another_history(version: Version, found: Snapshot, cut: SinkCut | None) -> None:
+    """Raise Corrupt where the snapshot of the cut's number is another deployment's."""
+    marks = [mark_of(snapshot, version.owner) for snapshot in (found, *version.snapshots.values())]
+    head = marks[0].head if marks[0] is not None else None
+    shown_by = [mark.lineage for mark in marks if mark is not None and mark.head == head]
+    if why := why_another_history(f"table {version.place}", shown_by, cut):
+        raise Corrupt(why)
 
 
 def _refuse_others(version: Version, found: Snapshot | None) -> None:

@@ -5,6 +5,7 @@
 | ``port`` | ``Sink``, its positions, cuts and answers |
 | ``committables`` | ``PreparedBatch``: what a micro-batch has staged, and where it is written down |
 | ``staging`` | a micro-batch's rows as plain Parquet files that nobody sees yet |
+| ``intact`` | staged files compared with what was staged, before their rows are shown |
 | ``table_files`` | staged files that become part of a table where they lie |
 | ``log_table`` | what sinks into tables with a log of their own share: marks, rows of a cut, half of the sink |
 | ``owner`` | the newest attempt, for as long as there is no table to tell it |

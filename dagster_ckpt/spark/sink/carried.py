@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.files import link_or_copy, replace_by_link, replace_whole
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 
 COPIES = "carried"
@@ -19,6 +20,16 @@ def staged_by(root: Path, batches: Sequence[PreparedBatch]) -> dict[str, Path]:
     """Return the staged files of these batches by name; those of published batches may be gone already."""
     names = (file.staged for batch in batches for file in batch.files)
     return {name: root / name for name in names if (root / name).exists()}
+
+
+def put_back(restored: Path, target: Path) -> None:
+    """Give the sink's folder a staged file that was restored.
+
+    One that is here and has other content is replaced: a checkpoint's files were compared with its manifest.
+    """
+    if target.exists() and not (target.samefile(restored) or filecmp.cmp(target, restored, shallow=False)):
+        replace_by_link(restored, target)
+    link_or_copy(restored, target)
 
 
 def copied_notes(root: Path, names: Sequence[str]) -> dict[str, Path]:

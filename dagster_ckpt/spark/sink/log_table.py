@@ -170,8 +170,8 @@ class LogTableSink(Sink, Generic[W]):
         self._writer.staged.flush([file for batch in batches for file in batch.files])
 
     def refuse_lost(self, batches: Sequence[PreparedBatch]) -> None:
-        """Look at each staged file: of a table in an object store there may be none on this disk to wait for."""
-        self._writer.staged.footers([file for batch in batches for file in batch.files])
+        """Read each staged file: of a table in an object store there may be none on this disk to wait for."""
+        self._writer.staged.refuse_changed([file for batch in batches for file in batch.files])
 
     def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
         """Make the batches visible in one commit."""

@@ -89,6 +89,24 @@ def why_behind(place: str, before: SinkPosition | None, cut: SinkCut | None) -> 
     )
 
 
+def why_another_history(
+    place: str, shown_by: Iterable[str], cut: SinkCut | None, attempt: AttemptId | None = None
+) -> str:
+    """Return that rows which a sink shows are not those of the snapshot, whose numbers they have; empty: they may be.
+
+    ``shown_by``: histories that have had these rows, those that only took them over included; empty ones say nothing.
+    """
+    mine = set() if cut is None else {*cut.lineages, *((attempt.lineage,) if attempt is not None else ())}
+    others = set(shown_by)
+    if cut is None or not cut.lineages or not others or "" in others or others & mine:
+        return ""
+    return (
+        f"{place} shows rows of another history ({min(others)}) than the snapshot: its checkpoints have the same "
+        "numbers, and other rows. Give the place that belongs to the snapshot, or begin without state (restore_from: "
+        "none)"
+    )
+
+
 def refuse_where_impossible(
     sinks: Iterable[tuple[StageUid, Sink, SinkCut | None]], *, since: CheckpointId | None = None
 ) -> None:

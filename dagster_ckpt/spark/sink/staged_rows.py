@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.schema import arrow_schema, conformed, parsed_schema
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, from_last_replacing
+from dagster_ckpt.spark.sink.intact import refuse_changed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +20,7 @@ BATCH_ROWS = 65_536
 
 
 class StagedRows:
-    """What a checkpoint brings to a sink. Raises Corrupt at once when a staged file is gone.
+    """What a checkpoint brings to a sink. Raises Corrupt at once when a staged file is gone, or not what was staged.
 
     In output mode *complete* only the newest micro-batch counts, and ``replaces`` says so.
     """
@@ -28,11 +29,7 @@ class StagedRows:
         shown, self.replaces = from_last_replacing(batches)
         self.batches = tuple(shown)
         self._files = tuple((file, folder / file.staged) for batch in self.batches for file in batch.files)
-        for file, path in self._files:
-            if not path.exists():
-                raise Corrupt(
-                    f"staged rows {file.name} are gone ({path} does not exist): restore another checkpoint"
-                )
+        refuse_changed(self._files)
 
     def __len__(self) -> int:
         return sum(file.rows for file, _ in self._files)

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, assert_never
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.restore.horizon import Pin
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.channel.schema import arrow_schema
-from dagster_ckpt.spark.files import batch_of, link_or_copy
-from dagster_ckpt.spark.sink.carried import copied_notes, remove_copies, staged_by
+from dagster_ckpt.spark.files import batch_of
+from dagster_ckpt.spark.sink.carried import copied_notes, put_back, remove_copies, staged_by
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import (
     AlreadyPublished,
@@ -43,6 +44,7 @@ from dagster_ckpt.spark.sink.positions import (
     published_position,
     refuse_fenced,
     taken_over,
+    why_another_history,
     why_behind,
 )
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
@@ -128,8 +130,19 @@ class StagedSink(Sink):
         )
 
     def flush(self, batches: Sequence[PreparedBatch]) -> None:
-        """Wait until the staged files survive a power failure; those of published batches may be gone already."""
-        flush_staged([*staged_by(self._root, batches).values()])
+        """Wait until the staged files survive a power failure; those of published batches may be gone already.
+
+        Raises Corrupt for others that are gone: a checkpoint with them could never be published.
+        """
+        found = staged_by(self._root, batches)
+        lost = [batch for batch in batches if any(file.staged not in found for file in batch.files)]
+        if lost:
+            self.refuse_lost(not_shown(self.position(), lost))
+        flush_staged([*found.values()])
+
+    def refuse_lost(self, batches: Sequence[PreparedBatch]) -> None:
+        """Read all that these batches staged; also one that was published before is to be published again."""
+        self._rows(batches)
 
     notes: ClassVar[tuple[str, ...]] = (THROUGH,)
     """Small files of the sink's folder that a checkpoint takes with it, beside its rows."""
@@ -139,11 +152,11 @@ class StagedSink(Sink):
         return staged_by(self._root, batches) | copied_notes(self._root, self.notes)
 
     def bring_back(self, folder: Path, later: Mapping[CheckpointId, CoordinatorEpoch]) -> None:
-        """Put back what is missing in the sink's folder; notes are compared with those that are there."""
+        """Put back what is missing in the sink's folder, or changed; notes are compared with those that are there."""
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             name = path.relative_to(folder).as_posix()
             if name not in self.notes or not (self._root / name).exists():
-                link_or_copy(path, self._root / name)
+                put_back(path, self._root / name)
             else:
                 self.choose_note(name, path)
 
@@ -214,6 +227,21 @@ class StagedSink(Sink):
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Say why the rows that were published after the cut cannot be taken back, if there are any."""
         before = self.position()
+        why = self._why_another(before, cut) or self._why_not(before, cut)
+        if not why:
+            self._rows(_to_publish(before, cut))
+        return why
+
+    def pins(self, cut: SinkCut) -> Sequence[Pin]:
+        """Return whether later rows can leave; what the cut has staged is in its checkpoint."""
+        why = self._why_not(self.position(), cut)
+        return (Pin(what=self.place, is_there=not why, advice=why),)
+
+    def _why_another(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
+        shown_by = () if before is None or before.head is None else (before.lineage,)
+        return why_another_history(self.place, shown_by, cut, self.context.attempt())
+
+    def _why_not(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
         return "" if lies(before, cut) is Lies.AT else self.why_no_way(before, cut)
 
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
@@ -264,12 +292,14 @@ class StagedSink(Sink):
         self, outside: Outside, before: SinkPosition | None, cut: SinkCut | None, attempt: AttemptId
     ) -> RolledBack:
         done = []
+        if why := self._why_another(before, cut):
+            raise InvalidRequest(why)
         where = lies(before, cut)
         # What is not possible, and what is gone, is found out before anything changes.
         reason = "" if where is Lies.AT else outside.why_no_way(before, cut)
         if reason:
             raise Corrupt(reason) if where is Lies.BEHIND else InvalidRequest(reason)
-        rows = self._rows(missing_of_cut(before, cut) if where is Lies.AT or cut is None else cut.batches)
+        rows = self._rows(_to_publish(before, cut))
         if where is not Lies.AT and before is not None:
             done.append(f"went from checkpoint {before.head} to {_named(cut)}")
             before = outside.go_to(before, cut.snapshot.head if cut is not None else None)
@@ -284,6 +314,11 @@ class StagedSink(Sink):
         with (self._root / "lock").open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield self
+
+
+def _to_publish(before: SinkPosition | None, cut: SinkCut | None) -> Sequence[PreparedBatch]:
+    """Return what a roll-back to the cut publishes of it, once later rows have left."""
+    return missing_of_cut(before, cut) if cut is None or lies(before, cut) is Lies.AT else cut.batches
 
 
 def _named(cut: SinkCut | None) -> str:

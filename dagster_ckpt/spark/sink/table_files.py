@@ -17,9 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.digests import digest_of
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
 from dagster_ckpt.spark.files import batch_of, map_in_parallel, run_in_parallel
 from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.intact import refuse_other_content
 from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.staging import flush_staged
 
@@ -162,9 +164,22 @@ class StagedFiles:
             return pq.read_metadata(handle)
 
     def footers(self, files: Sequence[TableFile]) -> list[pq.FileMetaData]:
-        """Return the footers of these files. Raises Corrupt when one is gone, also where a copy of it is here."""
-        self._refuse_gone(files)
+        """Return the footers of these files, which a table is to name. Raises Corrupt as ``refuse_changed`` does."""
+        self.refuse_changed(files)
         return map_in_parallel(self.footer, files, parallelism=_TRANSFERS)
+
+    def refuse_changed(self, files: Sequence[TableFile]) -> None:
+        """Raise Corrupt, naming it, where a file is gone or not what was staged.
+
+        Reads all of them; in an object store those that this machine has no copy of. Of the others the size is asked.
+        """
+        self._refuse_gone(files)
+
+        def one(file: TableFile) -> None:
+            with self.open(file) as handle:
+                refuse_other_content(file, digest_of(handle), f"{self.place}/{file.staged}")
+
+        run_in_parallel(one, files, parallelism=_TRANSFERS)
 
     def _refuse_gone(self, files: Sequence[TableFile]) -> None:
         """A table is told of files where they are stored: the copy that is read here says nothing about that."""

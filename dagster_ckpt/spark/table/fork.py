@@ -18,7 +18,7 @@ from dagster_ckpt.spark.table.buckets import (
     write_versions,
 )
 from dagster_ckpt.spark.table.log import Table, refuse_fenced
-from dagster_ckpt.spark.table.publish import begin_and_finish, locate_hidden
+from dagster_ckpt.spark.table.publish import begin_and_finish, locate_intact
 from dagster_ckpt.spark.table.records import (
     SEED,
     Append,
@@ -126,7 +126,7 @@ def _seed_record(
 
 
 def _link_files(source: Table, target: Table, files: Sequence[TableFile]) -> None:
-    hidden = locate_hidden(source, files)
+    hidden = locate_intact(source, files)
     for file in files:
         link_or_copy(
             hidden.get(file.name, source.paths.published(file.name)), target.paths.published(file.name)
@@ -147,6 +147,7 @@ def _merge_into(
     """Link or write the target's first version of every bucket, and return it: linked ones stay of their history."""
     versions = located_versions(source.paths, before)
     refuse_changed_versions(source.paths, versions)
+    locate_intact(source, prepared)
     touched = {*touched_buckets(source.paths.root, prepared), *(before if gets_columns else ())}
     seeds = {bucket: target.paths.version(SEED, bucket) for bucket in {*before, *touched}}
     linked = set(before) - touched

@@ -34,7 +34,7 @@ from dagster_ckpt.spark.sink.staging import flush_staged, stage_rows
 from dagster_ckpt.spark.table.buckets import merge_into_published
 from dagster_ckpt.spark.table.fork import seed_fork
 from dagster_ckpt.spark.table.log import Table, create_table, open_own_table, open_table, refuse_fenced
-from dagster_ckpt.spark.table.publish import adopt, locate_hidden, publish
+from dagster_ckpt.spark.table.publish import adopt, locate_hidden, locate_intact, publish
 from dagster_ckpt.spark.table.read import ParquetRows
 from dagster_ckpt.spark.table.records import Append, Upsert
 from dagster_ckpt.spark.table.retention import collect_garbage, remove_superseded, superseded
@@ -147,6 +147,10 @@ class ParquetSink(Sink):
         files = [file for batch in batches for file in batch.files]
         hidden = locate_hidden(table, files)
         flush_staged([hidden.get(file.name, table.paths.published(file.name)) for file in files])
+
+    def refuse_lost(self, batches: Sequence[PreparedBatch]) -> None:
+        """Read all that is staged, or set aside by a roll-back, of these batches."""
+        locate_intact(self.table, [file for batch in batches for file in batch.files])
 
     def take_over(self) -> None:
         """Finish what was being published."""

@@ -13,7 +13,13 @@ from typing import assert_never
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.files import classified, flush_to_disk, move_whole
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, from_last_replacing
+from dagster_ckpt.spark.sink.committables import (
+    PreparedBatch,
+    TableFile,
+    from_last_replacing,
+    shown_files,
+)
+from dagster_ckpt.spark.sink.intact import refuse_changed
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
 from dagster_ckpt.spark.table.buckets import (
     located_versions,
@@ -38,7 +44,7 @@ def publish(
 ) -> Published | AlreadyPublished:
     """Make those of these batches visible that are not yet, as the permit's checkpoint.
 
-    Idempotent. Raises Fenced when a newer attempt owns the table, Corrupt when a staged file is gone,
+    Idempotent. Raises Fenced when a newer attempt owns the table, Corrupt when a staged file is gone or changed,
     Unavailable or OutcomeUnknown for the file system's failures; then it is to be repeated.
     """
     _check_permit(table, permit)
@@ -58,6 +64,7 @@ def publish(
                 f"table {table.uri} stands at checkpoint {state.head}: batches {[b.batch_id for b in waiting]} cannot "
                 f"be published for the older checkpoint {permit.checkpoint_id}; publish them for a newer one"
             )
+        locate_intact(table, shown_files(waiting)[0])
         record = new_record(table, state.head, waiting, checkpoint_id=permit.checkpoint_id, attempt=attempt)
         begin_and_finish(table, state, record)
     return Published(
@@ -165,6 +172,8 @@ def finish_begun(table: Table, state: TableState) -> TableState:
             "from its log; "
             "restore a checkpoint to bring the table to a known state"
         )
+    if isinstance(table.mode, Append):
+        locate_intact(table, record.files)
     return finish(table, state, record)
 
 
@@ -210,6 +219,8 @@ def make_versions(table: Table, record: PublishRecord) -> None:
     missing = {bucket for bucket, path in targets.items() if not path.exists()}
     bases = located_versions(table.paths, {b: before[b] for b in missing if b in before})
     refuse_changed_versions(table.paths, bases)
+    if missing:
+        locate_intact(table, record.files)
     write_versions(
         table.paths.root,
         table.mode,
@@ -230,7 +241,7 @@ def check_versions(table: Table, record: PublishRecord, *, reads_all: bool) -> N
     missing = {b for b, n in record.buckets.items() if n == number and not table.paths.version(n, b).exists()}
     versions = {bucket: version for bucket, version in record.versions.items() if bucket not in missing}
     if missing:
-        touched_buckets(table.paths.root, record.files)
+        locate_intact(table, record.files)
         before = {} if record.replaces else _versions_of(table, record.parent)
         versions |= {bucket: before[bucket] for bucket in missing if bucket in before}
     places = located_versions(table.paths, versions)
@@ -263,6 +274,14 @@ def locate_hidden(table: Table, files: Iterable[TableFile]) -> dict[str, Path]:
                 f"{name} of table {table.uri} is gone ({place} does not exist): restore another checkpoint"
             )
     return places
+
+
+def locate_intact(table: Table, files: Iterable[TableFile]) -> dict[str, Path]:
+    """Return the same, and raise Corrupt also where one of those files is not what was staged. Reads all of them."""
+    found = {file.name: file for file in files}
+    hidden = locate_hidden(table, found.values())
+    refuse_changed((found[name], place) for name, place in hidden.items())
+    return hidden
 
 
 def _check_permit(table: Table, permit: CommitPermit) -> None:

@@ -24,6 +24,7 @@ from dagster_ckpt.spark.table.publish import (
     check_versions,
     finish_begun,
     locate_hidden,
+    locate_intact,
     make_versions,
     new_record,
 )
@@ -72,7 +73,7 @@ def roll_back(
 def check_roll_back(table: Table, cut: SinkCut | None, attempt: AttemptId, *, reads_all: bool) -> None:
     """Raise what ``roll_back`` to this cut would raise; nothing is changed, so other tables can be asked as well.
 
-    ``reads_all``: the content of bucket versions as well, which takes as long as reading them.
+    ``reads_all``: the content of files that readers do not see yet as well, which takes as long as reading them.
     """
     if cut is None:
         return
@@ -81,7 +82,7 @@ def check_roll_back(table: Table, cut: SinkCut | None, attempt: AttemptId, *, re
     with _histories_told(state, cut):
         target = _target(table, cut, attempt)
         if isinstance(table.mode, Append):
-            locate_hidden(table, target.files)
+            (locate_intact if reads_all else locate_hidden)(table, target.files)
         elif target.record is not None:
             check_versions(table, target.record, reads_all=reads_all)
 
@@ -145,6 +146,8 @@ def _target(table: Table, cut: SinkCut | None, attempt: AttemptId) -> _Target:
     if record is not None:
         refuse_another_publish(table, record, cut)
     else:
+        if isinstance(table.mode, Upsert):
+            locate_intact(table, prepared)  # which buckets they touch is read from them
         last = cut.batches[-1]
         # The cut's own history: a publish that its attempt began finds the same.
         own = AttemptId(last.lineage, CoordinatorEpoch(last.epoch))
@@ -202,7 +205,7 @@ def _converge(table: Table, state: TableState, target: _Target, attempt: Attempt
     hidden: dict[str, Path] = {}
     extra: set[str] = set()
     if isinstance(table.mode, Append):
-        hidden = locate_hidden(table, target.files)
+        hidden = locate_intact(table, target.files)
         # By their names, not by the log's: a record may be missing.
         extra = table.visible() - {file.name for file in target.files}
     if target.record is not None:

@@ -5,6 +5,7 @@
 | ``base`` | what a subclass gives, and how the tests begin |
 | ``run`` | one attempt's sink, rows staged without Spark, processes that end |
 | ``publishing`` | rows appear once, all of them, and only the newest attempt's |
+| ``staged`` | staged rows that were lost or changed are never shown |
 | ``rolling_back`` | exactly the rows of a cut |
 | ``histories`` | another history on top, forks, garbage |
 | ``contents`` | keys, output mode *complete*, schemas |

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.digests import digest_file
 from dagster_ckpt.spark.files import batch_folder_name, parquet_files
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
 from dagster_ckpt.spark.sink.port import (
@@ -71,6 +72,7 @@ def stage(
             staged=file.name,
             rows=file.rows,
             bytes=file.bytes,
+            checksum=digest_file(staging.root / file.name).checksum,
         )
         for number, file in enumerate(parquet_files(staging.root, folder))
     )

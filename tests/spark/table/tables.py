@@ -14,6 +14,7 @@ from dagster_ckpt.authoring.targets import ParquetTable
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.digests import digest_file
 from dagster_ckpt.spark.files import batch_folder_name, create_exclusively, parquet_files
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
@@ -77,6 +78,7 @@ def prepare(
             staged=file.name,
             rows=file.rows,
             bytes=file.bytes,
+            checksum=digest_file(table.paths.root / file.name).checksum,
         )
         for number, file in enumerate(parquet_files(table.paths.root, folder))
     )
