@@ -30,15 +30,13 @@ from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.epoch.gateway import EpochGateway
 from dagster_ckpt.testing.background import ManualBackground
+from tests.attack.outsides import TABLES, Kind, Row, rows_of
 from tests.attack.played import (
-    TABLES,
     Killed,
     PlayedDrains,
     PlayedRun,
-    Row,
     Step,
     pipeline_of,
-    rows_of,
     truth,
 )
 
@@ -84,11 +82,13 @@ class Deployment:
     settings: dict[str, Any] = field(default_factory=dict)
     chained: bool = False
     """With the stage: it runs in one query with its source."""
+    kind: Kind = Kind.PARQUET
+    """Where its rows end."""
 
     @cached_property
     def pipeline(self) -> CheckpointedPipeline:
         """The pipeline; both deployments have one of this name."""
-        return pipeline_of(with_stage=self.with_stage)
+        return pipeline_of(self.kind, self.root, with_stage=self.with_stage)
 
     @property
     def store_file(self) -> Path:
@@ -103,7 +103,7 @@ class Deployment:
     @property
     def tables(self) -> dict[str, list[Row]]:
         """The rows that readers find now."""
-        return {name: rows_of(self.root / "tables" / name) for name in TABLES}
+        return {name: rows_of(self.kind, self.root / "tables" / name) for name in TABLES}
 
     def truth(self, processed: int) -> dict[str, list[Row]]:
         """The rows of the tables after so many rows of the source."""

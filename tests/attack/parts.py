@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tests.attack.deployment import Deployment
+from tests.attack.outsides import TABLES, Kind, waiting
 
 
 class Action(StrEnum):
@@ -21,7 +22,14 @@ class Action(StrEnum):
     LOST = "lost"
     SWAPPED = "swapped"
     """It is the other deployment's."""
+    CHANGED = "changed by a byte"
+    EXCHANGED = "exchanged with another file"
 
+
+ACTIONS = (Action.BACK, Action.OVER, Action.LOST, Action.SWAPPED)
+"""What happens to whole parts, and to files that are compared by what they say."""
+ON_STAGED = (Action.LOST, Action.CHANGED, Action.EXCHANGED)
+"""What happens to staged rows; in an older copy, and in another deployment, they have other names."""
 
 WHOLE = {
     "store": "store",
@@ -31,6 +39,9 @@ WHOLE = {
     "newest": "tables/newest",
 }
 """Whole parts, and their folders."""
+
+STAGED = {f"one waiting file of {table}": table for table in TABLES}
+"""Staged rows that no reader sees yet."""
 
 SINGLE = {
     "one checkpoint's _metadata": ("checkpoints/*/chk-*/_metadata",),
@@ -42,6 +53,10 @@ SINGLE = {
     "one offset of a query": ("work/*/attempt-*/*/query/offsets/*",),
     "one commit of a query": ("work/*/attempt-*/*/query/commits/*",),
     "one channel log entry": ("work/*/attempt-*/*/log/0*.json",),
+}
+"""Single files, and where they are looked for."""
+
+OF_PARQUET = {
     **{
         f"{what} of table {table}": (f"tables/{table}/{where}",)
         for table in ("rows", "newest")
@@ -55,7 +70,19 @@ SINGLE = {
     },
     "one bucket version of table newest": ("tables/newest/_dagster_ckpt/versions/**/*.parquet",),
 }
-"""Single files, and where they are looked for."""
+"""The same of Parquet tables."""
+ALL_SINGLE = SINGLE | OF_PARQUET | dict.fromkeys(STAGED, ())
+
+
+def whole_of(kind: Kind) -> list[str]:
+    """Return the whole parts of such a deployment; what a function has done is known to nobody but its outside."""
+    return [part for part in WHOLE if kind is not Kind.FUNCTION or part != "rows"]
+
+
+def single_of(kind: Kind) -> list[str]:
+    """Return the single files of such a deployment."""
+    tables = {Kind.PARQUET: ("table rows", "table newest"), Kind.FUNCTION: ("table newest",)}.get(kind, ())
+    return [*SINGLE, *(part for part in OF_PARQUET if part.endswith(tuple(tables) or ("-",))), *STAGED]
 
 
 @dataclass(frozen=True)
@@ -69,7 +96,7 @@ class Attack:
     copy: Path | None = None
 
     def __str__(self) -> str:
-        where = f" ({self.path})" if self.part in SINGLE else ""
+        where = f" ({self.path})" if self.part in ALL_SINGLE else ""
         moment = (
             f" to {self.copy.name}" if self.copy is not None and self.action is not Action.SWAPPED else ""
         )
@@ -78,8 +105,13 @@ class Attack:
     def perform(self, deployment: Deployment) -> None:
         """Do it to what is there now."""
         target = deployment.root / self.path
+        if self.action in (Action.CHANGED, Action.EXCHANGED):
+            self._rewrite(target)
+            return
         if self.action is not Action.OVER:
             _remove(target)
+        if deployment.kind is Kind.SQL and self.path.startswith("tables/"):
+            (deployment.root / self.path).mkdir(parents=True, exist_ok=True)  # SQLite makes no folder
         if self.action is Action.LOST or self.copy is None:
             return
         source = self.copy / self.path
@@ -88,6 +120,15 @@ class Attack:
         elif source.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
+
+    def _rewrite(self, target: Path) -> None:
+        """Give a file other content; who has it under another name keeps what it was."""
+        content = bytearray(target.read_bytes())
+        content[len(content) // 5] ^= 1  # in a data page
+        if self.copy is not None and self.action is Action.EXCHANGED:
+            content = bytearray(self.copy.read_bytes())
+        target.unlink()
+        target.write_bytes(content)
 
     def is_named_in(self, text: str, deployment: Deployment) -> bool:
         """Tell whether a refusal says what happened to be attacked, so that a person knows where to look."""
@@ -101,7 +142,7 @@ class Attack:
             names.append(
                 "/".join(str(deployment.root / self.path).split("/")[: len(deployment.root.parts) + 1])
             )
-        if self.part in SINGLE:
+        if self.part in ALL_SINGLE:
             names += [str(deployment.root / self.path), self.path.rsplit("/", 1)[-1]]
             if self.path.startswith("work/"):
                 names += words["work"]
@@ -121,6 +162,8 @@ def attack_on(
     part: str, action: Action, deployment: Deployment, copy: Path, *, other: Path, dice: random.Random
 ) -> Attack | None:
     """Return the attack on a part; None where there is no such file."""
+    if part in STAGED:
+        return _on_staged(part, dice.choice(ON_STAGED), deployment, other=other, dice=dice)
     chosen = {Action.BACK: copy, Action.OVER: copy, Action.SWAPPED: other}.get(action)
     if part in WHOLE:
         return Attack(part, action, WHOLE[part], chosen)
@@ -129,9 +172,24 @@ def attack_on(
         {
             str(path.relative_to(place))
             for place in places
-            for pattern in SINGLE[part]
+            for pattern in ALL_SINGLE[part]
             for path in place.glob(pattern)
             if path.is_file()
         }
     )
     return Attack(part, action, dice.choice(found), chosen) if found else None
+
+
+def _on_staged(
+    part: str, action: Action, deployment: Deployment, *, other: Path, dice: random.Random
+) -> Attack | None:
+    """Return the attack on a file that waits: exchanged with one of another batch, or of the other deployment."""
+    found = waiting(deployment.root, STAGED[part])
+    if not found:
+        return None
+    path = dice.choice(found)
+    others = [deployment.root / name for name in found if name != path]
+    others += [other / name for name in waiting(other, STAGED[part])]
+    if action is Action.EXCHANGED and not others:
+        action = Action.CHANGED
+    return Attack(part, action, path, dice.choice(others) if action is Action.EXCHANGED else None)

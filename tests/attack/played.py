@@ -16,27 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.authoring.stages import StageRole
-from dagster_ckpt.authoring.targets import ParquetTable
 from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.channel.cursor import Limit, next_end
 from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
 from dagster_ckpt.spark.epoch.drains import Drained, Drains
 from dagster_ckpt.spark.epoch.run import EpochRun
-from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, is_prepared, write_committable
+from dagster_ckpt.spark.files import DataFile, batch_folder_name
+from dagster_ckpt.spark.sink.committables import is_prepared, write_committable
+from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
-from dagster_ckpt.spark.table.parquet_sink import ParquetSink
-from dagster_ckpt.spark.table.records import BUCKET_COLUMN, Upsert
+from dagster_ckpt.testing.sinks.run import stage
+from tests.attack.outsides import Kind, Row, staging_of, target_of
 
 KEYS = 5
-BUCKETS = 2
-TABLES = ("rows", "newest")
-Row = tuple[int, int]
 Step = Callable[[str], None]
 """Told of every step of a batch; raises where the process dies."""
 
@@ -52,7 +48,7 @@ def _never(*_: object) -> Any:
     raise AssertionError("queries are played: no stage function is called")
 
 
-def pipeline_of(*, with_stage: bool) -> CheckpointedPipeline:
+def pipeline_of(kind: Kind, folder: Path, *, with_stage: bool) -> CheckpointedPipeline:
     """A source, perhaps a stage that keeps the running total, an append table and one with a key."""
 
     @spark_source
@@ -63,11 +59,11 @@ def pipeline_of(*, with_stage: bool) -> CheckpointedPipeline:
     def totals(numbers):  # type: ignore[no-untyped-def]
         return _never(numbers)
 
-    @spark_sink
+    @spark_sink(to=target_of(kind, "rows", folder))
     def rows(feed):  # type: ignore[no-untyped-def]
         return _never(feed)
 
-    @spark_sink(key=["k"], to=ParquetTable(buckets=BUCKETS))
+    @spark_sink(key=["k"], to=target_of(kind, "newest", folder))
     def newest(feed):  # type: ignore[no-untyped-def]
         return _never(feed)
 
@@ -93,15 +89,6 @@ def _running_totals(processed: int) -> Iterator[int]:
     for i in range(processed):
         total += i
         yield total
-
-
-def rows_of(table: Path) -> list[Row]:
-    """Every row that any reader of the folder finds."""
-    found = [pq.read_table(path, partitioning=None) for path in sorted(table.glob("*.parquet"))]
-    if not found:
-        return []
-    all_rows = pa.concat_tables(found)
-    return sorted(zip(all_rows["k"].to_pylist(), all_rows["v"].to_pylist(), strict=True))
 
 
 # --- one query -----------------------------------------------------------------------------------------------------
@@ -293,41 +280,19 @@ class PlayedQuery:
         return found
 
     def _prepare(self, batch: BatchId, rows: list[Row]) -> None:
-        """What a Parquet sink does with a micro-batch, one file of it."""
-        sink = self.run.tables.of(self.query.uid)
-        assert isinstance(sink, ParquetSink)
+        """What a sink does with a micro-batch, one file of it."""
         stage_dir = self.query.directory.root
         if is_prepared(stage_dir, batch) or not rows:
             return
-        table, attempt = sink.table, sink._context.attempt()
-        folder = table.paths.staged(attempt.epoch) / batch_folder_name(batch)
-        folder.mkdir(parents=True)
-        pq.write_table(_as_table(table.mode, rows), folder / "0.parquet")
-        files = tuple(
-            TableFile(
-                name=f"part-{attempt.epoch:06d}-{batch:010d}-00000-{folder.name[-12:]}.parquet",
-                staged=file.name,
-                rows=file.rows,
-                bytes=file.bytes,
-            )
-            for file in parquet_files(table.paths.root, folder)
-        )
+        sink = self.run.tables.of(self.query.uid)
+        attempt: AttemptId = self.run.tables.attempt_id()
+        table = self.query.stage.table
+        if table is not None and table.key:
+            rows = list({k % KEYS: (k % KEYS, v) for k, v in rows}.values())
+        content = pa.table({"k": [k for k, _ in rows], "v": [v for _, v in rows]})
+        prepared = stage(staging_of(sink, attempt.epoch), attempt, batch, [content])
         self.run.step(f"{self.query.uid}: staged {batch}")
-        write_committable(
-            stage_dir,
-            PreparedBatch(
-                batch_id=batch, epoch=attempt.epoch, lineage=attempt.lineage, files=files, row_schema="{}"
-            ),
-        )
-
-
-def _as_table(mode: object, rows: list[Row]) -> pa.Table:
-    if not isinstance(mode, Upsert):
-        return pa.table({"k": [k for k, _ in rows], "v": [v for _, v in rows]})
-    latest = {k % KEYS: v for k, v in rows}
-    keys = list(latest)
-    buckets = pa.array([k % mode.buckets for k in keys], pa.int64())
-    return pa.table({"k": keys, "v": [latest[k] for k in keys], BUCKET_COLUMN: buckets})
+        write_committable(stage_dir, prepared)
 
 
 def _read(offsets: dict[str, str]) -> int:

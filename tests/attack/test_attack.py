@@ -21,6 +21,8 @@ from dagster_ckpt.spark.epoch.attempt import EpochAttempt, NotPublished
 from dagster_ckpt.spark.table import parquet_sink
 from dagster_ckpt.spark.table.publish import publish
 from tests.attack.deployment import Deployment, Lines, PlayedGateway, dying_after
+from tests.attack.outsides import Kind, waiting
+from tests.attack.parts import ON_STAGED, Action, Attack
 from tests.attack.played import Killed, PlayedRun
 from tests.attack.trials import FINDINGS, attack
 
@@ -116,7 +118,7 @@ def test_who_restores_an_older_snapshot_restores_its_chains(tmp_path: Path, chai
     assert bool(read_metadata(other.snapshots()[-1]).chains) is chained
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 4, 6])
 def test_no_attack_ends_in_success_with_wrong_rows(tmp_path: Path, seed: int) -> None:
     found = [
         trial for trial in attack(tmp_path, range(seed, seed + 1), 10) if set(trial.findings) & set(FINDINGS)
@@ -274,3 +276,47 @@ def test_a_completion_that_nobody_was_told_of_is_published_before_the_run_succee
         assert ours.tables == ours.truth(12)
         LastStep(attempt, run).complete()
     assert ours.tables == ours.truth(17)
+
+
+@pytest.mark.parametrize("kind", [*Kind])
+@pytest.mark.parametrize("action", ON_STAGED)
+def test_staged_rows_that_were_lost_or_changed_are_told_at_the_start(
+    tmp_path: Path, kind: Kind, action: Action
+) -> None:
+    """Changed ones were published; with lost ones of a database or a function a checkpoint completed, replaced the one
+    before it, and could never be published."""
+    deployment = Deployment(tmp_path / "ours", kind=kind, settings={"num_retained": 1})
+    deployment.epoch("first", 3)
+    deployment.epoch("second", 7)
+    deployment.stream("stream", [10], end="unpublished")
+    other = Deployment(tmp_path / "theirs", kind=kind)
+    other.stream("stream", [4], end="unpublished")
+    path = waiting(deployment.root, "rows")[-1]
+    Attack("one waiting file of rows", action, path, other.root / waiting(other.root, "rows")[-1]).perform(
+        deployment
+    )
+    before, newest = deployment.tables, deployment.snapshots()
+    with pytest.raises(Corrupt, match="restore another checkpoint") as refused:
+        deployment.epoch("next", 17)
+    assert path.split("/")[-2] in str(refused.value)
+    assert (deployment.tables, deployment.snapshots()) == (before, newest)
+    deployment.epoch("from the checkpoint", 19)
+    assert deployment.tables == deployment.truth(19)
+
+
+@pytest.mark.parametrize("kind", [Kind.SQL, Kind.DELTA, Kind.FUNCTION])
+def test_a_history_that_is_taken_over_is_compared_with_sinks_of_every_kind(
+    tmp_path: Path, kind: Kind
+) -> None:
+    """Its snapshot's numbers were those of the other deployment's rows, which passed for the snapshot's."""
+    ours, theirs = (Deployment(tmp_path / name, kind=kind) for name in ("ours", "theirs"))
+    for number, (arrived, other) in enumerate(((3, 4), (7, 9), (12, 10))):
+        ours.epoch(f"ours-{number}", arrived)
+        theirs.epoch(f"theirs-{number}", other)
+    for part in ("store", "work", "checkpoints"):
+        shutil.rmtree(ours.root / part)
+        shutil.copytree(theirs.root / part, ours.root / part)
+    before = ours.tables
+    with pytest.raises(CheckpointError):
+        ours.epoch("takes it over", 14, adopt_history=True)
+    assert ours.tables == before

@@ -17,11 +17,22 @@ from typing import Any
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
 from tests.attack.deployment import Deployment, RunFailed, dying_after
-from tests.attack.parts import SINGLE, WHOLE, Action, Attack, attack_on
+from tests.attack.outsides import Kind
+from tests.attack.parts import ACTIONS, STAGED, Attack, attack_on, single_of, whole_of
 from tests.attack.played import Killed
 
-SETS = [subset for size in range(1, len(WHOLE) + 1) for subset in itertools.combinations(WHOLE, size)]
-"""Every combination of whole parts."""
+SETS = {
+    kind: [
+        subset
+        for size in range(1, len(whole_of(kind)) + 1)
+        for subset in itertools.combinations(whole_of(kind), size)
+        if kind is not Kind.FUNCTION or not {"store", "work"} <= {*subset}
+    ]
+    for kind in Kind
+}
+"""Every combination of whole parts; who but store and working directory could tell of a function's calls?"""
+_NO_WAY_BACK = ("cannot take rows back", "are not kept", "may have been called")
+"""Says that a sink takes no rows back, whatever was attacked."""
 ENDS = ("clean", "in flight", "unpublished", "failed", "killed")
 REFUSALS = (CheckpointError, FailRun, RetryStage, RunFailed)
 
@@ -46,6 +57,7 @@ class Trial:
     """What was done in one trial, and what came of it."""
 
     seed: int
+    kind: Kind
     number: int
     attacks: list[Attack]
     said: list[str] = field(default_factory=list)
@@ -55,7 +67,7 @@ class Trial:
 
     def __str__(self) -> str:
         lines = [
-            f"seed {self.seed} trial {self.number}: {', '.join(self.findings) or self.first}",
+            f"seed {self.seed} ({self.kind}) trial {self.number}: {', '.join(self.findings) or self.first}",
             *(f"    attack: {attack}" for attack in self.attacks),
             *(f"    {line}" for line in self.said),
         ]
@@ -81,8 +93,9 @@ class History:
             "local_backup": self.dice.random() < 0.3,
         }
         chained = with_stage and self.seed % 2 == 0
-        self.ours = Deployment(self.folder / "ours", with_stage, settings, chained)
-        self.theirs = Deployment(self.folder / "theirs", with_stage, settings, chained)
+        self.kind = [*Kind][self.seed // 2 % len(Kind)]
+        self.ours = Deployment(self.folder / "ours", with_stage, settings, chained, self.kind)
+        self.theirs = Deployment(self.folder / "theirs", with_stage, settings, chained, self.kind)
 
     def make(self) -> None:
         """Run both deployments for a while."""
@@ -91,6 +104,9 @@ class History:
         for number in range(self.dice.randint(3, 6)):
             self._run(self.ours)
             self._copy(f"after-run-{number}")
+        if self.dice.random() < 0.5:
+            self._run(self.ours, "unpublished")
+            self._copy("with-rows-that-wait")
         self.head = self.copies[-1]
         self.their_head = self.theirs.copy_to(self.folder / "copies" / "theirs")
 
@@ -102,13 +118,13 @@ class History:
     def _copy(self, name: str) -> None:
         self.copies.append(self.ours.copy_to(self.folder / "copies" / name))
 
-    def _run(self, deployment: Deployment) -> None:
+    def _run(self, deployment: Deployment, end: str | None = None) -> None:
         self.runs += 1
         owner = f"run-{self.runs}"
-        if self.dice.random() < 0.4:
+        if end is None and self.dice.random() < 0.4:
             deployment.epoch(owner, self.more(9))
             return
-        end = self.dice.choice(ENDS)
+        end = end or self.dice.choice(ENDS)
         arrivals = [self.more(7) for _ in range(self.dice.randint(1, 3))]
         takes_copies = deployment is self.ours and self.dice.random() < 0.5
         step = dying_after(self.dice.randint(3, 40)) if end == "killed" else lambda _: None
@@ -133,7 +149,7 @@ class History:
             self.arrived = arrived
             self.ours.put_back_all(self.head)
             self.theirs.put_back_all(self.their_head)
-            trial = Trial(self.seed, number, self._attacks(first + number))
+            trial = Trial(self.seed, self.kind, number, self._attacks(first + number))
             for attack in trial.attacks:
                 attack.perform(self.ours)
             Judge(self, trial).judge()
@@ -144,14 +160,18 @@ class History:
         dice = self.dice
         copy = dice.choice(self.copies)
         if dice.random() < 0.6:
-            parts: list[str] = list(SETS[turn % len(SETS)])
+            parts: list[str] = list(SETS[self.kind][turn % len(SETS[self.kind])])
         else:
-            parts = dice.sample([*SINGLE], dice.choice((1, 1, 1, 2)))
+            single = single_of(self.kind)
+            parts = dice.sample(single, dice.choice((1, 1, 1, 2)))
             if dice.random() < 0.3:
-                parts = [*parts, dice.choice([*WHOLE])]
-        actions = [dice.choice([*Action])] * len(parts)
+                parts = [*parts, dice.choice(whole_of(self.kind))]
+        if dice.random() < 0.25:
+            parts = [part for part in parts if part not in STAGED] if dice.random() < 0.5 else []
+            parts.append(dice.choice([*STAGED]))
+        actions = [dice.choice(ACTIONS)] * len(parts)
         if dice.random() < 0.3:
-            actions = [dice.choice([*Action]) for _ in parts]
+            actions = [dice.choice(ACTIONS) for _ in parts]
         same_copy = dice.random() < 0.7
         found = [
             attack_on(
@@ -192,7 +212,10 @@ class Judge:
                 return
             if verdict is not Verdict.REFUSED:
                 return
-        self._note(Verdict.STUCK, "no way out was left")
+        if (
+            self.history.kind is not Kind.FUNCTION
+        ):  # its calls cannot be taken back: nothing begins from the beginning
+            self._note(Verdict.STUCK, "no way out was left")
 
     def _first_options(self) -> dict[str, Any]:
         dice, snapshots = self.history.dice, self.history.ours.snapshots()
@@ -216,6 +239,11 @@ class Judge:
             r"table (\S+) has lost \S+, .* empty the folder", "\n".join(self.trial.said)
         ):
             shutil.rmtree(folder, ignore_errors=True)
+        if (
+            self.history.kind is Kind.SQL
+        ):  # "or name another table": with rows that no before-image takes back
+            for file in (self.history.ours.root / "tables").glob("*/rows.db*"):
+                file.unlink()
         yield {"restore_from": "none", "adopt_history": True}
 
     def _attempt(self, options: dict[str, Any], *, is_way_out: bool = False) -> Verdict:
@@ -245,9 +273,11 @@ class Judge:
         if ours.tables != before:
             return self._note(Verdict.CHANGED, f"before {before}, after {ours.tables}")
         is_chosen = "/" in told and str(ours.root) in why  # the snapshot's own files are named
+        goes_back = bool(told != "latest") and any(words in why for words in _NO_WAY_BACK)
         if (
             not is_way_out
             and not is_chosen
+            and not goes_back
             and not any(one.is_named_in(why, ours) for one in self.trial.attacks)
         ):
             self._note(Verdict.UNNAMED, "")

@@ -238,8 +238,9 @@ class StagedSink(Sink):
         return (Pin(what=self.place, is_there=not why, advice=why),)
 
     def _why_another(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
-        shown_by = () if before is None or before.head is None else (before.lineage,)
-        return why_another_history(self.place, shown_by, cut, self.context.attempt())
+        if cut is None or before is None or before.head is None:  # an attempt that begins is not known yet
+            return ""
+        return why_another_history(self.place, (before.lineage,), cut, self.context.attempt())
 
     def _why_not(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
         return "" if lies(before, cut) is Lies.AT else self.why_no_way(before, cut)

@@ -1,0 +1,153 @@
+"""Where the rows of a played pipeline end: the sinks that histories draw, their rows as readers find them, staging."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable as DeltaReader
+from deltalake.exceptions import TableNotFoundError
+
+from dagster_ckpt.authoring.targets import DeltaTable, ForEachCheckpoint, ParquetTable, SinkTarget, SqlTable
+from dagster_ckpt.spark.delta.sink import DeltaSink
+from dagster_ckpt.spark.sink.port import Sink
+from dagster_ckpt.spark.sink.staged_sink import StagedSink
+from dagster_ckpt.spark.table.parquet_sink import ParquetSink
+from dagster_ckpt.spark.table.records import BUCKET_COLUMN, Upsert
+from dagster_ckpt.testing import Staging
+
+TABLES = ("rows", "newest")
+BUCKETS = 2
+Row = tuple[int, int]
+
+
+class Kind(StrEnum):
+    """Sinks of one history; a function's rows cannot have a key, so its other table is a Parquet table."""
+
+    PARQUET = "parquet"
+    SQL = "sql"
+    DELTA = "delta"
+    FUNCTION = "function"
+
+
+@dataclass(frozen=True)
+class WritesFiles:
+    """A user's function: a file for each idempotency key."""
+
+    folder: Path
+
+    def __call__(self, rows: pa.RecordBatchReader, token: Any) -> None:
+        """Write the rows, whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{token.idempotency_key.replace('/', '~')}.parquet"
+        pq.write_table(rows.read_all(), path.with_suffix(".tmp"))
+        path.with_suffix(".tmp").replace(path)
+
+
+def target_of(kind: Kind, table: str, folder: Path) -> SinkTarget:
+    """Return where a table's rows go; ``folder`` is the deployment's."""
+    place = folder / "tables" / table
+    match kind:
+        case Kind.SQL:
+            place.mkdir(parents=True, exist_ok=True)
+            return SqlTable(f"sqlite:///{place}/rows.db", table, keep_before_images=True)
+        case Kind.DELTA:
+            return DeltaTable(str(place))
+        case Kind.FUNCTION if table == "rows":
+            return ForEachCheckpoint(WritesFiles(place))
+        case _:
+            return ParquetTable(buckets=BUCKETS)
+
+
+def rows_of(kind: Kind, place: Path) -> list[Row]:
+    """Every row that any reader of the table finds; one row of text where it cannot be read."""
+    try:
+        match kind:
+            case Kind.SQL:
+                return sorted(_of_database(place / "rows.db", place.name))
+            case Kind.DELTA:
+                found = DeltaReader(str(place)).to_pyarrow_table(columns=["k", "v"])
+                return sorted(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
+            case _:
+                return _of_files(place)
+    except TableNotFoundError:
+        return []
+    except Exception as error:
+        return [(type(error).__name__, str(error))]  # type: ignore[list-item]
+
+
+def _of_database(file: Path, table: str) -> list[Row]:
+    if not file.exists():
+        return []
+    connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+    try:
+        return list(connection.execute(f'SELECT k, v FROM "{table}"'))
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return []
+        raise
+    finally:
+        connection.close()
+
+
+def _of_files(folder: Path) -> list[Row]:
+    found = [pq.read_table(path, partitioning=None) for path in sorted(folder.glob("*.parquet"))]
+    if not found:
+        return []
+    all_rows = pa.concat_tables(found)
+    return sorted(zip(all_rows["k"].to_pylist(), all_rows["v"].to_pylist(), strict=True))
+
+
+# --- staged -----------------------------------------------------------------------------------------------------------
+
+
+def staging_of(sink: Sink, epoch: int) -> Staging:
+    """Return where the sink's own ``prepare`` stages."""
+    match sink:
+        case ParquetSink():
+            table = sink.table
+            mode = table.mode
+            return Staging(
+                table.paths.root,
+                table.paths.staged(epoch),
+                (lambda rows: with_buckets(rows, mode)) if isinstance(mode, Upsert) else (lambda rows: rows),
+            )
+        case DeltaSink():
+            return Staging(sink.staged.root, sink.staged.root / sink.staged.area / str(epoch))
+        case StagedSink():
+            return Staging(sink.context.work_dir, sink.context.work_dir / "staged" / str(epoch))
+        case _:
+            raise AssertionError(sink)
+
+
+def with_buckets(rows: pa.Table, mode: Upsert) -> pa.Table:
+    """Return rows as a Parquet table with a key stages them."""
+    buckets = [k % mode.buckets for k in rows["k"].to_pylist()]
+    return rows.append_column(BUCKET_COLUMN, pa.array(buckets, pa.int64()))
+
+
+def waiting(root: Path, table: str) -> list[str]:
+    """Return the staged files that committables name and that no reader sees, relative to the deployment.
+
+    Of a Delta table a published file lies where it was staged; of the others it is moved, or read once and let go.
+    """
+    named: set[str] = set()
+    for path in root.glob(f"work/*/attempt-*/{table}/sink/prepared/*.json"):
+        try:
+            named |= {file["staged"] for file in json.loads(path.read_text())["files"]}
+        except (ValueError, KeyError):
+            continue
+    log = "".join(path.read_text() for path in root.glob(f"tables/{table}/_delta_log/*.json"))
+    places = (f"tables/{table}", f"work/shop/staged/{table}")
+    return sorted(
+        f"{place}/{name}"
+        for name in named
+        for place in places
+        if (root / place / name).is_file() and name not in log
+    )
