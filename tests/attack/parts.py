@@ -123,9 +123,11 @@ class Attack:
 
     def _rewrite(self, target: Path) -> None:
         """Give a file other content; who has it under another name keeps what it was."""
+        if not target.is_file():  # another attack was here
+            return
         content = bytearray(target.read_bytes())
         content[len(content) // 5] ^= 1  # in a data page
-        if self.copy is not None and self.action is Action.EXCHANGED:
+        if self.copy is not None and self.copy.is_file():
             content = bytearray(self.copy.read_bytes())
         target.unlink()
         target.write_bytes(content)
@@ -137,6 +139,8 @@ class Attack:
             "storage": ["checkpoint storage", str(deployment.storage)],
             "work": ["working directory", str(deployment.root / "work")],
         }
+        if deployment.kind is Kind.FUNCTION:
+            words["work"].append("function:")  # the note of its calls lies there
         names = [*words.get(self.part, [])]
         if self.path.startswith("tables/"):
             names.append(

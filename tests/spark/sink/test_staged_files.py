@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.sink import table_files
 from dagster_ckpt.spark.sink.committables import TableFile
@@ -27,8 +28,10 @@ def staged_below(folder: Path) -> StagedFiles:
 
 def stage(folder: Path, name: str, rows: pa.Table) -> TableFile:
     pq.write_table(rows, folder / name)
-    size = (folder / name).stat().st_size
-    return TableFile(name=Path(name).name, staged=name, rows=rows.num_rows, bytes=size)
+    found = digest_file(folder / name)
+    return TableFile(
+        name=Path(name).name, staged=name, rows=rows.num_rows, bytes=found.size, checksum=found.checksum
+    )
 
 
 def batches_of(folder: Path, batches: list[list[tuple[int, int]]]) -> list[TableFile]:
@@ -206,3 +209,22 @@ def test_files_that_a_table_is_to_name_are_looked_at_in_the_store(
     there.unlink() if damage == "gone" else there.write_bytes(b"PAR")
     with pytest.raises(Corrupt, match=damage):
         staged.footers(files)
+
+
+@pytest.mark.parametrize("has_copies", [True, False])
+def test_what_is_not_as_it_was_staged_is_told_where_it_is_read(
+    tmp_path: Path, store: Counting, has_copies: bool
+) -> None:
+    """The copy, from which rows are merged; without one the file in the store."""
+    staged, files = uploaded(tmp_path / "work", store, [(1, 1)], [(2, 2)])
+    staged.refuse_changed(files)
+    assert store.reads == 0
+    if not has_copies:
+        staged.forget_copies()
+    place = staged._copy(files[1]) if has_copies else store.folder / "t" / files[1].staged
+    content = bytearray(place.read_bytes())
+    content[len(content) // 5] ^= 1
+    place.write_bytes(content)
+    with pytest.raises(Corrupt, match=r"x/0\.parquet is not as it was staged \(its checksum"):
+        staged.refuse_changed(files)
+    staged.refuse_changed([file.model_copy(update={"checksum": ""}) for file in files])
