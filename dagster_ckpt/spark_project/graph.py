@@ -30,6 +30,8 @@ __all__ = [
 
 FORMAT = 1
 _FOLDER, _FILE = ".dagster_ckpt", "graph.json"
+_PROJECT = "${project}/"
+"""Stands for the project's folder in what is kept: a project is cloned and copied with its graph."""
 
 
 class _Kept(BaseModel):
@@ -110,9 +112,10 @@ def graph_file(spec: ProjectSpec) -> Path:
 def load_graph(spec: ProjectSpec) -> ProjectGraph | None:
     """Return the graph beside the project; None: there is none that this version reads."""
     try:
-        return ProjectGraph.model_validate(parse_json(graph_file(spec).read_text(encoding="utf-8")))
+        graph = ProjectGraph.model_validate(parse_json(graph_file(spec).read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, ValidationError):
         return None
+    return _with_prefix(graph, _PROJECT, f"{spec.root}/")
 
 
 def save_graph(spec: ProjectSpec, graph: ProjectGraph) -> None:
@@ -120,9 +123,23 @@ def save_graph(spec: ProjectSpec, graph: ProjectGraph) -> None:
     place = graph_file(spec)
     try:
         place.parent.mkdir(exist_ok=True)
-        replace_whole(place, (graph.model_dump_json(indent=1) + "\n").encode())
+        kept = _with_prefix(graph, f"{spec.root}/", _PROJECT)
+        replace_whole(place, (kept.model_dump_json(indent=1) + "\n").encode())
     except OSError as error:
         raise Unavailable(f"the graph of the project cannot be kept in {place}: {error}") from error
+
+
+def _with_prefix(graph: ProjectGraph, before: str, after: str) -> ProjectGraph:
+    """Return the graph with paths of its sinks below another folder."""
+
+    def moved(dataset: DatasetNode) -> DatasetNode:
+        path = dataset.properties.get("path", "")
+        if dataset.kind is not Kind.SINK or not path.startswith(before):
+            return dataset
+        told = dict(dataset.properties) | {"path": after + path.removeprefix(before)}
+        return dataset.model_copy(update={"properties": told})
+
+    return graph.model_copy(update={"datasets": tuple(map(moved, graph.datasets))})
 
 
 def made_by() -> str:

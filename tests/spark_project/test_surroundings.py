@@ -16,7 +16,7 @@ from dagster_ckpt import InvalidRequest, pipeline_from_spark_project
 from dagster_ckpt.cli.app import main
 from dagster_ckpt.spark_project.graph import load_graph, why_stale
 from dagster_ckpt.spark_project.spec import load_spec
-from tests.spark_project.conftest import Project, write_project
+from tests.spark_project.conftest import Project, rows_of, write_project
 from tests.spark_project.test_projects import as_rows
 
 if TYPE_CHECKING:
@@ -382,6 +382,23 @@ def test_a_spec_file_that_is_a_link_is_beside_its_project(written: Make, tmp_pat
     spec.symlink_to(tmp_path / "elsewhere.yml")
     assert set(project.pipeline().stages) == {"orders", "orders__flow"}
     assert os.listdir(project.root / ".dagster_ckpt") == ["graph.json"]
+
+
+def test_a_project_that_is_copied_with_its_graph_writes_to_its_own_sinks(
+    written: Make, tmp_path: Path
+) -> None:
+    out = 'dp.create_sink("out", format="parquet", options={"path": str(Path.cwd() / "out")})\n'
+    flow = '@dp.append_flow(target="out")\ndef outs():\n    return spark.readStream.table("orders")\n'
+    project = written(ORDERS + out + flow)
+    project.feed("orders", row("a", 1))
+    project.epoch()
+    shutil.copytree(project.root, tmp_path / "copied", ignore=shutil.ignore_patterns("lab", "tables", "out"))
+    copied = load_graph(load_spec(tmp_path / "copied"))
+    assert copied is not None
+    assert [one.properties for one in copied.datasets if one.name == "out"] == [
+        {"path": f"{tmp_path}/copied/out"}
+    ]
+    assert rows_of(project.root / "out") == as_rows(row("a", 1))
 
 
 def test_two_spec_files_in_one_folder_are_two_projects(written: Make) -> None:
