@@ -11,7 +11,6 @@ from tests.adapters.servers import PostgresCluster, S3Server
 from tests.adapters.started import started
 from tests.spark.cluster.apart import a_stream_dies_with_its_disk_and_an_epoch_goes_on
 from tests.spark.cluster.asked_of_pods import (
-    a_stream_goes_on_where_spark_has_given_up,
     a_stream_is_exact_after_pods_were_lost,
     epochs_run_and_nothing_is_left,
 )
@@ -52,12 +51,6 @@ def test_tables_of_a_stream_are_exact_after_pods_ran_out_of_memory_and_were_evic
     kubernetes: KubernetesCluster, pods_driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:
     a_stream_is_exact_after_pods_were_lost(kubernetes, pods_driver, feed, tmp_path / "lab")
-
-
-def test_a_stream_begins_another_java_where_too_many_executors_have_failed(
-    kubernetes: KubernetesCluster, pods_driver: Driver, feed: Feed, tmp_path: Path
-) -> None:
-    a_stream_goes_on_where_spark_has_given_up(kubernetes, pods_driver, feed, tmp_path / "lab")
 
 
 @pytest.mark.s3

@@ -84,11 +84,12 @@ def staged(folder: Path, batch_id: int, columns: Columns, rows: list[Any]) -> Pr
     fields = [
         {"name": column, "type": of, "nullable": True, "metadata": {}} for column, (of, _) in columns.items()
     ]
+    size = (folder / name).stat().st_size
     return PreparedBatch(
         batch_id=batch_id,
         epoch=1,
         lineage="first",
-        files=(TableFile(name=f"{batch_id}.parquet", staged=name, rows=len(rows), bytes=1),),
+        files=(TableFile(name=f"{batch_id}.parquet", staged=name, rows=len(rows), bytes=size),),
         row_schema=json.dumps({"type": "struct", "fields": fields}),
     )
 

@@ -239,7 +239,7 @@ def test_a_table_belongs_to_one_pipeline_and_keeps_its_mode(tmp_path: Path) -> N
     create_table(f"file://{uri}", pipeline=PIPELINE, mode=Append())
     with pytest.raises(InvalidRequest, match="belongs to pipeline 'shop'"):
         create_table(uri, pipeline=PipelineId("other"), mode=Append())
-    with pytest.raises(InvalidRequest, match="another mode"):
+    with pytest.raises(InvalidRequest, match="was made as a table of all rows"):
         create_table(uri, pipeline=PIPELINE, mode=Upsert(keys=("k",)))
 
 
