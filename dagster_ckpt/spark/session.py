@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.class_archive import fitting_archive, java_options
 from dagster_ckpt.spark.cluster.refused import refused_by_kubernetes
+from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.java_process import ENDING, forget_java, java_has_ended
 from dagster_ckpt.spark.plain_arguments import convert_plain_arguments_first
 
@@ -110,7 +111,7 @@ def build_session(
 
     ``conf`` wins over the defaults; ``class_archive`` is a folder that ``dagster-ckpt class-archive`` has filled.
     Raises InvalidRequest when pyspark is not installed or Kubernetes refuses the driver, Unavailable when it refuses
-    pods.
+    pods, and when Java is killed meanwhile.
     """
     try:
         from pyspark.sql import SparkSession
@@ -129,9 +130,12 @@ def build_session(
         try:
             session = builder.getOrCreate()
         except Exception as error:
-            if not had_context:
-                _stop_context()
             told = without_java(error) or refused_by_kubernetes(error, settings["spark.master"])
+            if is_java_gone(error) and java_has_ended(ENDING):
+                forget_java()
+                told = told or Unavailable(f"while the session was made: {JAVA_GONE}")
+            elif not had_context:
+                _stop_context()
             if told is None:
                 raise
             if isinstance(told, Unavailable):

@@ -8,9 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
+from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark import java_process
+from dagster_ckpt.spark.session import build_session
 
 
 class Session:
@@ -75,3 +79,18 @@ def test_a_session_that_cannot_be_stopped_while_java_runs_says_why(
     session: Any = Session()
     with pytest.raises(ConnectionRefusedError):
         java_process.stop_session(session)
+
+
+def test_a_java_that_is_killed_while_it_makes_a_session_is_named(
+    java: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_: SparkSession.Builder) -> SparkSession:
+        java.kill()
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", killed)
+    with pytest.raises(
+        Unavailable, match="while the session was made: the JVM of the Spark session has ended"
+    ):
+        build_session("killed")
+    assert SparkContext._gateway is None
