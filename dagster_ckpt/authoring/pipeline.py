@@ -175,7 +175,7 @@ def _has_own_place(stage: StageDefinition) -> bool:
     """Tell whether a sink's rows end where another ``table_dir`` changes nothing."""
     if isinstance(stage.to, ParquetTable | None):
         name = (stage.to.name if stage.to else "") or (stage.table.name if stage.table else "")
-        return local_folder(name, setting=f"table {name!r}").startswith("/")
+        return name.startswith("/")
     return True
 
 
@@ -290,7 +290,7 @@ def _refuse_shared_tables(pipeline: CheckpointedPipeline) -> None:
         if stage.table is None or not isinstance(stage.to, ParquetTable | None):
             continue
         name = stage.to.name if stage.to is not None and stage.to.name else stage.table.name
-        place = posixpath.normpath(local_folder(name, setting=f"table {name!r} of sink {uid!r}"))
+        place = posixpath.normpath(name)
         other = next(
             (p for p in taken if f"{p}/".startswith(f"{place}/") or f"{place}/".startswith(f"{p}/")), None
         )

@@ -28,6 +28,7 @@ from dagster_ckpt.authoring.stage_settings import (
 from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.ids import StageUid, stage_uid
+from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -388,13 +389,10 @@ def spark_sink(
                 "key=[...], so that the table can hold one row per key"
             )
         name = uid or function.__name__
-        target = TableTarget(name=table or name, mode=mode, key=_names(function, "key", key))
+        folder = local_folder(table or name, setting=f"table {table!r} of sink {name!r}")
+        target = TableTarget(name=folder, mode=mode, key=_names(function, "key", key))
         chosen = output_mode or ("update" if key else "append")
-        return _define(
-            function,
-            StageRole.SINK,
-            uid,
-            dict(settings, table=target, to=_target(function, to), output_mode=chosen),
-        )
+        given = dict(settings, table=target, to=_target(function, to), output_mode=chosen)
+        return _define(function, StageRole.SINK, uid, given)
 
     return wrap if fn is None else wrap(fn)
