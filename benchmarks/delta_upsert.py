@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.transaction import AddAction, RemoveAction
 
-from dagster_ckpt.spark.delta.lake import Outside
+from dagster_ckpt.ext.delta.lake import Outside
 
 Upsert = Callable[[str, pa.Table], None]
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 from benchmarks.common import median, scratch
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.sinks import AttemptId, IcebergTable
-from dagster_ckpt.spark.iceberg.sink import IcebergSink
 from dagster_ckpt.testing import Staging
 from dagster_ckpt.testing.sinks.run import context_in, stage
 

@@ -15,9 +15,9 @@ from dagster_ckpt.authoring.targets import SqlTable
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.ext.sql.sink import SqlSink
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, SinkCut
-from dagster_ckpt.spark.sql.sink import SqlSink
 from dagster_ckpt.testing.sinks.run import context_in
 from tests.adapters.servers import postgres_cluster
 

@@ -44,7 +44,7 @@ class KafkaTopics(SourceOrigin):
     Which topics and partitions is in the snapshots. How: docs/how-to/kafka-and-other-sources.md.
     """
 
-    opened_by: ClassVar[str] = "dagster_ckpt.spark.kafka.topic_log:KafkaLog"
+    opened_by: ClassVar[str] = "dagster_ckpt.ext.kafka.topic_log:KafkaLog"
 
     bootstrap_servers: str
     options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)

@@ -55,7 +55,7 @@ class DeltaTable(SinkTarget):
     write to it too, and one that is missing is made with the first rows. How: docs/how-to/delta-tables.md.
     """
 
-    opened_by: ClassVar[str] = "dagster_ckpt.spark.delta.sink:DeltaSink"
+    opened_by: ClassVar[str] = "dagster_ckpt.ext.delta.sink:DeltaSink"
     named_by: ClassVar[str] = "uri"
 
     uri: str
@@ -74,7 +74,7 @@ class IcebergTable(SinkTarget):
     may write to it too, and one that is missing is made with the first rows. How: docs/how-to/iceberg-tables.md.
     """
 
-    opened_by: ClassVar[str] = "dagster_ckpt.spark.iceberg.sink:IcebergSink"
+    opened_by: ClassVar[str] = "dagster_ckpt.ext.iceberg.sink:IcebergSink"
     named_by: ClassVar[str] = "table"
 
     table: str = ""
@@ -99,7 +99,7 @@ class SqlTable(SinkTarget):
     PostgreSQL needs the extra ``postgres``.
     """
 
-    opened_by: ClassVar[str] = "dagster_ckpt.spark.sql.sink:SqlSink"
+    opened_by: ClassVar[str] = "dagster_ckpt.ext.sql.sink:SqlSink"
     named_by: ClassVar[str] = "table"
 
     url: Any = field(repr=False)
@@ -133,7 +133,7 @@ class KafkaTopic(SinkTarget):
     text or binary, are the messages; all other rows are written as JSON, with the sink's key columns as key.
     """
 
-    opened_by: ClassVar[str] = "dagster_ckpt.spark.kafka.sink:KafkaSink"
+    opened_by: ClassVar[str] = "dagster_ckpt.ext.kafka.sink:KafkaSink"
 
     bootstrap_servers: str
     topic: str = ""

@@ -21,11 +21,7 @@
 | ``channel/`` | the log between two stages: written, read, restored |
 | ``sink/`` | the port of sinks: prepare, publish, position, roll back |
 | ``source/`` | what sources read again: is it there, and until when |
-| ``kafka/`` | a topic of Kafka as a sink, and topics that sources read |
-| ``sql/`` | a table of a database as a sink |
 | ``table/`` | Parquet tables: staged, published, taken back |
-| ``delta/`` | Delta tables: one commit for a checkpoint, restored to a cut |
-| ``iceberg/`` | Iceberg tables: one snapshot for a checkpoint, the branch moved to a cut |
 | ``attempt/`` | what both kinds of run begin with: the working directory, and a stage as a running query |
 | ``epoch/`` | epoch runs: drain the available data in graph order, the barrier follows |
 | ``streaming/`` | streaming runs: all stages at once, barriers through the logs |

@@ -21,10 +21,10 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.label import SnapshotLabel
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown
+from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.operations.adopt import Adoption, StageToAdopt, adopt_stages, kind_of_beginning
 from dagster_ckpt.operations.deployment import ProgressCallback, silent
 from dagster_ckpt.operations.open_sink import Coordinator, open_sink
-from dagster_ckpt.spark.delta.sink import DeltaSink
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.sink.committables import write_committable

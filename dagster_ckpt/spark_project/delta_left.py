@@ -16,8 +16,8 @@ from urllib.parse import unquote
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest
-from dagster_ckpt.spark.delta.columns import delta_columns, table_columns
-from dagster_ckpt.spark.delta.lake import client, reading
+from dagster_ckpt.ext.delta.columns import delta_columns, table_columns
+from dagster_ckpt.ext.delta.lake import client, reading
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark_project.flow_checkpoints import AGAIN, NOWHERE, FlowCheckpoint, parsed_position
 from dagster_ckpt.spark_project.graph import DatasetNode

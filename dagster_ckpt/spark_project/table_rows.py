@@ -13,7 +13,7 @@ from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch
 from dagster_ckpt.core.location import local_path
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.staging import stage_rows

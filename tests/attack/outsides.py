@@ -15,7 +15,7 @@ from deltalake import DeltaTable as DeltaReader
 from deltalake.exceptions import TableNotFoundError
 
 from dagster_ckpt.authoring.targets import DeltaTable, ForEachCheckpoint, ParquetTable, SinkTarget, SqlTable
-from dagster_ckpt.spark.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.sink.staged_sink import StagedSink
 from dagster_ckpt.spark.table.parquet_sink import ParquetSink

@@ -24,7 +24,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.sinks import DeltaTable
 from dagster_ckpt.spark.table.log import create_table
 from dagster_ckpt.spark.table.records import Append
-from tests.spark.delta.test_delta_table import begun as delta_run
+from tests.ext.delta.test_delta_table import begun as delta_run
 from tests.spark.epoch.small_pipeline import shop
 from tests.spark.table.tables import Attempt
 

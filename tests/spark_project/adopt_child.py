@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dagster_ckpt import CheckpointCoordinatorResource, adopt_spark_project
+from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.operations import adopt
-from dagster_ckpt.spark.delta.sink import DeltaSink
 from dagster_ckpt.spark.session import build_session
 from dagster_ckpt.spark.table.parquet_sink import ParquetSink
 from tests.spark_project.ended import end_at

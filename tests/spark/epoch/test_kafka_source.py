@@ -8,8 +8,8 @@ from typing import Any
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.spark.source.positions import source_positions
 from tests.adapters.servers import KafkaBroker
+from tests.ext.kafka.topics import Topic, rows_in
 from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.kafka.topics import Topic, rows_in
 
 
 def position(lab: Lab, topic: Topic, checkpoint: int) -> dict[str, int]:

@@ -11,7 +11,7 @@ from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink
 from dagster_ckpt.authoring.origins import KafkaTopics, SourceOrigin
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.kafka.topic_log import KafkaLog
+from dagster_ckpt.ext.kafka.topic_log import KafkaLog
 from dagster_ckpt.spark.source.pins import refuse_lost
 from dagster_ckpt.spark.source.positions import positions_at
 from dagster_ckpt.testing import MemoryTopics
@@ -136,7 +136,7 @@ def test_a_source_that_may_lose_records_is_warned(
 def test_a_client_that_is_not_installed_is_a_sentence_and_keeps_nobody_from_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "dagster_ckpt.spark.kafka.topic_log", raising=False)
+    monkeypatch.delitem(sys.modules, "dagster_ckpt.ext.kafka.topic_log", raising=False)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     heard = Heard()
     refuse_lost(positions_at(AT, (), reading(KafkaTopics("broker:9092"))), heard)

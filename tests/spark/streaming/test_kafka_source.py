@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.adapters.servers import KafkaBroker
-from tests.spark.kafka.topics import Topic, rows_in
+from tests.ext.kafka.topics import Topic, rows_in
 from tests.spark.streaming.lab import StreamLab, until
 
 

@@ -1,0 +1,9 @@
+"""Extensions: each folder knows one foreign system, stands behind a port of the kernel, and is named by no file of it.
+
+| folder | system | port |
+|---|---|---|
+| ``delta`` | Delta tables, by delta-rs | sinks |
+| ``iceberg`` | Iceberg tables, by pyiceberg | sinks |
+| ``sql`` | tables of PostgreSQL and SQLite | sinks |
+| ``kafka`` | Kafka topics | sinks, and positions of sources |
+"""

@@ -1,0 +1,374 @@
+"""A Delta table as one sink sees it: loaded, made, committed to on exactly the version that was read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.errors import CheckpointError, Corrupt, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.ext.delta.marks import Commit, Mark, commits, newest_mark
+from dagster_ckpt.spark.sink.port import AttemptId
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
+    from deltalake.transaction import AddAction
+
+T = TypeVar("T")
+
+_CHECKPOINT_INTERVAL = 100
+"""The default of delta-rs."""
+
+_TRIES = 100
+"""Commits that others may put in front of ours before we give up for now."""
+
+
+def client() -> Any:
+    """Return the module ``deltalake``. Raises InvalidRequest where it is not installed."""
+    try:
+        import deltalake
+    except ImportError as error:
+        raise InvalidRequest(
+            "a Delta table needs the extra 'delta': pip install 'dagster-ckpt[delta]'"
+        ) from error
+    return deltalake
+
+
+class Outside:
+    """The calls of delta-rs that commit; nothing else of this package changes a table."""
+
+    @staticmethod
+    def create(lake: Lake, schema: Schema, properties: CommitProperties) -> None:
+        """Make the table: version 0, without rows."""
+        client().DeltaTable.create(
+            lake.uri,
+            schema=schema,
+            partition_by=list(lake.partition_by),
+            storage_options=lake.storage_options,
+            commit_properties=properties,
+        )
+
+    @staticmethod
+    def write(
+        table: DeltaTable,
+        actions: Sequence[AddAction],
+        properties: CommitProperties,
+        *,
+        mode: str = "append",
+        schema: Schema | None = None,
+    ) -> None:
+        """Add files; with the mode ``overwrite`` all others go, and the columns may be others."""
+        table.create_write_transaction(
+            list(actions),
+            mode,
+            schema if schema is not None else table.schema(),
+            table.metadata().partition_columns,
+            commit_properties=properties,
+            post_commithook_properties=Outside._hooks(table),
+        )
+
+    @staticmethod
+    def _hooks(table: DeltaTable) -> PostCommitHookProperties | None:
+        """Return what happens after a commit: all that delta-rs does, but only when a checkpoint of the log is due.
+
+        Finding out takes it as long as the commit.
+        """
+        said = table.metadata().configuration.get("delta.checkpointInterval", "")
+        interval = int(said) if said.isdigit() and int(said) else _CHECKPOINT_INTERVAL
+        is_due = (table.version() + 2) % interval == 0
+        none: PostCommitHookProperties = client().PostCommitHookProperties(
+            create_checkpoint=False, cleanup_expired_logs=False
+        )
+        return None if is_due else none
+
+    @staticmethod
+    def add_columns(table: DeltaTable, columns: Schema, properties: CommitProperties) -> None:
+        """Add columns."""
+        table.alter.add_columns(columns.fields, commit_properties=properties)
+
+    @staticmethod
+    def merge(table: DeltaTable, rows: Any, predicate: str, properties: CommitProperties) -> None:
+        """Update the rows that match (t: the table, s: these rows), insert the others."""
+        # Not streamed: the source's bounds tell which of the table's files can match.
+        merging = table.merge(
+            rows,
+            predicate,
+            source_alias="s",
+            target_alias="t",
+            merge_schema=True,
+            streamed_exec=False,
+            commit_properties=properties,
+        )
+        merging.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    @staticmethod
+    def restore(table: DeltaTable, version: int, properties: CommitProperties) -> None:
+        """Show an older version."""
+        table.restore(version, commit_properties=properties)
+
+    @staticmethod
+    def set_properties(table: DeltaTable, said: dict[str, str], properties: CommitProperties) -> None:
+        """Set properties of the table, also those that delta-rs does not know."""
+        table.alter.set_table_properties(said, raise_if_not_exists=False, commit_properties=properties)
+
+    @staticmethod
+    def compact(table: DeltaTable) -> dict[str, Any]:
+        """Merge small files; a commit that leaves the rows as they are."""
+        done: dict[str, Any] = table.optimize.compact()
+        return done
+
+    @staticmethod
+    def vacuum(table: DeltaTable, keep_versions: Sequence[int]) -> list[str]:
+        """Remove files that left the table, when its own retention is over; never those of these versions."""
+        return table.vacuum(dry_run=False, keep_versions=list(keep_versions))
+
+    @staticmethod
+    def replace_rows(table: DeltaTable, rows: Any, properties: CommitProperties) -> None:
+        """Write these rows instead of all there are."""
+        client().write_deltalake(
+            table, rows, mode="overwrite", schema_mode="overwrite", commit_properties=properties
+        )
+
+
+class Raced(Exception):
+    """Somebody committed after the version that was read: read again, decide again."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """The table as it was read, and what it has seen of us."""
+
+    lake: Lake
+    table: DeltaTable
+    mark: Mark | None
+    entry: bytes = b""
+    """Its entry in the log, where a later publish may read on from it."""
+
+    @cached_property
+    def history(self) -> list[Commit]:
+        """All versions that the log tells of, newest first; those read before are not read again."""
+        known = self.lake.known
+        if known and known[0].version > self.number:  # the table was removed and made again
+            known.clear()
+        new = self.number - known[0].version if known else None
+        if new is None or new > 0:
+            with reading(self.lake.uri):
+                known[:0] = commits(self.table, self.lake.owner, limit=new)
+        return list(known)
+
+    @property
+    def number(self) -> int:
+        """The version."""
+        return self.table.version()
+
+    def next_mark(self, attempt: AttemptId, **changes: Any) -> Mark:
+        """Return the mark of a commit by this attempt on top of this version."""
+        mark = self.mark or Mark(
+            pipeline=self.lake.pipeline,
+            sink=self.lake.uid,
+            lineage=attempt.lineage,
+            epoch=attempt.epoch,
+            base=self.number,
+        )
+        mine = {"lineage": attempt.lineage, "epoch": int(attempt.epoch), "staged": ()}
+        return mark.model_copy(update=mine | changes)
+
+    def refuse_fenced(self, attempt: AttemptId) -> None:
+        """Raise Fenced where a newer attempt, or another history, owns the table."""
+        if self.mark is not None:
+            refuse_fenced(self.lake.uri, attempt, AttemptId(self.mark.lineage, self.mark.epoch))  # type: ignore[arg-type]
+
+    def commit(self, mark: Mark, act: Callable[[DeltaTable, CommitProperties], T]) -> T:
+        """Commit on top of exactly this version. Raises Raced when that is no longer the newest."""
+        with committing(self.lake.uri):
+            return act(self.table, self.lake.properties(mark))
+
+    def fence(self, attempt: AttemptId, **changes: Any) -> None:
+        """Commit no rows, so that older attempts are refused from here on."""
+        mark = self.next_mark(attempt, **changes)
+        if mark != (self.mark and self.mark.model_copy(update={"staged": ()})):
+            self.commit(mark, lambda table, properties: Outside.write(table, [], properties))
+
+
+@dataclass(frozen=True)
+class LeftOpen:
+    """A table whose log was read, for the next who needs it."""
+
+    table: DeltaTable
+    version: int
+    entry: bytes
+    """The log's entry of that version: a table that was put back, or made again, has another."""
+
+
+def refuse_fenced(uri: str, attempt: AttemptId, owner: AttemptId) -> None:
+    """Raise Fenced unless ``attempt`` is the owner or newer than it."""
+    is_another = owner.epoch == attempt.epoch and owner.lineage != attempt.lineage
+    if owner.epoch > attempt.epoch or (is_another and owner.lineage and attempt.lineage):
+        raise Fenced(
+            f"table {uri} belongs to attempt {owner.epoch} of history {owner.lineage!r}: attempt {attempt.epoch} of "
+            f"{attempt.lineage!r} must not write to it any more"
+        )
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A table, by its address."""
+
+    uri: str
+    pipeline: PipelineId
+    uid: StageUid
+    partition_by: tuple[str, ...] = ()
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False)
+    known: list[Commit] = field(default_factory=list, repr=False, compare=False)
+    """Its versions as far as they were read, newest first."""
+    left: list[LeftOpen] = field(default_factory=list, repr=False, compare=False)
+    """What the last publish read the table with."""
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Whose marks are ours."""
+        return self.pipeline, self.uid
+
+    @property
+    def root(self) -> Path | None:
+        """The table's folder, where it is one."""
+        return None if "://" in self.uri else Path(self.uri)
+
+    def load(self, *, reads_on: bool = False) -> Version | None:
+        """Return the newest version, or None where there is no table.
+
+        ``reads_on``: from where the last publish ended, if the log is still the same; for one caller at a time.
+        """
+        errors = client().exceptions
+        if self.root is not None and not (self.root / "_delta_log").is_dir():
+            return None
+        with reading(self.uri):
+            try:
+                table = self._read_on() if reads_on else None
+                if table is None:
+                    table = client().DeltaTable(self.uri, storage_options=self.storage_options)
+            except errors.TableNotFoundError:
+                return None
+            entry = self._entry(table.version()) if reads_on else b""
+            mark = newest_mark(table, self.owner)
+        return Version(self, table, mark, entry)
+
+    def _read_on(self) -> DeltaTable | None:
+        """Return the table that the last publish left, read on; None: there is none, or its log was put back."""
+        left = self.left.pop() if self.left else None
+        if left is None or left.table.version() != left.version or self._entry(left.version) != left.entry:
+            return None
+        left.table.update_incremental()
+        return left.table
+
+    def leave(self, version: Version, number: int) -> None:
+        """Let the next publish read on from a version whose use is over; ``number``: it was read as that.
+
+        Only in a folder, where asking whether the log is still the same costs next to nothing.
+        """
+        if version.entry:
+            self.left[:] = [LeftOpen(version.table, number, version.entry)]
+
+    def _entry(self, number: int) -> bytes:
+        """Return the log's entry of a version; empty: it is gone, or the table lies in an object store."""
+        if self.root is None:
+            return b""
+        try:
+            return (self.root / "_delta_log" / f"{number:020d}.json").read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def at(self, version: int) -> DeltaTable:
+        """Return the table as of an older version. Raises Corrupt where the log has lost it."""
+        try:
+            table: DeltaTable = client().DeltaTable(
+                self.uri, version=version, storage_options=self.storage_options
+            )
+        except client().exceptions.DeltaError as error:
+            raise Corrupt(
+                f"table {self.uri} can no longer show version {version}: {error}. Choose a later checkpoint"
+            ) from error
+        return table
+
+    def create(self, schema: Schema, attempt: AttemptId) -> None:
+        """Make the table, without rows, unless somebody did."""
+        mark = Mark(pipeline=self.pipeline, sink=self.uid, lineage=attempt.lineage, epoch=int(attempt.epoch))
+        with contextlib.suppress(Raced), committing(self.uri):
+            Outside.create(self, schema, self.properties(mark))
+
+    def properties(self, mark: Mark) -> CommitProperties:
+        """Return what a commit carries; without retries, so that it never lands on what was not read."""
+        transactions = []
+        if mark.checkpoint is not None:
+            transactions = [client().Transaction(self.app_id(mark.lineage), mark.checkpoint)]
+        properties: CommitProperties = client().CommitProperties(
+            custom_metadata=mark.metadata(), max_commit_retries=0, app_transactions=transactions
+        )
+        return properties
+
+    def app_id(self, lineage: str) -> str:
+        """Return the application id of a history's publishes in Delta's own transaction list."""
+        return f"dagster_ckpt/{self.pipeline}/{self.uid}/{lineage}"
+
+    def repeat(self, step: Callable[[], T]) -> T:
+        """Return what ``step`` returns, which reads and commits; again while others commit in between."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(Raced):
+                return step()
+        raise Unavailable(
+            f"table {self.uri}: others committed {_TRIES} times in a row before we could; it is tried again"
+        )
+
+    def elsewhere(self, uri: str) -> Lake:
+        """Return another table, reached in the same way."""
+        return replace(self, uri=uri, known=[], left=[])
+
+
+@contextlib.contextmanager
+def reading(uri: str) -> Iterator[None]:
+    """Turn the client's failures while reading into the library's."""
+    errors = client().exceptions
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except errors.DeltaProtocolError as error:
+        raise InvalidRequest(f"table {uri} uses what delta-rs cannot read: {error}") from error
+    except (errors.DeltaError, OSError) as error:
+        raise Unavailable(f"table {uri} could not be read: {error}. It is tried again") from error
+
+
+@contextlib.contextmanager
+def committing(uri: str) -> Iterator[None]:
+    """Turn the client's failures while committing into the library's; Raced where another commit was first."""
+    errors = client().exceptions
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except errors.CommitFailedError as error:
+        raise Raced from error
+    except errors.DeltaProtocolError as error:
+        raise InvalidRequest(
+            f"table {uri} uses what delta-rs cannot write: {error}. Write to a table without it"
+        ) from error
+    except errors.SchemaMismatchError as error:
+        raise InvalidRequest(f"the rows do not fit table {uri}: {error}") from error
+    except errors.DeltaError as error:
+        if "already exists" in str(error):
+            raise Raced from error
+        if "missing file" in str(error):
+            raise Corrupt(
+                f"table {uri} has lost rows of this version: {error}. Choose a later checkpoint"
+            ) from error
+        raise OutcomeUnknown(
+            f"a commit to table {uri} failed and may have happened: {error}. It is repeated: it is idempotent"
+        ) from error
+    except OSError as error:
+        raise OutcomeUnknown(
+            f"a commit to table {uri} failed and may have happened: {error}. It is repeated: it is idempotent"
+        ) from error

@@ -1,0 +1,129 @@
+"""Snapshots of an Iceberg table that go, and those that are kept.
+
+Snapshots that cuts go back to get tags, so that nobody's expiry takes them; ours that no cut needs are expired once
+they are older than the table says (``history.expire.max-snapshot-age-ms``). Others' snapshots are left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table.snapshots import Snapshot
+
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.ext.iceberg.lake import Outside, committing, reading
+from dagster_ckpt.ext.iceberg.marks import mark_of
+from dagster_ckpt.ext.iceberg.version import Version
+
+_DEFAULT_AGE_MS = 5 * 86_400_000
+_SETTLED_MS = 3_600_000
+"""A cut younger than this may be subsumed soon: no tag yet."""
+_WORTH_A_COMMIT = 10
+"""Snapshots that are expired together."""
+
+
+@dataclass
+class ReadManifests:
+    """What was read of manifests, which never change."""
+
+    of_snapshots: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    folders: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Manifest -> staged folders of the files that it shows."""
+
+    def manifests(self, version: Version, snapshot: Snapshot) -> tuple[str, ...]:
+        """Return the manifests of a snapshot, each of them read."""
+        io = version.table.io
+        known = self.of_snapshots.get(snapshot.snapshot_id)
+        if known is not None:
+            return known
+        start = f"{version.table.location().rstrip('/')}/"
+        with reading(version.place):
+            manifests = snapshot.manifests(io)
+            for manifest in manifests:
+                if manifest.manifest_path not in self.folders and manifest.content is ManifestContent.DATA:
+                    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+                    names = (entry.data_file.file_path.removeprefix(start) for entry in entries)
+                    self.folders[manifest.manifest_path] = frozenset(n.rpartition("/")[0] for n in names)
+                self.folders.setdefault(manifest.manifest_path, frozenset())
+        self.of_snapshots[snapshot.snapshot_id] = tuple(manifest.manifest_path for manifest in manifests)
+        return self.of_snapshots[snapshot.snapshot_id]
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """What is kept and what goes, at a moment."""
+
+    needed: Sequence[TableSnapshot]
+    now: float
+    read: ReadManifests = field(default_factory=ReadManifests)
+    knows_pending: bool = True
+    """``needed`` names checkpoints in progress too. Otherwise what they may go back to stays, every tag stays, and
+    all that may go goes at once."""
+
+    def carry_out(self, version: Version) -> int:
+        """Set and remove tags, expire snapshots; return how many went. Raises Raced."""
+        tags, untagged = self._tags(version)
+        expired = self.expired(version)
+        if len(expired) < (_WORTH_A_COMMIT if self.knows_pending else 1):
+            expired = []
+        if not (tags or untagged or expired):
+            return 0
+        gone = self._only_in(version, expired)
+        numbers = [snapshot.snapshot_id for snapshot in expired]
+        with committing(version.place):
+            Outside.keep_and_expire(version, tags, untagged, numbers)
+        for path in gone:
+            with contextlib.suppress(OSError):
+                version.table.io.delete(path)
+        return len(expired)
+
+    def expired(self, version: Version) -> list[Snapshot]:
+        """Return the snapshots of ours that are old enough to go, and that no cut needs."""
+        pinned = self._pinned(version)
+        kept = {snapshot.snapshot_id for snapshot in pinned.values()}
+        newest = max((snapshot.sequence_number or 0 for snapshot in pinned.values()), default=0)
+        _, untagged = self._tags(version)
+        found = (snapshot for snapshot in self._old(version, untagged) if snapshot.snapshot_id not in kept)
+        return [s for s in found if self.knows_pending or (s.sequence_number or 0) < newest]
+
+    def _pinned(self, version: Version) -> dict[int, Snapshot]:
+        heads = {snapshot.head for snapshot in self.needed if snapshot.head is not None}
+        return {head: snapshot for head in heads if (snapshot := version.showing(head)) is not None}
+
+    def _tags(self, version: Version) -> tuple[dict[str, int], list[str]]:
+        """Return the tags to be set, and those to be removed."""
+        settled = _SETTLED_MS if self.knows_pending else 0
+        tags = {
+            version.refs.cut(head): snapshot.snapshot_id
+            for head, snapshot in self._pinned(version).items()
+            if self.now * 1000 - snapshot.timestamp_ms > settled
+        }
+        tags = {name: number for name, number in tags.items() if version.ref(name) != number}
+        if not self.knows_pending:
+            return tags, []
+        kept = {version.refs.cut(snapshot.head) for snapshot in self.needed if snapshot.head is not None}
+        return tags, [n for n in version.table.metadata.refs if version.refs.is_cut(n) and n not in kept]
+
+    def _old(self, version: Version, untagged: Sequence[str]) -> Iterator[Snapshot]:
+        """Yield snapshots of ours that are old enough to go, and that no reference holds."""
+        metadata = version.table.metadata
+        age = int(metadata.properties.get("history.expire.max-snapshot-age-ms", _DEFAULT_AGE_MS))
+        held = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in untagged}
+        for snapshot in version.snapshots.values():
+            is_old = self.now * 1000 - snapshot.timestamp_ms > age
+            if is_old and snapshot.snapshot_id not in held and mark_of(snapshot, version.owner) is not None:
+                yield snapshot
+
+    def _only_in(self, version: Version, expired: Sequence[Snapshot]) -> list[str]:
+        """Return the files of metadata that only these snapshots have."""
+        if not expired or version.table.metadata.properties.get("gc.enabled") == "false":
+            return []
+        numbers = {snapshot.snapshot_id for snapshot in expired}
+        manifests = {path for snapshot in expired for path in self.read.manifests(version, snapshot)}
+        for number, snapshot in version.snapshots.items():
+            if number not in numbers:
+                manifests -= set(self.read.manifests(version, snapshot))
+        return [*manifests, *(snapshot.manifest_list for snapshot in expired)]

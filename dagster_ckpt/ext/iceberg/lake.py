@@ -1,0 +1,350 @@
+"""An Iceberg table as one sink sees it: loaded, made, committed to on exactly the snapshot that was read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyiceberg import exceptions as errors
+from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.types import NestedField
+from sqlalchemy.exc import SQLAlchemyError
+
+from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.ext.iceberg.catalogs import CatalogSettings
+from dagster_ckpt.ext.iceberg.marks import Mark, Refs
+from dagster_ckpt.ext.iceberg.version import MAIN, Version
+
+T = TypeVar("T")
+
+_TRIES = 100
+"""Commits that others may put in front of ours before we give up for now."""
+_OF_NEW_TABLES = {
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+    "history.expire.max-snapshot-age-ms": str(86_400_000),
+}
+"""A checkpoint every few seconds is a snapshot every few seconds: what commits leave behind must not pile up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One commit: everything in it becomes visible together."""
+
+    mark: Mark
+    columns: Sequence[NestedField] = ()
+    """New columns."""
+    back_to: int | None = None
+    """Snapshot that the branch is moved to first."""
+    set_aside: str = ""
+    """Branch that keeps what the table shows before that."""
+    staged: Sequence[str] = ()
+    """Locations of files to be added as they are."""
+    replaces: bool = False
+    """All other files leave."""
+    rewrite: Callable[[Transaction], tuple[Sequence[DataFile], Sequence[DataFile]]] | None = None
+    """Returns files that are added, and those that leave, given the transaction so far."""
+    rearranges: bool = False
+    """The files that are added hold the same rows as those that leave."""
+
+
+class StagedCommit(Transaction):
+    """A transaction that copies the metadata once for each of its states, and not whenever it is asked for.
+
+    With a thousand snapshots the copies were nine tenths of a commit.
+    """
+
+    _known: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """The metadata as it will be."""
+        if not self._updates:
+            return self._table.metadata
+        if self._known is None or self._known[0] is not self._updates:
+            self._known = (self._updates, super().table_metadata)
+        return self._known[1]
+
+
+class Rearranged(_OverwriteFiles):
+    """Files that hold the rows of those that leave: Iceberg's operation ``replace``, which pyiceberg only reads."""
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        summary = super()._summary(snapshot_properties)
+        return Summary(Operation.REPLACE, **summary.additional_properties)
+
+
+class Outside:
+    """The calls of pyiceberg that commit; nothing else of this package changes a table."""
+
+    @staticmethod
+    def create(lake: Lake, schema: Schema) -> None:
+        """Make the table, without rows."""
+        catalog = lake.settings.open()
+        catalog.create_namespace_if_not_exists(lake.identifier[:-1])
+        fields = [
+            PartitionField(schema.find_field(name).field_id, 1000 + number, IdentityTransform(), name)
+            for number, name in enumerate(lake.partition_by)
+        ]
+        catalog.create_table(
+            lake.identifier,
+            schema,
+            location=lake.location,
+            partition_spec=PartitionSpec(*fields),
+            properties=_OF_NEW_TABLES | lake.properties,
+        )
+
+    @staticmethod
+    def commit(version: Version, change: Change) -> int:
+        """Add a snapshot on top of the one that was read, and return its id."""
+        transaction = StagedCommit(version.table)
+        if change.columns:
+            with transaction.update_schema() as update:
+                for column in change.columns:
+                    update.add_column(column.name, column.field_type)
+        schema_asserted = transaction._requirements
+        if transaction.table_metadata.name_mapping() is None:  # staged files have no ids of columns
+            mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        if change.back_to is not None:
+            transaction._stage(_moved(version, change))
+        added, removed = _files(version, transaction, change)
+        producer: Any = transaction.update_snapshot(snapshot_properties=change.mark.summary())
+        merges = version.table.metadata.properties.get(TableProperties.MANIFEST_MERGE_ENABLED) == "true"
+        append = producer.merge_append if merges else producer.fast_append
+        snapshot = producer.overwrite() if removed else append()
+        if change.rearranges:
+            snapshot = Rearranged(
+                Operation.OVERWRITE, transaction, version.table.io, snapshot_properties=change.mark.summary()
+            )
+        with snapshot:
+            for file in removed:
+                snapshot.delete_data_file(file)
+            for file in added:
+                snapshot.append_data_file(file)
+        transaction._stage(tuple(_tagged(version, change, snapshot.snapshot_id)))
+        commit_exactly(version, transaction, schema_asserted, (MAIN, version.refs.newest))
+        return int(snapshot.snapshot_id)
+
+    @staticmethod
+    def keep_and_expire(
+        version: Version, tags: dict[str, int], untagged: Sequence[str], expired: Sequence[int]
+    ) -> None:
+        """Set and remove tags, and remove snapshots."""
+        updates: list[TableUpdate] = [_tag(name, number) for name, number in tags.items()]
+        updates += [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in untagged]
+        if expired:
+            updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(expired)}))
+        transaction = StagedCommit(version.table)
+        transaction._stage(tuple(updates))
+        commit_exactly(version, transaction, (), (MAIN, version.refs.newest))
+
+
+def commit_exactly(
+    version: Version, transaction: Transaction, also: Sequence[TableRequirement], refs: Sequence[str]
+) -> None:
+    """Commit in one try, if these references still are where they were read."""
+    exact = [
+        AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": version.ref(name)}) for name in refs
+    ]
+    transaction._requirements = (*also, *exact[: None if version.snapshots else 1])
+    # Of this handle only: with the table's own setting pyiceberg would commit on top of what was not read.
+    version.table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+    transaction.commit_transaction()
+
+
+def _files(
+    version: Version, transaction: Transaction, change: Change
+) -> tuple[list[DataFile], list[DataFile]]:
+    io, metadata = version.table.io, transaction.table_metadata
+    added = [parquet_file_to_data_file(io, metadata, location) for location in change.staged]
+    removed: list[DataFile] = []
+    if change.replaces:
+        removed = [task.file for task in transaction._scan().plan_files()]
+    if change.rewrite is not None:
+        more, touched = change.rewrite(transaction)
+        added += more
+        removed += touched
+    return added, removed
+
+
+def _moved(version: Version, change: Change) -> tuple[TableUpdate, ...]:
+    assert change.back_to is not None
+    main = _ref("branch", MAIN, change.back_to)
+    if not change.set_aside or version.current is None:
+        return (main,)
+    aside = _ref("branch", change.set_aside, version.current)
+    return (aside, main)
+
+
+def _tagged(version: Version, change: Change, number: int) -> Iterator[TableUpdate]:
+    yield _tag(version.refs.newest, number)
+    if change.set_aside and change.back_to is None and version.current is not None:
+        yield _ref("branch", change.set_aside, version.current)
+    if change.mark.base is not None and version.ref(version.refs.base) is None:
+        yield _tag(version.refs.base, change.mark.base)
+
+
+def _ref(kind: str, name: str, number: int) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": number})
+
+
+def _tag(name: str, number: int) -> SetSnapshotRefUpdate:
+    return _ref("tag", name, number)
+
+
+class Raced(Exception):
+    """Somebody committed after the snapshot that was read: read again, decide again."""
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A table, by its name in a catalog."""
+
+    settings: CatalogSettings
+    identifier: tuple[str, ...]
+    pipeline: PipelineId
+    uid: StageUid
+    partition_by: tuple[str, ...] = ()
+    given_location: str = ""
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """The table for people and checkpoints."""
+        return f"{self.settings.place}#{'.'.join(self.identifier)}"
+
+    @property
+    def location(self) -> str:
+        """Where the table's files lie, or will once it is made. Raises InvalidRequest where that is not known."""
+        table = self._table()
+        if table is not None:
+            return str(table.location()).rstrip("/")
+        warehouse = dict(self.settings.properties).get("warehouse") or (
+            "" if self.settings.is_missing else str(self._catalog().properties.get("warehouse", ""))
+        )
+        if self.given_location:
+            return self.given_location.rstrip("/")
+        if "/" in warehouse:
+            return "/".join((warehouse.rstrip("/"), *self.identifier))
+        raise InvalidRequest(
+            f"table {self.place} is not there, and its catalog does not say where it would lie: make it first, or give "
+            "IcebergTable a location"
+        )
+
+    def load(self) -> Version | None:
+        """Return the newest version, or None where there is no table."""
+        table = self._table()
+        if table is None:
+            return None
+        return Version(self.place, table, (self.pipeline, self.uid), Refs(self.pipeline, self.uid))
+
+    def create(self, schema: Schema) -> None:
+        """Make the table, without rows, unless somebody did."""
+        with contextlib.suppress(Raced), committing(self.place):
+            Outside.create(self, schema)
+
+    def commit(self, version: Version, change: Change) -> int:
+        """Commit on top of exactly this version, return the snapshot. Raises Raced when that is not the newest."""
+        with committing(self.place):
+            return Outside.commit(version, change)
+
+    def repeat(self, step: Callable[[], T]) -> T:
+        """Return what ``step`` returns, which reads and commits; again while others commit in between."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(Raced):
+                return step()
+        raise Unavailable(
+            f"table {self.place}: others committed {_TRIES} times in a row before we could; it is tried again"
+        )
+
+    def elsewhere(self, settings: CatalogSettings, identifier: tuple[str, ...]) -> Lake:
+        """Return another table."""
+        return replace(self, settings=settings, identifier=identifier, given_location="")
+
+    def _catalog(self) -> Catalog:
+        return self.settings.open()
+
+    def _table(self) -> Table | None:
+        if self.settings.is_missing:
+            return None
+        with reading(self.place):
+            try:
+                return self._catalog().load_table(self.identifier)
+            except (errors.NoSuchTableError, errors.NoSuchNamespaceError):
+                return None
+
+
+def folder_at(location: str) -> Path | None:
+    """Return the folder that a location names; None: it is in an object store."""
+    plain = location.removeprefix("file://")
+    return None if "://" in plain else Path(plain.removeprefix("file:"))
+
+
+def _is_outside(error: Exception) -> bool:
+    """Tell errors of the network, of databases and of AWS (which share no class)."""
+    if isinstance(error, OSError | SQLAlchemyError | errors.RESTError | errors.DynamoDbError):
+        return True
+    return type(error).__module__.split(".")[0] in ("botocore", "google", "thrift")
+
+
+@contextlib.contextmanager
+def reading(place: str) -> Iterator[None]:
+    """Turn the client's failures while reading into the library's."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except FileNotFoundError as error:
+        raise Corrupt(
+            f"table {place} has lost a file of its metadata: {error}. Bring it back from a backup, or write to a "
+            "new table"
+        ) from error
+    except Exception as error:
+        if not _is_outside(error):
+            raise
+        raise Unavailable(f"table {place} could not be read: {error}. It is tried again") from error
+
+
+@contextlib.contextmanager
+def committing(place: str) -> Iterator[None]:
+    """Turn the client's failures while committing into the library's; Raced where another commit was first."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (errors.CommitFailedException, errors.TableAlreadyExistsError) as error:
+        raise Raced from error
+    except FileNotFoundError as error:
+        raise Corrupt(f"table {place} has lost rows: {error}. Choose a later checkpoint") from error
+    except (ValueError, NotImplementedError, errors.NotInstalledError, errors.ValidationException) as error:
+        raise InvalidRequest(f"the rows do not fit table {place}: {error}") from error
+    except Exception as error:
+        if not _is_outside(error):
+            raise
+        raise OutcomeUnknown(
+            f"a commit to table {place} failed and may have happened: {error}. It is repeated: it is idempotent"
+        ) from error

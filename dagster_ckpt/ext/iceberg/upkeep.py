@@ -1,0 +1,130 @@
+"""Maintenance of an Iceberg table beside the pipeline that writes it: small files merged, snapshots expired.
+
+Each is one commit on exactly the snapshot that was read, so a publish at the same time is decided by the catalog:
+whoever comes second reads again. What retained cuts go back to gets tags before anything is expired.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.table import FileScanTask, Transaction
+
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.ext.iceberg.expiry import Expiry
+from dagster_ckpt.ext.iceberg.lake import Change, Lake, Raced, reading
+from dagster_ckpt.ext.iceberg.upsert import conformed, written_below
+from dagster_ckpt.ext.iceberg.version import Version
+from dagster_ckpt.spark.sink.port import Upkeep
+
+_TARGET = 100 * 1024 * 1024
+"""Size of a file from which it is left as it is."""
+_MERGED = "small files merged"
+_EXPIRED = "snapshots expired that are older than the table keeps them"
+_LATE = "a publish was faster: the next time"
+Bins = list[list[FileScanTask]]
+
+
+def planned(lake: Lake, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
+    """Return what ``maintained`` would do."""
+    version = lake.load()
+    if version is None:
+        return []
+    if not _is_known(version, needed):
+        return [_merge(version, _bins(version)), _not_expired()]
+    expired = Expiry(needed, time.time(), knows_pending=False).expired(version)
+    return [_merge(version, _bins(version)), Upkeep(what=_EXPIRED, files=len(expired))]
+
+
+def maintained(lake: Lake, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
+    """Merge small files, tag what these cuts go back to, and expire what nothing needs."""
+    version = lake.load()
+    if version is None:
+        return []
+    bins = _bins(version)
+    done = _merge(version, bins)
+    if bins:
+        try:
+            assert version.mark is not None
+            mark = version.mark.model_copy(update={"theirs": version.theirs})
+            change = Change(mark=mark, rewrite=lambda t: _rewritten(t, bins), rearranges=True)
+            lake.commit(version, change)
+        except Raced:
+            done = Upkeep(what=_MERGED, note=_LATE)
+    version = lake.load()
+    if version is None or not _is_known(version, needed):
+        return [done, _not_expired()]
+    try:
+        expired = Expiry(needed, time.time(), knows_pending=False).carry_out(version)
+    except Raced:
+        return [done, Upkeep(what=_EXPIRED, note=_LATE)]
+    return [done, Upkeep(what=_EXPIRED, files=expired)]
+
+
+def _is_known(version: Version, needed: Sequence[TableSnapshot]) -> bool:
+    """Tell whether a retained cut goes back to a snapshot of this table: without one nothing can be called old."""
+    return any(s.head is not None and version.showing(s.head) is not None for s in needed)
+
+
+def _bins(version: Version) -> Bins:
+    """Return small files that become one, by partition; none where the table shows nothing of ours."""
+    snapshot = version.snapshots.get(version.current or 0)
+    if snapshot is None or version.mark is None or version.mark.head is None or _has_deletes(version):
+        return []
+    groups: dict[object, list[FileScanTask]] = defaultdict(list)
+    with reading(version.place):
+        tasks = list(version.table.scan().plan_files())
+    spec = version.table.metadata.default_spec_id
+    for task in tasks:
+        if task.file.file_size_in_bytes < _TARGET and task.file.spec_id == spec:
+            groups[repr(task.file.partition)].append(task)
+    bins: Bins = []
+    for group in groups.values():
+        size = _TARGET
+        for task in group:
+            if size >= _TARGET:
+                bins.append([])
+                size = 0
+            bins[-1].append(task)
+            size += task.file.file_size_in_bytes
+    return [tasks for tasks in bins if len(tasks) > 1]
+
+
+def _has_deletes(version: Version) -> bool:
+    """Tell whether rows are deleted by delete files, which say by sequence number which files they belong to."""
+    snapshot = version.snapshots[version.current or 0]
+    with reading(version.place):
+        return any(m.content is not ManifestContent.DATA for m in snapshot.manifests(version.table.io))
+
+
+def _merge(version: Version, bins: Bins) -> Upkeep:
+    if version.current is not None and _has_deletes(version):
+        note = "the table has delete files, which pyiceberg cannot compact: run rewrite_data_files of Spark"
+        return Upkeep(what=_MERGED, note=note)
+    sizes = [task.file.file_size_in_bytes for tasks in bins for task in tasks]
+    return Upkeep(what=_MERGED, files=len(sizes), bytes=sum(sizes))
+
+
+def _rewritten(transaction: Transaction, bins: Bins) -> tuple[list[DataFile], list[DataFile]]:
+    """Write each bin's rows again, beside the first of its files: what the table shows lies in no folder that goes."""
+    metadata, io = transaction.table_metadata, transaction._table.io
+    schema = metadata.schema()
+    arrow = schema_to_pyarrow(schema, include_field_ids=False)
+    added: list[DataFile] = []
+    for tasks in bins:
+        rows = conformed(ArrowScan(metadata, io, schema, AlwaysTrue()).to_table(tasks), arrow)
+        folder = tasks[0].file.file_path.rpartition("/")[0]
+        added += _dataframe_to_data_files(written_below(metadata, folder), rows, io)
+    return added, [task.file for tasks in bins for task in tasks]
+
+
+def _not_expired() -> Upkeep:
+    return Upkeep(
+        what=_EXPIRED,
+        note="no retained checkpoint or savepoint has published to this table: nothing can be called old",
+    )

@@ -1,0 +1,110 @@
+"""A topic of Kafka as a sink: exactly once for consumers that read committed messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar
+
+from dagster_ckpt.authoring.targets import KafkaTopic
+from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown
+from dagster_ckpt.ext.kafka.broker import Broker, Message
+from dagster_ckpt.ext.kafka.messages import message, refuse_unfit
+from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition
+from dagster_ckpt.spark.sink.positions import refuse_fenced
+from dagster_ckpt.spark.sink.staged_rows import StagedRows
+from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+    from pyspark.sql import DataFrame
+
+
+class KafkaSink(StagedSink):
+    """One topic, written by one pipeline, whose transactional id is the sink's."""
+
+    kind: ClassVar[str] = "kafka"
+
+    def __init__(self, target: KafkaTopic, context: SinkContext) -> None:
+        super().__init__(context)
+        topic = target.topic or context.name
+        self.broker = Broker(
+            target.bootstrap_servers, target.options, topic, pipeline=context.pipeline, uid=context.uid
+        )
+
+    @property
+    def place(self) -> str:
+        """The cluster and the topic."""
+        return self.broker.place
+
+    def position(self) -> SinkPosition | None:
+        """Read the newest record of the position topic."""
+        return self.broker.position()
+
+    def check(self, frame: DataFrame) -> None:
+        """Refuse rows that are no messages, and output mode *complete*."""
+        super().check(frame)
+        if self.context.is_complete:
+            raise InvalidRequest(
+                f"{self.place} cannot take messages back, so output mode 'complete' has no meaning: use 'update'"
+            )
+        refuse_unfit(frame.schema, self.context.key, self.place)
+
+    @contextmanager
+    def exclusively(self) -> Iterator[Outside]:
+        """Fence the producers of other attempts, unless they are the newer ones."""
+        attempt = self.context.attempt()
+        refuse_fenced(
+            self.place, self.broker.position(attempt), attempt
+        )  # an old attempt must not fence a newer one
+        self.broker.create_topics()
+        producer = self.broker.begin()
+        try:
+            yield KafkaTransaction(self, producer, self.broker.position(attempt))
+        except Fenced as error:
+            refuse_fenced(self.place, self.position(), attempt)
+            raise OutcomeUnknown(f"{error}, and this attempt is the newest: repeat it") from error
+
+    def commit(self, rows: StagedRows, position: SinkPosition) -> str:
+        """Carry out one step in a transaction of its own."""
+        with self.exclusively() as outside:
+            return outside.commit(rows, position)
+
+    def describe(self) -> SinkDescription:
+        """Say where the messages are."""
+        position = self.position()
+        if position is None:
+            raise NotFound(f"nothing was published to {self.place} yet")
+        details = {"readers need": "isolation.level=read_committed", "positions": self.broker.positions}
+        return SinkDescription(place=self.place, details=details)
+
+
+class KafkaTransaction:
+    """One producer of the sink, which every later one fences."""
+
+    def __init__(self, sink: KafkaSink, producer: Producer, position: SinkPosition | None) -> None:
+        self._sink, self._producer, self._position = sink, producer, position
+
+    def position(self) -> SinkPosition | None:
+        """Return the position that was found once others were fenced."""
+        return self._position
+
+    def commit(self, rows: StagedRows, position: SinkPosition) -> str:
+        """Send rows and position in one transaction."""
+        if rows.replaces:
+            raise InvalidRequest(f"{self._sink.place} cannot replace messages: use output mode 'update'")
+        self._sink.broker.write(self._producer, self._messages(rows), position)
+        return ""
+
+    def why_no_way(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
+        """Say that messages never leave."""
+        return self._sink.why_no_way(before, cut)
+
+    def go_to(self, before: SinkPosition, head: int | None) -> SinkPosition:
+        """Never asked for."""
+        return self._sink.go_to(before, head)
+
+    def _messages(self, rows: StagedRows) -> Iterator[Message]:
+        for batch in rows.reader():
+            for row in batch.to_pylist():
+                yield message(row, self._sink.context.key)

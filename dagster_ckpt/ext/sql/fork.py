@@ -1,0 +1,120 @@
+"""The table of a fork: it begins with the rows that another table of the same database had at a cut.
+
+In one transaction: what has to be undone is undone on a copy that nobody sees, so the origin is only read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.ext.sql.history import Way, way
+from dagster_ckpt.ext.sql.images import Images
+from dagster_ckpt.ext.sql.positions import Positions
+from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlName, SqlTable
+from dagster_ckpt.spark.sink.committables import batches_with_rows
+from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
+from dagster_ckpt.spark.sink.positions import refuse_fenced
+
+SEED = 0
+"""Head of a table that shows the fork's first rows: no checkpoint has this number."""
+_COPY = SqlName(schema="", name="_dagster_ckpt_fork")
+"""Temporary table: the origin's rows, brought to the cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The table that a fork begins from, in the fork's transaction."""
+
+    name: SqlName
+    positions: Positions
+    cut: SinkCut
+
+    def steps(self, connection: Connection) -> tuple[int | None, Way]:
+        """Return the head of the cut and the way to it, which is read for as long as the transaction lasts.
+
+        Raises InvalidRequest where the rows between them are not kept.
+        """
+        cut, now = self.cut, self.positions.lock_any(connection)
+        tree = self.positions.tree(connection)
+        shown = now.head if now is not None else None
+        wanted = cut.snapshot.head
+        if batches_with_rows(cut.batches):
+            wanted = int(cut.checkpoint_id)
+            if wanted != shown and wanted not in tree:
+                raise InvalidRequest(
+                    f"{cut.snapshot.uri} was never published the rows that the snapshot had prepared, or does not keep "
+                    "before-images: fork from a checkpoint that it shows, or give the sink another place with "
+                    "fork(..., sinks={...})"
+                )
+        if now is not None and wanted == shown:
+            return wanted, Way((), (), now.through_batch)
+        found = way(tree, shown, wanted) if now is not None else None
+        if found is None and (now is not None or wanted is not None):
+            raise InvalidRequest(
+                f"{cut.snapshot.uri} shows checkpoint {shown}, and the rows between it and checkpoint {wanted} are not "
+                "kept (SqlTable(..., keep_before_images=True) keeps them): fork from its newest checkpoint, or give "
+                "the sink another place with fork(..., sinks={...})"
+            )
+        return wanted, found or Way((), (), None)
+
+
+def fork(target: SqlTable, positions: Positions, attempt: AttemptId, origin: Origin, *, place: str) -> str:
+    """Begin with the rows of a cut; repeating it changes nothing. Raises InvalidRequest where there are other rows."""
+    connection = target.connection
+    before = positions.lock(connection)
+    refuse_fenced(place, before, attempt)
+    text = f"{origin.cut.snapshot.uri} at checkpoint {origin.cut.checkpoint_id}"
+    begun = positions.origin(connection)
+    if begun == text and before is not None and before.checkpoint_id is None:
+        through = before.through_batch
+        positions.write(connection, _position(attempt, before.head, through))
+        return f"{place} begins with the rows of {text}"
+    has_rows = (
+        target.exists() and target.execute(f"SELECT 1 FROM {target.table()} LIMIT 1").first() is not None
+    )
+    if has_rows or (before is not None and before.checkpoint_id is not None):
+        raise InvalidRequest(
+            f"{place} has rows already: give the fork a table of its own, fork(..., sinks={{...}})"
+        )
+    wanted, steps = origin.steps(connection)
+    if wanted is not None:
+        _fill(target, SqlTable(connection, origin.name, target.key), steps)
+    positions.write(connection, _position(attempt, None if wanted is None else SEED, steps.through_batch))
+    positions.note_origin(connection, text)
+    return f"{place} begins with the rows of {text}"
+
+
+def _position(attempt: AttemptId, head: int | None, through: int | None) -> SinkPosition:
+    return SinkPosition(
+        lineage=attempt.lineage, epoch=attempt.epoch, checkpoint_id=None, head=head, through_batch=through
+    )
+
+
+def _fill(target: SqlTable, source: SqlTable, steps: Way) -> None:
+    if not source.exists():
+        raise Corrupt(f"table {source.name} was removed, and its rows with it: fork from another place")
+    columns = {column.name: column.type for column in source.columns() if column.name != CHECKPOINT}
+    if not target.exists():
+        target.create(columns)
+    shown = source
+    if steps.undo or steps.redo:
+        shown = SqlTable(source.connection, _COPY, source.key)
+        for suffix in ("", "undo", "set_aside"):
+            _copy(source, source.name.with_suffix(suffix) if suffix else source.name, suffix)
+        images = Images(shown)
+        images.fit()
+        for publish in steps.undo:
+            images.undo(publish.checkpoint_id, publish.change)
+        for publish in steps.redo:
+            images.redo(publish.checkpoint_id, publish.change)
+    listed = target.list_of(list(columns))
+    target.execute(f"INSERT INTO {target.table()} ({listed}) SELECT {listed} FROM {shown.table()}")
+
+
+def _copy(source: SqlTable, name: SqlName, suffix: str) -> None:
+    copy = source.table(_COPY.with_suffix(suffix) if suffix else _COPY)
+    on_commit = " ON COMMIT DROP" if source.dialect.name == "postgresql" else ""
+    source.execute(f"CREATE TEMPORARY TABLE {copy}{on_commit} AS SELECT * FROM {source.table(name)}")

@@ -1,0 +1,134 @@
+"""Rows as they were before each publish, and rows that were set aside: two side tables of the user's table.
+
+``<name>__dagster_ckpt_undo`` holds, for each publish, the rows that it changed as they were before it (keys that were
+not there: ``_dagster_ckpt_was`` is 0), and nothing for a publish that only appended.
+``<name>__dagster_ckpt_set_aside`` holds what left the table in a roll-back; with it a publish is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dagster_ckpt.ext.sql.history import Change
+from dagster_ckpt.ext.sql.load import STAGED
+from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlName, SqlTable
+
+PUBLISH = "_dagster_ckpt_publish"
+"""Checkpoint whose publish the row is kept for."""
+WAS = "_dagster_ckpt_was"
+"""1: the row was there; 0: only its key is meant."""
+LONGEST_NAME = 63 - len("__dagster_ckpt_set_aside")
+"""PostgreSQL cuts longer names off in silence."""
+
+
+class Images:
+    """The side tables of one table, in its transaction."""
+
+    def __init__(self, table: SqlTable) -> None:
+        self._table = table
+        self._undo = table.name.with_suffix("undo")
+        self._aside = table.name.with_suffix("set_aside")
+
+    def fit(self) -> None:
+        """Give the side tables the table's columns."""
+        columns = self._table.columns()
+        for name in (self._undo, self._aside):
+            if self._table.exists(name):
+                there = {column.name for column in self._table.columns(name)}
+                self._table.add_columns(name, {c.name: c.type for c in columns if c.name not in there})
+                continue
+            quoted = self._table.quoted
+            self._table.execute(
+                f"CREATE TABLE {self._table.table(name)} AS SELECT CAST(0 AS BIGINT) AS {quoted(PUBLISH)}, "
+                f"CAST(0 AS SMALLINT) AS {quoted(WAS)}, {self._listed()} FROM {self._table.table()} WHERE 1 = 0"
+            )
+            self._table.execute(
+                f"CREATE INDEX {quoted(name.name[:50] + '_index')} ON {self._table.table(name)} ({quoted(PUBLISH)})"
+            )
+
+    def keep(self, checkpoint: int, change: Change) -> None:
+        """Write down the rows that the staged ones, or all new ones, are about to change."""
+        self.forget([checkpoint])
+        match change:
+            case Change.APPENDED:
+                return
+            case Change.REPLACED:
+                self._copy(self._table.name, self._undo, checkpoint)
+            case Change.UPSERTED:
+                self._copy(self._table.name, self._undo, checkpoint, f"WHERE {self._is_in(STAGED)}")
+                self._keep_absent(checkpoint)
+
+    def undo(self, checkpoint: int, change: Change) -> None:
+        """Set aside what a publish wrote, and bring back what was there before it."""
+        self._delete(self._aside, checkpoint)
+        chosen = self._written_by(checkpoint, change)
+        self._copy(self._table.name, self._aside, checkpoint, chosen)
+        self._table.execute(f"DELETE FROM {self._table.table()} AS t {chosen}")
+        if change is not Change.APPENDED:
+            self._bring(self._undo, checkpoint, f"AND {self._table.quoted(WAS)} = 1")
+
+    def redo(self, checkpoint: int, change: Change) -> None:
+        """Bring back what a publish had written."""
+        if change is not Change.APPENDED:
+            self._table.execute(
+                f"DELETE FROM {self._table.table()} AS t {self._written_by(checkpoint, change)}"
+            )
+        self._bring(self._aside, checkpoint, "")
+        self._delete(self._aside, checkpoint)
+
+    def forget(self, checkpoints: Collection[int]) -> int:
+        """Remove what is kept of these publishes."""
+        removed = 0
+        for checkpoint in checkpoints:
+            removed += self._delete(self._undo, checkpoint) + self._delete(self._aside, checkpoint)
+        return removed
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _listed(self) -> str:
+        return self._table.list_of([column.name for column in self._table.columns()])
+
+    def _is_of(self, checkpoint: int) -> str:
+        return f"{self._table.quoted(PUBLISH)} = {int(checkpoint)}"
+
+    def _is_in(self, other: SqlName, condition: str = "1 = 1") -> str:
+        # Not EXISTS: SQLite would read the whole of the other table, which has no index, for every row.
+        key = self._table.list_of(self._table.key)
+        mine = self._table.list_of(self._table.key, "t.")
+        return f"({mine}) IN (SELECT {key} FROM {self._table.table(other)} WHERE {condition})"
+
+    def _written_by(self, checkpoint: int, change: Change) -> str:
+        match change:
+            case Change.APPENDED:
+                return f"WHERE t.{self._table.quoted(CHECKPOINT)} = {int(checkpoint)}"
+            case Change.REPLACED:
+                return ""
+            case Change.UPSERTED:
+                return f"WHERE {self._is_in(self._undo, self._is_of(checkpoint))}"
+
+    def _copy(self, source: SqlName, target: SqlName, checkpoint: int, chosen: str = "") -> None:
+        quoted, listed = self._table.quoted, self._listed()
+        self._table.execute(
+            f"INSERT INTO {self._table.table(target)} ({quoted(PUBLISH)}, {quoted(WAS)}, {listed}) "
+            f"SELECT {int(checkpoint)}, 1, {listed} FROM {self._table.table(source)} AS t {chosen}"
+        )
+
+    def _keep_absent(self, checkpoint: int) -> None:
+        key, quoted = self._table.list_of(self._table.key), self._table.quoted
+        same = " AND ".join(f"o.{quoted(column)} = t.{quoted(column)}" for column in self._table.key)
+        self._table.execute(
+            f"INSERT INTO {self._table.table(self._undo)} ({quoted(PUBLISH)}, {quoted(WAS)}, {key}) "
+            f"SELECT DISTINCT {int(checkpoint)}, 0, {key} FROM {self._table.table(STAGED)} AS t "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {self._table.table()} AS o WHERE {same})"
+        )
+
+    def _bring(self, source: SqlName, checkpoint: int, condition: str) -> None:
+        listed = self._listed()
+        self._table.execute(
+            f"INSERT INTO {self._table.table()} ({listed}) SELECT {listed} FROM {self._table.table(source)} "
+            f"WHERE {self._is_of(checkpoint)} {condition}"
+        )
+
+    def _delete(self, name: SqlName, checkpoint: int) -> int:
+        done = self._table.execute(f"DELETE FROM {self._table.table(name)} WHERE {self._is_of(checkpoint)}")
+        return int(done.rowcount)

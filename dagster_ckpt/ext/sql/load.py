@@ -1,0 +1,117 @@
+"""Rows into a table, from Arrow: COPY for PostgreSQL, many inserts for SQLite; appended, or the latest of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.ext.sql.table import SqlName, SqlTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STAGED = SqlName(schema="", name="_dagster_ckpt_rows")
+"""Temporary table of a publish by key."""
+NUMBER = "_dagster_ckpt_number"
+"""Place of a row in it."""
+
+
+def append(table: SqlTable, rows: pa.RecordBatchReader, *, marks: dict[str, int]) -> None:
+    """Add all rows; ``marks`` are columns with the same value in all of them."""
+    columns = [*rows.schema.names, *marks]
+    _insert(table, table.table(), columns, (_marked(batch, marks) for batch in rows))
+
+
+def stage(table: SqlTable, rows: pa.RecordBatchReader) -> None:
+    """Put the rows into a temporary table, numbered in their order."""
+    columns = rows.schema.names
+    on_commit = " ON COMMIT DROP" if table.dialect.name == "postgresql" else ""
+    table.execute(
+        f"CREATE TEMPORARY TABLE {table.table(STAGED)}{on_commit} AS "
+        f"SELECT {table.list_of(columns)}, CAST(0 AS BIGINT) AS {table.quoted(NUMBER)} FROM {table.table()} WHERE 1 = 0"
+    )
+    _insert(table, table.table(STAGED), [*columns, NUMBER], _numbered(rows))
+
+
+def upsert_staged(table: SqlTable, columns: list[str]) -> None:
+    """Write the last staged row of each key."""
+    key, listed = table.list_of(table.key), table.list_of(columns)
+    changed = [column for column in columns if column not in table.key]
+    updates = ", ".join(f"{table.quoted(column)} = excluded.{table.quoted(column)}" for column in changed)
+    table.execute(
+        f"INSERT INTO {table.table()} ({listed}) SELECT {listed} FROM (SELECT {listed}, row_number() OVER "
+        f"(PARTITION BY {key} ORDER BY {table.quoted(NUMBER)} DESC) AS newest FROM {table.table(STAGED)}) AS r "
+        f"WHERE newest = 1 ON CONFLICT ({key}) DO {f'UPDATE SET {updates}' if changed else 'NOTHING'}"
+    )
+
+
+def _insert(table: SqlTable, into: str, columns: list[str], batches: Iterable[pa.RecordBatch]) -> None:
+    listed = table.list_of(columns)
+    if table.dialect.name == "postgresql":
+        # Said, because a database of another encoding would take the bytes for text in its own.
+        options = "FORMAT csv, ENCODING 'UTF8'"
+        _copy(table, f"COPY {into} ({listed}) FROM STDIN ({options})".replace("%%", "%"), batches)
+        return
+    places = ", ".join("?" for _ in columns)
+    for batch in batches:
+        values = [_for_sqlite(column) for column in batch.columns]
+        table.connection.exec_driver_sql(
+            f"INSERT INTO {into} ({listed}) VALUES ({places})", list(zip(*values, strict=True))
+        )
+
+
+def _copy(table: SqlTable, statement: str, batches: Iterable[pa.RecordBatch]) -> None:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    options = csv.WriteOptions(include_header=False)
+    driver: Any = table.connection.connection.driver_connection
+    with driver.cursor() as cursor, cursor.copy(statement) as copy:
+        for batch in batches:
+            buffer = pa.BufferOutputStream()
+            csv.write_csv(_for_csv(batch), buffer, options)
+            copy.write(buffer.getvalue().to_pybytes())
+
+
+def _for_csv(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with binary values in PostgreSQL's spelling: CSV is text."""
+    import pyarrow as pa
+
+    for index, field in enumerate(batch.schema):
+        if pa.types.is_binary(field.type):
+            hexadecimal = [None if v is None else f"\\x{v.hex()}" for v in batch.column(index).to_pylist()]
+            batch = batch.set_column(index, field.name, pa.array(hexadecimal, pa.string()))
+    return batch
+
+
+def _for_sqlite(column: pa.Array) -> list[Any]:
+    """Return values as SQLite's driver takes them: decimals, dates and times as text, times in UTC."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_timestamp(column.type):
+        text = pc.strftime(column.cast(pa.timestamp("us")), format="%Y-%m-%d %H:%M:%S")
+        return list(text.to_pylist())
+    if pa.types.is_date(column.type):
+        return list(column.cast(pa.string()).to_pylist())
+    if pa.types.is_decimal(column.type):
+        return [None if value is None else f"{value:f}" for value in column.to_pylist()]
+    return list(column.to_pylist())
+
+
+def _marked(batch: pa.RecordBatch, marks: dict[str, int]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    for name, value in marks.items():
+        batch = batch.append_column(name, pa.array([value] * batch.num_rows, pa.int64()))
+    return batch
+
+
+def _numbered(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    number = 0
+    for batch in rows:
+        following = number + batch.num_rows
+        yield batch.append_column(NUMBER, pa.array(range(number, following), pa.int64()))
+        number = following

@@ -1,0 +1,215 @@
+"""What the outside has seen: a row for each table that a pipeline writes, and one for each publish that can be undone.
+
+Both tables lie beside the user's table, in its schema: they are changed in the same transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    delete,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.sql.history import Change, Publish
+from dagster_ckpt.ext.sql.table import SqlName
+from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
+
+_WORD = "dagster_ckpt_positions"
+_FORK = 0
+"""Number in ``dagster_ckpt_publishes`` of a fork's beginning, which nothing undoes."""
+
+
+class Positions:
+    """Positions of one schema, as one sink reads and writes them."""
+
+    def __init__(self, name: SqlName, context: SinkContext, place: str) -> None:
+        self._name, self._context, self._place = name, context, place
+        self._metadata = MetaData(schema=name.schema or None)
+        self._positions = Table(
+            _WORD,
+            self._metadata,
+            Column("table_name", Text, primary_key=True),
+            Column("pipeline", Text, nullable=False),
+            Column("uid", Text, nullable=False),
+            Column("lineage", Text, nullable=False),
+            Column("epoch", BigInteger, nullable=False),
+            Column("checkpoint_id", BigInteger),
+            Column("head", BigInteger),
+            Column("through_batch", BigInteger),
+        )
+        self._publishes = Table(
+            "dagster_ckpt_publishes",
+            self._metadata,
+            Column("table_name", Text, primary_key=True),
+            Column("checkpoint_id", BigInteger, primary_key=True, autoincrement=False),
+            Column("parent", BigInteger),
+            Column("parent_through", BigInteger),
+            Column("through_batch", BigInteger),
+            Column("change", Text, nullable=False),
+            Column("format_version", Integer, nullable=False, default=1),
+        )
+
+    # --- the position ---------------------------------------------------------------------------------------
+
+    def read(self, connection: Connection) -> SinkPosition | None:
+        """Return the position; None when this pipeline never wrote the table."""
+        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
+            return None
+        row = connection.execute(self._mine()).one_or_none()
+        return self._understood(row, refuse_another=False)
+
+    def lock(self, connection: Connection) -> SinkPosition | None:
+        """Return the position, which nobody else changes until the transaction ends.
+
+        Raises InvalidRequest when the table belongs to another pipeline.
+        """
+        self._create(connection)
+        row = connection.execute(self._mine().with_for_update()).one_or_none()
+        return self._understood(row, refuse_another=True)
+
+    def lock_any(self, connection: Connection) -> SinkPosition | None:
+        """Return the table's position, whichever pipeline writes it, and let nobody change it meanwhile."""
+        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
+            return None
+        row = connection.execute(self._mine().with_for_update()).one_or_none()
+        return None if row is None else _position(row)
+
+    def write(self, connection: Connection, position: SinkPosition) -> None:
+        """Make this the position."""
+        values = {
+            "pipeline": self._context.pipeline,
+            "uid": self._context.uid,
+            "lineage": position.lineage,
+            "epoch": position.epoch,
+            "checkpoint_id": position.checkpoint_id,
+            "head": position.head,
+            "through_batch": position.through_batch,
+        }
+        there = update(self._positions).where(self._positions.c.table_name == self._name.name)
+        if connection.execute(there.values(**values)).rowcount == 0:
+            connection.execute(insert(self._positions).values(table_name=self._name.name, **values))
+
+    # --- publishes that can be undone -----------------------------------------------------------------------
+
+    def tree(self, connection: Connection) -> dict[int, Publish]:
+        """Return the publishes that can be undone or done again."""
+        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
+            return {}
+        found = connection.execute(
+            select(self._publishes).where(
+                self._publishes.c.table_name == self._name.name,
+                self._publishes.c.checkpoint_id != _FORK,
+            )
+        )
+        return {
+            row.checkpoint_id: Publish(
+                checkpoint_id=row.checkpoint_id,
+                parent=row.parent,
+                parent_through=row.parent_through,
+                through_batch=row.through_batch,
+                change=Change(row.change),
+            )
+            for row in found
+        }
+
+    def add(self, connection: Connection, publish: Publish) -> None:
+        """Write down a publish; one of the same number is replaced."""
+        self.forget(connection, {publish.checkpoint_id})
+        connection.execute(
+            insert(self._publishes).values(
+                table_name=self._name.name,
+                checkpoint_id=publish.checkpoint_id,
+                parent=publish.parent,
+                parent_through=publish.parent_through,
+                through_batch=publish.through_batch,
+                change=publish.change.value,
+            )
+        )
+
+    def forget(self, connection: Connection, checkpoints: set[int]) -> None:
+        """Remove publishes that nobody goes back over."""
+        connection.execute(
+            delete(self._publishes).where(
+                self._publishes.c.table_name == self._name.name,
+                self._publishes.c.checkpoint_id.in_(sorted(checkpoints)),
+            )
+        )
+
+    # --- a fork's beginning ---------------------------------------------------------------------------------
+
+    def origin(self, connection: Connection) -> str:
+        """Return what a fork began with; empty: it is none, or has not begun."""
+        mine = self._publishes.c.table_name == self._name.name
+        found = select(self._publishes.c.change).where(mine, self._publishes.c.checkpoint_id == _FORK)
+        return str(connection.execute(found).scalar() or "")
+
+    def note_origin(self, connection: Connection, origin: str) -> None:
+        """Write it down, in the transaction that brings its rows."""
+        self.forget(connection, {_FORK})
+        values = {"table_name": self._name.name, "checkpoint_id": _FORK, "change": origin}
+        connection.execute(insert(self._publishes).values(**values))
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _mine(self) -> Any:
+        return select(self._positions).where(self._positions.c.table_name == self._name.name)
+
+    def _create(self, connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            # A row that is not there yet cannot be locked.
+            connection.execute(
+                text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": self._place}
+            )
+        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
+            self._metadata.create_all(connection)
+
+    def _understood(self, row: Any, *, refuse_another: bool) -> SinkPosition | None:
+        if row is None:
+            return None
+        if row.pipeline != self._context.pipeline:
+            if refuse_another:
+                raise InvalidRequest(
+                    f"{self._place} is written by pipeline {row.pipeline!r}: give {self._context.pipeline!r} a table "
+                    "of its own"
+                )
+            return None
+        if refuse_another:
+            self._refuse_sibling(row)
+        return _position(row)
+
+    def _refuse_sibling(self, row: Any) -> None:
+        """Raise InvalidRequest where another sink of this very attempt has taken the table over.
+
+        One that was renamed since finds an older attempt's row. Two spellings of one table are told by nothing else.
+        """
+        attempt = self._context.attempt()
+        is_of_now = (row.lineage, row.epoch) == (attempt.lineage, attempt.epoch)
+        if row.uid != self._context.uid and is_of_now:
+            raise InvalidRequest(
+                f"{self._place} is the table that sink {row.uid!r} writes, under another spelling: rows of the one "
+                "would be taken for the other's. Give each sink a table of its own"
+            )
+
+
+def _position(row: Any) -> SinkPosition:
+    return SinkPosition(
+        lineage=row.lineage,
+        epoch=row.epoch,
+        checkpoint_id=row.checkpoint_id,
+        head=row.head,
+        through_batch=row.through_batch,
+    )

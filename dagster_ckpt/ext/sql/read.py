@@ -1,0 +1,54 @@
+"""The rows of a database's table, as one statement finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_ckpt.ext.sql.columns import arrow_type
+from dagster_ckpt.ext.sql.database import Database
+from dagster_ckpt.ext.sql.table import CHECKPOINT, Existing, SqlName, SqlTable
+from dagster_ckpt.spark.sink.rows import PublishedRows
+
+
+class SqlRows(PublishedRows):
+    """The newest rows, read once: every form of them has the same."""
+
+    def __init__(self, database: Database, name: SqlName, place: str) -> None:
+        super().__init__(place)
+        self._database, self._name = database, name
+
+    def to_arrow(self) -> pa.Table:
+        """Read all rows."""
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> pa.Table:
+        with self._database.reading() as connection:
+            table = SqlTable(connection, self._name, ())
+            columns = [column for column in table.columns() if column.name != CHECKPOINT]
+            names = tuple(column.name for column in columns)
+            found = table.execute(f"SELECT {table.list_of(names)} FROM {table.table()}").all()
+            is_sqlite = table.dialect.name == "sqlite"
+        values = list(zip(*found, strict=True)) or [() for _ in columns]
+        arrays = [_array(column, of, is_sqlite=is_sqlite) for column, of in zip(columns, values, strict=True)]
+        return pa.Table.from_arrays(arrays, names=list(names))
+
+
+def _array(column: Existing, values: Sequence[Any], *, is_sqlite: bool) -> pa.Array:
+    """Return a column's values; of a type of Arrow's own choice where the declared one has no counterpart."""
+    wanted = arrow_type(column.type, is_sqlite=is_sqlite)
+    plain = [
+        float(value) if isinstance(value, int) and pa.types.is_floating(wanted) else value for value in values
+    ]
+    try:
+        if is_sqlite and pa.types.is_boolean(wanted):
+            return pa.array([None if value is None else bool(value) for value in plain], wanted)
+        if is_sqlite and pa.types.is_temporal(wanted):
+            return pa.array(plain, pa.string()).cast(wanted)
+        return pa.array(plain, None if pa.types.is_null(wanted) else wanted)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return pa.array(plain)

@@ -1,0 +1,292 @@
+"""A table of a database as a sink: every step is one transaction, in which rows and position change together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from sqlalchemy import Connection
+
+from dagster_ckpt.authoring.targets import SqlTable as SqlTarget
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.ext.sql.database import Database, resolved_url
+from dagster_ckpt.ext.sql.fork import Origin, fork
+from dagster_ckpt.ext.sql.history import Change, Publish, no_longer_needed, way
+from dagster_ckpt.ext.sql.images import LONGEST_NAME, Images
+from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
+from dagster_ckpt.ext.sql.positions import Positions
+from dagster_ckpt.ext.sql.read import SqlRows
+from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlName, SqlTable
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
+from dagster_ckpt.spark.sink.rows import PublishedRows
+from dagster_ckpt.spark.sink.staged_rows import StagedRows, refuse_nan, refuse_nulls
+from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_FORGOTTEN = "publishes whose before-images are removed"
+
+
+class SqlSink(StagedSink):
+    """One table, written by one pipeline."""
+
+    kind: ClassVar[str] = "sql"
+
+    def __init__(self, target: SqlTarget, context: SinkContext) -> None:
+        super().__init__(context)
+        self.name = SqlName.parsed(target.table or context.name)
+        self.keeps_before_images = target.keep_before_images
+        self._database = Database(resolved_url(target.url))
+        self.positions = Positions(self.name, context, self.place)
+        if self.keeps_before_images and len(self.name.name) > LONGEST_NAME:
+            raise InvalidRequest(
+                f"table {self.name} needs a name of at most {LONGEST_NAME} characters: keep_before_images=True keeps "
+                "side tables with longer ones"
+            )
+
+    @property
+    def place(self) -> str:
+        """The database and the table, without user or password."""
+        return f"{self._database.place}#{self.name}"
+
+    def position(self) -> SinkPosition | None:
+        """Read the table's row of ``dagster_ckpt_positions``; a table that was removed shows nothing."""
+        with self._database.reading() as connection:
+            return self._shown(connection, self.positions.read(connection))
+
+    def _shown(self, connection: Connection, noted: SinkPosition | None) -> SinkPosition | None:
+        if noted is None or noted.head is None or self._table(connection).exists():
+            return noted
+        return replace(noted, head=None, through_batch=None)
+
+    def _table(self, connection: Connection) -> SqlTable:
+        return SqlTable(connection, self.name, self.context.key)
+
+    def check(self, frame: DataFrame) -> None:
+        """Compare the rows with the table, if it exists."""
+        super().check(frame)
+        with self._database.reading() as connection:
+            self._table(connection).refuse_unfit(frame.schema, self.place)
+
+    def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
+        """Stage the rows, and refuse those that the database would: they could not be published any more."""
+        batch = super().prepare(frame, batch_id)
+        with self._database.reading() as connection:
+            table = self._table(connection)
+            needed, is_sqlite = table.needed_in_every_row(), table.dialect.name == "sqlite"
+        refuse_nulls(self.place, self.context.work_dir, batch, needed)
+        if is_sqlite:
+            refuse_nan(self.place, self.context.work_dir, batch)
+        return batch
+
+    @contextmanager
+    def exclusively(self) -> Iterator[Outside]:
+        """Begin a transaction that holds the position's row."""
+        with self._database.transaction() as connection:
+            yield SqlTransaction(self, connection, self._shown(connection, self.positions.lock(connection)))
+
+    def commit(self, rows: StagedRows, position: SinkPosition) -> str:
+        """Carry out one step in a transaction of its own."""
+        with self.exclusively() as outside:
+            return outside.commit(rows, position)
+
+    @property
+    def never_rolls_back(self) -> str:
+        """Say so where no before-images are kept."""
+        if self.keeps_before_images:
+            return ""
+        return (
+            f"{self.place} keeps no before-images: restore the newest checkpoint, keep the rows (roll_back_tables: "
+            "false), or name another table; SqlTable(..., keep_before_images=True) keeps them from then on"
+        )
+
+    def why_no_way(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
+        """Say so where a before-image on the way was not kept."""
+        with self._database.reading() as connection:
+            return self.why_no_way_in(connection, before, cut)
+
+    def why_no_way_in(self, connection: Connection, before: SinkPosition | None, cut: SinkCut | None) -> str:
+        """Return why there is no way from a position to a cut."""
+        tree = self.positions.tree(connection)
+        head = cut.snapshot.head if cut is not None else None
+        if before is None:
+            return super().why_no_way(before, cut)
+        if head is not None and not self._table(connection).exists():
+            return (
+                f"table {self.place} was removed, and its rows with it: bring it back from a backup, or read all data "
+                "again (restore_from: none)"
+            )
+        if way(tree, before.head, head) is not None:
+            return ""
+        shown = "no rows" if before.head is None else f"checkpoint {before.head}"
+        wanted = "no rows" if head is None else f"checkpoint {head}"
+        return (
+            f"{self.place} shows {shown}, and the rows between it and {wanted} are not kept: restore the newest "
+            "checkpoint, keep the rows (roll_back_tables: false), or name another table; "
+            "SqlTable(..., keep_before_images=True) keeps them from then on"
+        )
+
+    def fork(self, cut: SinkCut) -> str:
+        """Begin with the rows of a cut of another table of the same database."""
+        database, _, name = cut.snapshot.uri.rpartition("#")
+        if database != self._database.place:
+            raise InvalidRequest(
+                f"{self.place} can begin with rows of its own database only, and those of the snapshot are in "
+                f"{cut.snapshot.uri}: fork(..., sinks={{{self.context.uid!r}: SqlTable(url of that database, another "
+                "table)})"
+            )
+        theirs = SqlName.parsed(name)
+        origin = Origin(name=theirs, positions=Positions(theirs, self.context, cut.snapshot.uri), cut=cut)
+        with self._database.transaction() as connection:
+            table = self._table(connection)
+            return fork(table, self.positions, self.context.attempt(), origin, place=self.place)
+
+    def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
+        """Remove staged files, and the before-images that lie on no way between these cuts and the table."""
+        return super().collect_garbage(needed, waiting) + self._forget(needed)
+
+    def upkeep(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Return the publishes that no way needs."""
+        return (
+            (Upkeep(what=_FORGOTTEN, files=len(self._unneeded(needed))),) if self.keeps_before_images else ()
+        )
+
+    def maintain(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
+        """Forget them, with what they changed."""
+        found = self.upkeep(needed)
+        if any(upkeep.files for upkeep in found):
+            self._forget(needed)
+        return found
+
+    def _unneeded(self, needed: Sequence[TableSnapshot]) -> set[int]:
+        """Return them; none where no cut says how far back a checkpoint in progress may go."""
+        if not any(snapshot.head is not None for snapshot in needed):
+            return set()
+        with self._database.reading() as connection:
+            position, tree = self.positions.read(connection), self.positions.tree(connection)
+        return set() if position is None else no_longer_needed(tree, _heads(position, needed))
+
+    def _forget(self, needed: Sequence[TableSnapshot]) -> int:
+        with self._database.reading() as connection:
+            position, tree = self.positions.read(connection), self.positions.tree(connection)
+        if position is None or not no_longer_needed(tree, _heads(position, needed)):
+            return 0
+        with self._database.transaction() as connection:
+            position = self.positions.lock(connection) or position
+            done = no_longer_needed(self.positions.tree(connection), _heads(position, needed))
+            self.positions.forget(connection, done)
+            return Images(self._table(connection)).forget(done)
+
+    def rows(self, cut: SinkCut | None = None) -> PublishedRows:
+        """Read the table as it is."""
+        if cut is not None:
+            raise InvalidRequest(
+                f"{self.place} shows its newest rows only, not those of checkpoint {cut.checkpoint_id}: load it "
+                "without as_of, or restore the checkpoint into a fork"
+            )
+        with self._database.reading() as connection:
+            if not self._table(connection).exists():
+                raise NotFound(f"nothing was published to {self.place} yet")
+        return SqlRows(self._database, self.name, self.place)
+
+    def describe(self) -> SinkDescription:
+        """Say what the table's columns are."""
+        with self._database.reading() as connection:
+            position = self.positions.read(connection)
+            table = self._table(connection)
+            if position is None or not table.exists():
+                raise NotFound(f"nothing was published to {self.place} yet")
+            columns = [column for column in table.columns() if column.name != CHECKPOINT]
+        return SinkDescription(
+            place=self.place,
+            columns=tuple((column.name, column.type) for column in columns),
+            version="" if position.head is None else str(position.head),
+            details={"before-images": "kept" if self.keeps_before_images else "not kept"},
+        )
+
+
+class SqlTransaction:
+    """One transaction of the sink."""
+
+    def __init__(self, sink: SqlSink, connection: Connection, position: SinkPosition | None) -> None:
+        self._sink, self._connection, self._position = sink, connection, position
+        self._table = SqlTable(connection, sink.name, sink.context.key)
+
+    def position(self) -> SinkPosition | None:
+        """Return the position that the transaction holds."""
+        return self._position
+
+    def commit(self, rows: StagedRows, position: SinkPosition) -> str:
+        """Write rows and position; the transaction's end makes both visible."""
+        schema = rows.spark_schema
+        if schema is not None and position.head is not None:
+            self._table.fit(schema, self._sink.place, with_checkpoints=self._has_marks)
+            change = Change.REPLACED if rows.replaces else self._usual_change
+            self._write(rows, position.head, change)
+            if self._sink.keeps_before_images:
+                self._note(position, change)
+        self._sink.positions.write(self._connection, position)
+        self._position = position
+        return "" if position.head is None else str(position.head)
+
+    def why_no_way(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
+        """Say so where a before-image on the way was not kept."""
+        return self._sink.why_no_way_in(self._connection, before, cut)
+
+    def go_to(self, before: SinkPosition, head: int | None) -> SinkPosition:
+        """Undo and redo publishes until the table shows what it showed at ``head``."""
+        steps = way(self._sink.positions.tree(self._connection), before.head, head)
+        if steps is None:
+            raise Corrupt(f"{self._sink.place}: publishes between {before.head} and {head} are gone")
+        images = Images(self._table)
+        images.fit()
+        for publish in steps.undo:
+            images.undo(publish.checkpoint_id, publish.change)
+        for publish in steps.redo:
+            images.redo(publish.checkpoint_id, publish.change)
+        self._position = replace(before, head=head, through_batch=steps.through_batch)
+        return self._position
+
+    @property
+    def _usual_change(self) -> Change:
+        return Change.UPSERTED if self._table.key else Change.APPENDED
+
+    @property
+    def _has_marks(self) -> bool:
+        return self._sink.keeps_before_images and not self._table.key
+
+    def _write(self, rows: StagedRows, checkpoint: int, change: Change) -> None:
+        reader = rows.reader()
+        if self._table.key:
+            stage(self._table, reader)
+        if self._sink.keeps_before_images:
+            images = Images(self._table)
+            images.fit()
+            images.keep(checkpoint, change)
+        if change is Change.REPLACED:
+            self._table.execute(f"DELETE FROM {self._table.table()}")
+        if self._table.key:
+            upsert_staged(self._table, reader.schema.names)
+        else:
+            append(self._table, reader, marks={CHECKPOINT: checkpoint} if self._has_marks else {})
+
+    def _note(self, position: SinkPosition, change: Change) -> None:
+        before = self._position
+        publish = Publish(
+            checkpoint_id=position.head or 0,
+            parent=before.head if before is not None else None,
+            parent_through=before.through_batch if before is not None else None,
+            through_batch=position.through_batch,
+            change=change,
+        )
+        self._sink.positions.add(self._connection, publish)
+
+
+def _heads(position: SinkPosition, needed: Sequence[TableSnapshot]) -> list[int | None]:
+    return [position.head, *(snapshot.head for snapshot in needed)]

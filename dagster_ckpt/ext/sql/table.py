@@ -1,0 +1,202 @@
+"""The user's table: created from the rows' schema, widened by new columns, refused where it does not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, inspect
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.sql.columns import DIALECTS, column_types
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+CHECKPOINT = "_dagster_ckpt_checkpoint"
+"""Column of appended rows whose before-images are kept: the checkpoint that published them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlName:
+    """Name of a table, and its quoted forms."""
+
+    schema: str
+    name: str
+
+    @classmethod
+    def parsed(cls, text: str) -> SqlName:
+        """Return ``table`` or ``schema.table``."""
+        schema, _, name = text.rpartition(".")
+        return cls(schema=schema, name=name)
+
+    def with_suffix(self, suffix: str) -> SqlName:
+        """Return the name of one of its side tables."""
+        return SqlName(schema=self.schema, name=f"{self.name}__dagster_ckpt_{suffix}")
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}" if self.schema else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Existing:
+    """A column that is there."""
+
+    name: str
+    type: str
+    must_be_given: bool
+    """NOT NULL, and nothing fills it."""
+
+
+class SqlTable:
+    """One table, worked on in one transaction."""
+
+    def __init__(self, connection: Connection, name: SqlName, key: tuple[str, ...]) -> None:
+        self.connection = connection
+        self.name = name
+        self.key = key
+        self.dialect = DIALECTS[connection.dialect.name]
+
+    # --- names ----------------------------------------------------------------------------------------------
+
+    def quoted(self, identifier: str) -> str:
+        """Return an identifier as SQL has it, for a statement that is executed without parameters."""
+        text = self.connection.dialect.identifier_preparer.quote_identifier(identifier)
+        return text.replace("%", "%%") if self.dialect.name == "postgresql" and "%%" not in text else text
+
+    def table(self, name: SqlName | None = None) -> str:
+        """Return a table's quoted name; default: this table's."""
+        name = name or self.name
+        return ".".join(self.quoted(part) for part in (name.schema, name.name) if part)
+
+    def list_of(self, columns: tuple[str, ...] | list[str], prefix: str = "") -> str:
+        """Return quoted columns, comma-separated."""
+        return ", ".join(prefix + self.quoted(column) for column in columns)
+
+    def execute(self, statement: str) -> Any:
+        """Carry out a statement without parameters."""
+        return self.connection.exec_driver_sql(statement)
+
+    # --- what is there --------------------------------------------------------------------------------------
+
+    def exists(self, name: SqlName | None = None) -> bool:
+        """Tell whether the table is there."""
+        name = name or self.name
+        return inspect(self.connection).has_table(name.name, schema=name.schema or None)
+
+    def columns(self, name: SqlName | None = None) -> list[Existing]:
+        """Return the table's columns."""
+        name = name or self.name
+        found = inspect(self.connection).get_columns(name.name, schema=name.schema or None)
+        return [
+            Existing(
+                name=column["name"],
+                type=str(column["type"].compile(self.connection.dialect)).upper(),
+                must_be_given=not (
+                    column["nullable"]
+                    or column.get("default") is not None
+                    or column.get("identity")
+                    or column.get("computed")
+                ),
+            )
+            for column in found
+        ]
+
+    # --- compared and changed -------------------------------------------------------------------------------
+
+    def refuse_unfit(self, schema: StructType, place: str) -> dict[str, str]:
+        """Return the columns that are missing for these rows, with their types.
+
+        Raises InvalidRequest, naming the column and the change, where the table cannot take the rows.
+        """
+        wanted = column_types(self.dialect, place, schema)
+        if not self.exists():
+            return wanted
+        existing = {column.name: column for column in self.columns()}
+        called = {name.lower(): name for name in existing}
+        for field in schema.fields:
+            there = existing.get(field.name)
+            if there is None and field.name.lower() in called:
+                raise InvalidRequest(
+                    f"column {field.name!r} is called {called[field.name.lower()]!r} in {place}, and the values of one "
+                    "column would be in two: keep its name, or name another table"
+                )
+            if there is not None and not self.dialect.takes(field.dataType, there.type):
+                raise InvalidRequest(
+                    f"column {field.name!r} of {place} is {there.type} and the rows have "
+                    f"{field.dataType.simpleString()} ({wanted[field.name]}): change the column, cast in the sink's "
+                    "function, or name another table"
+                )
+        unfilled = [c.name for c in existing.values() if c.must_be_given and c.name not in wanted]
+        if unfilled:
+            raise InvalidRequest(
+                f"columns {unfilled} of {place} are NOT NULL without a default, and the rows do not have them: add "
+                "them to the rows, or give them a default"
+            )
+        self._refuse_without_unique_key(place)
+        self._refuse_other_texts_of_keys(schema, existing, place)
+        return {name: of for name, of in wanted.items() if name not in existing}
+
+    def fit(self, schema: StructType, place: str, *, with_checkpoints: bool) -> None:
+        """Create the table, or add the columns it does not have."""
+        missing = self.refuse_unfit(schema, place)
+        if not self.exists():
+            self.create(missing)
+        else:
+            self.add_columns(self.name, missing)
+        if with_checkpoints and CHECKPOINT not in [column.name for column in self.columns()]:
+            self.add_columns(self.name, {CHECKPOINT: "BIGINT"})
+
+    def create(self, columns: dict[str, str]) -> None:
+        """Make the table, with its key."""
+        parts = [
+            f"{self.quoted(name)} {of}{' NOT NULL' if name in self.key else ''}"
+            for name, of in columns.items()
+        ]
+        if self.key:
+            parts.append(f"PRIMARY KEY ({self.list_of(self.key)})")
+        self.execute(f"CREATE TABLE {self.table()} ({', '.join(parts)})")
+
+    def add_columns(self, name: SqlName, columns: dict[str, str]) -> None:
+        """Add columns to the table, or to one of its side tables."""
+        for column, of in columns.items():
+            self.execute(f"ALTER TABLE {self.table(name)} ADD COLUMN {self.quoted(column)} {of}")
+
+    def needed_in_every_row(self) -> tuple[str, ...]:
+        """Return the columns that every row needs a value in."""
+        if not self.exists():
+            return self.key
+        must = [column.name for column in self.columns() if column.must_be_given]
+        return tuple(dict.fromkeys([*self.key, *must]))
+
+    def _refuse_other_texts_of_keys(self, schema: StructType, existing: Collection[str], place: str) -> None:
+        """Raise InvalidRequest where a key would be another text than the same key is in the table's rows (SQLite)."""
+        for field in schema.fields:
+            form = self.dialect.key_text(field.dataType) if field.name in self.key else ""
+            if not form or field.name not in existing:
+                continue
+            found = self.execute(f"SELECT {self.quoted(field.name)} FROM {self.table()} LIMIT 1").scalar()
+            if isinstance(found, str) and not re.fullmatch(form, found):
+                raise InvalidRequest(
+                    f"the key column {field.name!r} of {place} is kept as text, {found!r} in its rows, and as "
+                    f"{field.dataType.simpleString()} it would be another one: a key would be there twice. Cast it to "
+                    "the type it had, or name another table"
+                )
+
+    def _refuse_without_unique_key(self, place: str) -> None:
+        if not self.key:
+            return
+        inspector = inspect(self.connection)
+        where = {"schema": self.name.schema or None}
+        unique: list[Any] = [
+            inspector.get_pk_constraint(self.name.name, **where)["constrained_columns"],
+            *(c["column_names"] for c in inspector.get_unique_constraints(self.name.name, **where)),
+            *(i["column_names"] for i in inspector.get_indexes(self.name.name, **where) if i["unique"]),
+        ]
+        if not any(set(columns) == set(self.key) for columns in unique):
+            raise InvalidRequest(
+                f"{place} has no unique constraint on its key {list(self.key)}: CREATE UNIQUE INDEX ON "
+                f"{self.table()} ({self.list_of(self.key)})"
+            )

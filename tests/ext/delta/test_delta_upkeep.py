@@ -1,0 +1,124 @@
+"""Maintenance of a Delta table beside its pipeline: rows stay exact, and so does every retained cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable as Reader
+
+from dagster_ckpt.core.restore.horizon import DAY
+from dagster_ckpt.ext.delta.lake import Outside
+from dagster_ckpt.testing import SinkRun
+from dagster_ckpt.testing.sinks.contents import pairs
+from dagster_ckpt.testing.sinks.run import AtStep, RunCut, crash_points
+from tests.ext.delta.test_delta_table import begun
+
+STEPS = [(Outside, "compact"), (Outside, "vacuum")]
+AT_ONCE = "interval 0 seconds"
+
+
+def played(folder: Path, retention: str = AT_ONCE, **options: object) -> tuple[SinkRun, list[RunCut]]:
+    """A table that keeps no file longer than it must, with cuts after each of four publishes."""
+    run = begun(folder, **options)
+    cuts = []
+    for number in range(1, 5):
+        run.batch([(number, number), (0, number)])
+        run.publish(number)
+        cuts.append(run.cut(number))
+        if number == 1:
+            Reader(run.sink.place).alter.set_table_properties(
+                {"delta.deletedFileRetentionDuration": retention}
+            )
+    return run, cuts
+
+
+def rows(run: SinkRun) -> list[tuple[object, ...]]:
+    return pairs(Reader(run.sink.place).to_pyarrow_table())
+
+
+@pytest.mark.parametrize("key", [(), ("k",)])
+def test_a_table_gets_small_and_every_retained_cut_can_still_be_restored(
+    tmp_path: Path, key: tuple[str, ...]
+) -> None:
+    run, cuts = played(tmp_path, key=key)
+    needed = [cuts[1].cut.snapshot, cuts[3].cut.snapshot]
+    planned = run.sink.upkeep(needed)
+    before = Reader(run.sink.place).version()
+    done = run.sink.maintain(needed)
+    assert planned[0].files == done[0].files == (0 if key else 4)
+    assert Reader(run.sink.place).version() > before
+    assert len(Reader(run.sink.place).file_uris()) == 1
+    assert rows(run) == run.expected()
+    for at in (cuts[1], cuts[3]):
+        run = run.restored(at)
+        assert rows(run) == at.rows
+    if key:  # others' rows were written into files of the table's own, which VACUUM has removed
+        assert done[1].files > 0
+        assert run.successor().sink.cannot_roll_back(cuts[0].cut) != ""
+    run.batch([(9, 9)])
+    run.publish(9)
+    assert rows(run) == run.expected()
+
+
+def test_maintenance_that_stopped_anywhere_leaves_rows_and_cuts_exact(tmp_path: Path) -> None:
+    found: list[tuple[SinkRun, list[RunCut]]] = []
+
+    def work() -> Callable[[], object]:
+        run, cuts = played(tmp_path / str(len(found)), key=("k",))
+        found.append((run, cuts))
+        return lambda: run.sink.maintain([cuts[1].cut.snapshot, cuts[3].cut.snapshot])
+
+    for at in crash_points(work, STEPS):
+        run, cuts = found[-1]
+        assert rows(run) == run.expected(), at
+        newer = run.successor()
+        newer.sink.take_over()
+        newer.batch([(7, 7)])
+        newer.publish(5)
+        assert rows(newer) == newer.expected(), at
+        assert rows(newer.restored(cuts[1])) == cuts[1].rows, at
+
+
+@pytest.mark.parametrize(("key", "step"), [((), 0), ((), 1), (("k",), 1)])  # a MERGE leaves one file
+def test_a_publish_between_the_steps_of_maintenance_is_whole(
+    tmp_path: Path, key: tuple[str, ...], step: int
+) -> None:
+    run, cuts = played(tmp_path, key=key)
+
+    def publish() -> None:
+        run.batch([(0, 50), (5, 5)])
+        run.publish(5)
+
+    with AtStep(1, publish).among([STEPS[step]]) as at:
+        run.sink.maintain([cut.cut.snapshot for cut in cuts])
+    assert at.was_reached
+    assert rows(run) == run.expected()
+    assert rows(run.restored(cuts[2])) == cuts[2].rows
+
+
+def test_without_a_retained_snapshot_nothing_is_vacuumed(tmp_path: Path) -> None:
+    run, _ = played(tmp_path, key=("k",))
+    _, vacuum = run.sink.maintain([])
+    assert "nothing can be called old" in vacuum.note
+    assert rows(run) == run.expected()
+
+
+def test_a_cut_is_pinned_to_its_version_for_as_long_as_the_table_keeps_it(tmp_path: Path) -> None:
+    ends = []
+    for days in (0, 9):
+        run, cuts = played(tmp_path / str(days), f"interval {days} days", key=("k",))
+        [now] = run.sink.pins(cuts[3].cut)
+        assert (now.is_there, now.until) == (True, None)
+        [older] = run.sink.pins(cuts[1].cut)
+        assert older.is_there
+        assert older.until is not None
+        assert older.what.endswith(f" of table {run.sink.place}")
+        assert "dagster-ckpt maintain" in older.advice
+        ends.append(older.until)
+    assert ends[1] - ends[0] == pytest.approx(9 * DAY, abs=DAY)
+    Reader(run.sink.place).vacuum(dry_run=False, retention_hours=0, enforce_retention_duration=False)
+    [gone] = run.sink.pins(cuts[1].cut)
+    assert not gone.is_there
+    assert "gone" in gone.advice

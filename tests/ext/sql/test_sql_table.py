@@ -1,0 +1,375 @@
+"""What a table of a database takes, refuses and keeps; the contract of sinks has the rest."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy
+
+from dagster_ckpt.authoring.targets import SqlTable
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.ext.sql.sink import SqlSink
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
+from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, LaterRows, Published, SinkCut
+from dagster_ckpt.spark.sink.published import note_published, position_of
+from dagster_ckpt.testing.sinks.run import context_in, in_attempt
+from tests.adapters.servers import CommitLosingProxy, Loss, PostgresCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Run = Callable[[str], list[Any]]
+Columns = dict[str, tuple[str, pa.DataType]]
+
+FIRST = AttemptId("first", CoordinatorEpoch(1))
+_LATIN = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+LONGS: Columns = {"k": ("long", pa.int64()), "v": ("long", pa.int64())}
+ALL_TYPES: dict[str, tuple[str, pa.DataType, Any]] = {
+    "yes": ("boolean", pa.bool_(), True),
+    "tiny": ("byte", pa.int8(), -3),
+    "small": ("short", pa.int16(), 300),
+    "whole": ("integer", pa.int32(), 70_000),
+    "big": ("long", pa.int64(), 2**62),
+    "single": ("float", pa.float32(), 0.5),
+    "double": ("double", pa.float64(), 0.1),
+    "price": ("decimal(20,4)", pa.decimal128(20, 4), decimal.Decimal("1234567890123456.7890")),
+    'odd "name", 50 %': ("string", pa.string(), 'a "quoted", text\nof two lines, ü, \\N and %s'),
+    "raw": ("binary", pa.binary(), b"\x00\xff"),
+    "day": ("date", pa.date32(), dt.date(2026, 11, 22)),
+    "at": ("timestamp", pa.timestamp("us", "UTC"), dt.datetime(2026, 11, 22, 1, 2, 3, 45, tzinfo=dt.UTC)),
+    "local": ("timestamp_ntz", pa.timestamp("us"), dt.datetime(2026, 11, 22, 1, 2, 3, 45)),  # noqa: DTZ001
+}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/shop.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def run_sql(url: str) -> Iterator[Run]:
+    address = url.replace("postgresql://", "postgresql+psycopg://")
+    engine = sqlalchemy.create_engine(address, poolclass=sqlalchemy.NullPool)
+
+    def run(statement: str) -> list[Any]:
+        with engine.begin() as connection:
+            done = connection.execute(sqlalchemy.text(statement))
+            return [tuple(row) for row in done] if done.returns_rows else []
+
+    yield run
+    engine.dispose()
+
+
+def staged(folder: Path, batch_id: int, columns: Columns, rows: list[Any]) -> PreparedBatch:
+    """Stage a micro-batch as ``prepare`` does, with any types."""
+    name = f"staged/1/batch-{batch_id:010d}-{'0' * 12}/0.parquet"
+    (folder / name).parent.mkdir(parents=True)
+    schema = pa.schema([(column, of) for column, (_, of) in columns.items()])
+    table = pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows], schema)
+    pq.write_table(table, folder / name)
+    fields = [
+        {"name": column, "type": of, "nullable": True, "metadata": {}} for column, (of, _) in columns.items()
+    ]
+    size = (folder / name).stat().st_size
+    return PreparedBatch(
+        batch_id=batch_id,
+        epoch=1,
+        lineage="first",
+        files=(TableFile(name=f"{batch_id}.parquet", staged=name, rows=len(rows), bytes=size),),
+        row_schema=json.dumps({"type": "struct", "fields": fields}),
+    )
+
+
+def permit(checkpoint: int) -> CommitPermit:
+    return CommitPermit(
+        PipelineId("shop"), FIRST.epoch, CheckpointId(checkpoint), object(), lineage=FIRST.lineage
+    )
+
+
+# --- what it takes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [(), ("big",)])
+def test_every_type_it_creates_a_column_for_comes_out_as_it_went_in(
+    url: str, tmp_path: Path, run_sql: Run, key: tuple[str, ...]
+) -> None:
+    context = context_in(tmp_path, FIRST, key=key)
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    columns = {name: (of, arrow) for name, (of, arrow, _) in ALL_TYPES.items()}
+    values = [value for _, _, value in ALL_TYPES.values()]
+    empty = [5 if name in key else None for name in ALL_TYPES]
+    sink.publish([staged(context.work_dir, 0, columns, [values, empty])], permit(1))
+    if url.startswith("sqlite"):
+        values[7] = "1234567890123456.7890"
+        values[10:] = ["2026-11-22", "2026-11-22 01:02:03.000045", "2026-11-22 01:02:03.000045"]
+    listed = ", ".join('"' + name.replace('"', '""') + '"' for name in ALL_TYPES)
+    assert run_sql(f"SELECT {listed} FROM orders ORDER BY whole NULLS LAST") == [tuple(values), tuple(empty)]
+
+
+def test_rows_that_it_could_not_publish_are_refused_while_they_are_prepared(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    sink = SqlSink(SqlTable(f"sqlite:///{tmp_path}/shop.db"), context_in(tmp_path, FIRST, key=("id",)))
+    with pytest.raises(InvalidRequest, match=r"'tags'.*to_json"):
+        sink.check(spark.sql("SELECT 1L AS id, array('a') AS tags"))
+    with pytest.raises(InvalidRequest, match="'_dagster_ckpt_x'"):
+        sink.check(spark.sql("SELECT 1L AS id, 1 AS _dagster_ckpt_x"))
+    with pytest.raises(InvalidRequest, match="'id'"):
+        sink.check(spark.sql("SELECT 1L AS other"))
+    rows = spark.sql("SELECT 1L AS id, 'x' AS name")
+    sink.check(rows)
+    assert sum(file.rows for file in sink.prepare(rows, BatchId(0)).files) == 1
+    with pytest.raises(InvalidRequest, match="'id' has no value"):
+        sink.prepare(spark.sql("SELECT CAST(NULL AS BIGINT) AS id, 'x' AS name"), BatchId(1))
+    assert sink.prepare(spark.sql("SELECT 1L AS id, double('Infinity') AS share, 'x' AS b"), BatchId(2)).files
+    with pytest.raises(InvalidRequest, match=r"'share' is NaN in a row of batch 3, .* would keep no value"):
+        sink.prepare(spark.sql("SELECT 1L AS id, double('NaN') AS share, 'x' AS b"), BatchId(3))
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ("k BIGINT, v VARCHAR(10)", "column 'v'"),
+        ("k BIGINT, v BIGINT, w TEXT NOT NULL", r"\['w'\]"),
+        ("k BIGINT, v BIGINT", "unique constraint"),
+    ],
+)
+def test_a_table_that_cannot_take_the_rows_is_refused_with_what_to_change(
+    url: str, tmp_path: Path, run_sql: Run, table: str, reason: str
+) -> None:
+    run_sql(f"CREATE TABLE orders ({table})")
+    context = context_in(tmp_path, FIRST, key=("k",))
+    with pytest.raises(InvalidRequest, match=reason):
+        SqlSink(SqlTable(url), context).publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+
+
+def test_a_table_of_the_users_own_keeps_its_columns_rows_and_defaults(
+    url: str, tmp_path: Path, run_sql: Run
+) -> None:
+    run_sql("CREATE TABLE orders (k BIGINT PRIMARY KEY, v BIGINT NOT NULL, seen TEXT DEFAULT 'no' NOT NULL)")
+    run_sql("INSERT INTO orders VALUES (1, 1, 'yes'), (9, 9, 'yes')")
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    sink.publish([staged(context.work_dir, 0, LONGS, [(1, 2), (3, 3)])], permit(1))
+    assert run_sql("SELECT * FROM orders ORDER BY k") == [(1, 2, "yes"), (3, 3, "no"), (9, 9, "yes")]
+    sink.roll_back(None, LaterRows.SET_ASIDE)
+    assert run_sql("SELECT * FROM orders ORDER BY k") == [(1, 1, "yes"), (9, 9, "yes")]
+    assert run_sql("SELECT k, v FROM orders__dagster_ckpt_set_aside ORDER BY k") == [(1, 2), (3, 3)]
+
+
+# --- who writes, and what is kept ---------------------------------------------------------------------------------
+
+
+def test_a_table_has_one_pipeline_and_only_its_newest_attempt_writes(url: str, tmp_path: Path) -> None:
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(url), context)
+    sink.take_over()
+    other = SqlSink(SqlTable(url, "orders"), context_in(tmp_path, FIRST, pipeline="other"))
+    assert other.position() is None
+    with pytest.raises(InvalidRequest, match="'shop'"):
+        other.take_over()
+    SqlSink(SqlTable(url), in_attempt(context, replace(FIRST, epoch=CoordinatorEpoch(2)))).take_over()
+    with pytest.raises(Fenced):
+        sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_table_that_was_removed_shows_nothing(url: str, tmp_path: Path, run_sql: Run, keeps: bool) -> None:
+    """Its position was still there: the next publish made a table of its own rows alone, and the run succeeded."""
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(url, keep_before_images=keeps), context)
+    sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+    note_published(tmp_path / "stage", sink.place, sink.position())
+    run_sql("DROP TABLE orders")
+    position = sink.position()
+    assert position is not None
+    assert (position.checkpoint_id, position.head, position.through_batch) == (1, None, None)
+    with pytest.raises(Corrupt, match="shows nothing, but checkpoint 1 was published to it"):
+        position_of(sink, tmp_path / "stage")
+    shown = TableSnapshot(uri=sink.place, head=1)
+    cut = SinkCut(snapshot=shown, batches=(), checkpoint_id=CheckpointId(1), lineages=frozenset({"first"}))
+    assert "was removed, and its rows with it" in sink.cannot_roll_back(cut)
+    with pytest.raises(Corrupt, match="was removed, and its rows with it"):
+        sink.roll_back(cut, LaterRows.SET_ASIDE)
+    sink.roll_back(None, LaterRows.SET_ASIDE)
+    sink.publish([staged(context.work_dir, 1, LONGS, [(2, 2)])], permit(2))
+    assert run_sql("SELECT k, v FROM orders") == [(2, 2)]
+
+
+def test_a_table_that_two_sinks_spell_in_two_ways_is_refused_to_the_second(url: str, tmp_path: Path) -> None:
+    """They shared the position: what the one had published passed for published by the other."""
+    other_spelling = "main.orders" if url.startswith("sqlite") else "public.orders"
+    context = context_in(tmp_path, FIRST)
+    SqlSink(SqlTable(url), context).take_over()
+    second = SqlSink(SqlTable(url, other_spelling), context_in(tmp_path, FIRST, name="copies"))
+    with pytest.raises(
+        InvalidRequest, match=r"is the table that sink 'orders' writes, under another spelling"
+    ):
+        second.take_over()
+    later = replace(FIRST, epoch=CoordinatorEpoch(2))
+    renamed = SqlSink(SqlTable(url, "orders"), context_in(tmp_path, later, name="copies"))
+    renamed.take_over()
+    position = renamed.position()
+    assert position is not None
+    assert position.epoch == 2
+
+
+def test_text_reaches_a_database_of_another_encoding_as_it_is(
+    postgres_server: PostgresCluster, postgres_url: str, tmp_path: Path
+) -> None:
+    """Such a database took the bytes of UTF-8 for letters of its own."""
+    engine = sqlalchemy.create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sqlalchemy.text(f"CREATE DATABASE latin_{postgres_server.port} {_LATIN}"))
+    latin = engine.url.set(database=f"latin_{postgres_server.port}")
+    engine.dispose()
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(latin.set(drivername="postgresql")), context)
+    columns: Columns = {"größe": ("string", pa.string())}
+    sink.publish([staged(context.work_dir, 0, columns, [("Käse",)])], permit(1))
+    engine = sqlalchemy.create_engine(latin)
+    with engine.connect() as connection:
+        assert connection.execute(sqlalchemy.text('SELECT "größe" FROM orders')).all() == [("Käse",)]
+    engine.dispose()
+    with pytest.raises(InvalidRequest, match="refuses these rows"):
+        sink.publish([staged(context.work_dir, 1, columns, [("チーズ",)])], permit(2))
+
+
+def test_a_column_that_changed_its_case_between_two_batches_keeps_its_values(
+    url: str, tmp_path: Path, run_sql: Run
+) -> None:
+    """A stream stops, its code is changed, and one checkpoint publishes what was prepared before and after."""
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(url), context)
+    before: Columns = {"K": ("long", pa.int64()), "v": ("long", pa.int64())}
+    batches = [staged(context.work_dir, 0, before, [(1, 10)]), staged(context.work_dir, 1, LONGS, [(2, 20)])]
+    sink.publish(batches, permit(1))
+    assert run_sql("SELECT * FROM orders ORDER BY v") == [(1, 10), (2, 20)]
+
+
+def test_whether_rows_may_leave_is_known_without_asking_the_database(tmp_path: Path) -> None:
+    nowhere = "postgresql://nobody@127.0.0.1:1/nowhere"
+    context = context_in(tmp_path, FIRST)
+    assert "keep_before_images=True" in SqlSink(SqlTable(nowhere), context).never_rolls_back
+    assert SqlSink(SqlTable(nowhere, keep_before_images=True), context).never_rolls_back == ""
+
+
+def test_before_images_go_once_no_cut_needs_them(url: str, tmp_path: Path, run_sql: Run) -> None:
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    cuts = []
+    for checkpoint in (1, 2, 3):
+        batch = staged(context.work_dir, checkpoint, LONGS, [(1, checkpoint)])
+        sink.publish([batch], permit(checkpoint))
+        snapshot = TableSnapshot(uri=sink.place, head=checkpoint)
+        cut = SinkCut(snapshot=snapshot, batches=(), checkpoint_id=CheckpointId(checkpoint))
+        cuts.append(cut)
+    assert run_sql("SELECT count(*) FROM orders__dagster_ckpt_undo") == [(3,)]
+    assert sink.collect_garbage([cuts[1].snapshot], []) > 0
+    assert run_sql("SELECT count(*) FROM orders__dagster_ckpt_undo") == [(1,)]
+    assert "not kept" in sink.cannot_roll_back(cuts[0])
+    assert sink.cannot_roll_back(cuts[1]) == ""
+    sink.roll_back(cuts[1], LaterRows.SET_ASIDE)
+    assert run_sql("SELECT k, v FROM orders") == [(1, 2)]
+
+
+# --- where it is --------------------------------------------------------------------------------------------------
+
+
+def test_no_password_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "postgresql://me:secret@127.0.0.1:1/shop?sslmode=disable"
+    monkeypatch.setenv("SHOP_URL", url)
+    context = context_in(tmp_path, FIRST)
+    for given in (url, "env:SHOP_URL", sqlalchemy.make_url(url)):
+        target = SqlTable(given)
+        sink = SqlSink(target, context)
+        assert sink.place == "postgresql://127.0.0.1:1/shop#orders"
+        with pytest.raises(Unavailable, match="cannot be reached") as error:
+            sink.position()
+        assert "secret" not in f"{target!r} {error.value} {sink.place}"
+    for wrong, reason in (("env:NOT_SET", "NOT_SET"), ("mysql://me@host/shop", "mysql"), ("shop", "URL")):
+        with pytest.raises(InvalidRequest, match=reason):
+            SqlSink(SqlTable(wrong), context)
+
+
+def test_an_environment_variable_of_dagster_names_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dagster as dg
+
+    monkeypatch.setenv("SHOP_URL", f"sqlite:///{tmp_path}/shop.db")
+    sink = SqlSink(SqlTable(dg.EnvVar("SHOP_URL")), context_in(tmp_path, FIRST))
+    assert sink.place == f"sqlite:///{tmp_path}/shop.db#orders"
+
+
+@pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.ANSWER])
+def test_a_commit_whose_answer_is_lost_is_repeated_and_happens_once(
+    postgres_server: PostgresCluster, postgres_url: str, tmp_path: Path, loss: Loss
+) -> None:
+    proxy = CommitLosingProxy(postgres_server.port)
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(postgres_url.replace(str(postgres_server.port), str(proxy.port))), context)
+    sink.take_over()
+    batches = [staged(context.work_dir, 0, LONGS, [(1, 1)])]
+    proxy.loss = loss
+    with pytest.raises(OutcomeUnknown, match="repeat"):
+        sink.publish(batches, permit(1))
+    again = sink.publish(batches, permit(1))
+    assert isinstance(again, AlreadyPublished if loss is Loss.ANSWER else Published)
+    position = sink.position()
+    assert position is not None
+    assert position.head == 1
+    proxy.close()
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (
+            ("decimal(10,2)", pa.decimal128(10, 2), decimal.Decimal("1.00")),
+            ("decimal(12,4)", pa.decimal128(12, 4)),
+        ),
+        (
+            ("decimal(10,0)", pa.decimal128(10, 0), decimal.Decimal(1)),
+            ("decimal(12,2)", pa.decimal128(12, 2)),
+        ),
+        (("date", pa.date32(), dt.date(2026, 11, 22)), ("timestamp", pa.timestamp("us", "UTC"))),
+    ],
+)
+def test_a_key_that_sqlite_keeps_as_text_may_not_become_another_text(
+    tmp_path: Path, was: tuple[str, pa.DataType, Any], now: tuple[str, pa.DataType]
+) -> None:
+    """1.00 and 1.0000 are one key and two texts: its row was there twice."""
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(f"sqlite:///{tmp_path}/shop.db"), context)
+    before, after = ({"k": kind[:2], "v": ("long", pa.int64())} for kind in (was, now))
+    sink.publish([staged(context.work_dir, 0, before, [(was[2], 1)])], permit(1))
+    sink.publish([staged(context.work_dir, 1, before, [(was[2], 2)])], permit(2))
+    value = dt.datetime(2026, 11, 22, tzinfo=dt.UTC) if was[0] == "date" else was[2]
+    with pytest.raises(InvalidRequest, match=r"key column 'k' of .* a key would be there twice"):
+        sink.publish([staged(context.work_dir, 2, after, [(value, 3)])], permit(3))
+
+
+def test_a_column_whose_name_changes_its_case_is_refused(url: str, tmp_path: Path, run_sql: Run) -> None:
+    """PostgreSQL took it for another column: rows by key kept an old value in the one, and got the new in the other."""
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url), context)
+    sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+    other: Columns = {"k": LONGS["k"], "V": LONGS["v"]}
+    with pytest.raises(InvalidRequest, match="column 'V' is called 'v' in"):
+        sink.publish([staged(context.work_dir, 1, other, [(1, 2)])], permit(2))
+    assert run_sql("SELECT * FROM orders") == [(1, 1)]
