@@ -104,7 +104,6 @@ FLOORS = {
         "outcomes restore subtask",
         "checkpoint",
         "coordinator supervision",
-        "former_paths",
     ),
     "dagster_ckpt.runtime": (
         "audit checkpoint_log clock driver history lease location stored",

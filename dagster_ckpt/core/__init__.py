@@ -41,7 +41,4 @@ Decisions:
 | ``subtask/`` | the stage's side of a checkpoint |
 | ``coordinator/`` | the state machine: inputs, transitions, effects |
 | ``supervision/`` | a pipeline watched from outside: dead runs, alarms, restarts |
-| ``former_paths/`` | modules under the names they had in 0.1 |
 """
-
-__path__.append(f"{__path__[0]}/former_paths")

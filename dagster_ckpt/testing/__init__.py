@@ -18,15 +18,12 @@ Everything docs/reference/testing.md names can be imported from here; a name is 
 | ``graph`` | the graph of a scenario, and names for what is in it |
 | ``sink_contract`` | ``SinkContract``: what every sink must do, to subclass in a test |
 | ``sinks/`` | its parts: publishing, rolling back, histories, contents |
-| ``former_paths/`` | modules under the names they had in 0.1 |
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
-
-__path__.append(f"{__path__[0]}/former_paths")
 
 _HARNESS = "testing.coordinator"
 _HOMES: dict[str, str] = {
