@@ -57,8 +57,7 @@ def location_of(uri: str, metadata: CheckpointMetadata) -> SnapshotLocation:
     if not uri.endswith(f"/{folder}"):
         raise InvalidRequest(
             f"{uri} holds checkpoint {metadata.checkpoint_id} of pipeline {metadata.pipeline!r}, but not "
-            "at "
-            f"<storage>/{folder}: a checkpoint cannot be moved away from its shared files. "
+            f"at <storage>/{folder}: a checkpoint cannot be moved away from its shared files. "
             "Give its place in the storage it was written to, or use a savepoint, which can be moved"
         )
     return SnapshotLocation(base_uri=uri.removesuffix(f"/{folder}"), folder=folder)

@@ -169,7 +169,7 @@ class CheckpointCoordinator(CoordinatorView):
         self._workings.submit(i.EndOfDataReported(uid, subtask))
 
     def report_backlog(self, stages: Iterable[StageUid]) -> None:
-        """Note which stages work off a backlog now."""
+        """Note which stages have a backlog now."""
         self._workings.submit(i.BacklogReported(frozenset(stages)))
 
     def abandon(self, message: str = "") -> None:

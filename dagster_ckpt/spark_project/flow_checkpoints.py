@@ -110,8 +110,7 @@ def checkpoint_root(storage: str, *, below: Path) -> Path:
     if not (root / "_checkpoints").is_dir():
         raise NotFound(
             f"{root} holds no _checkpoints, as spark-pipelines run leaves them: name the folder that does "
-            "(checkpoints), "
-            "or leave the checkpoints out, and everything is read from the sources"
+            "(checkpoints), or leave the checkpoints out, and everything is read from the sources"
         )
     return root / "_checkpoints"
 
@@ -123,25 +122,22 @@ def find_checkpoint(root: Path, flow: FlowNode) -> FlowCheckpoint:
     versions = [int(path.name) for path in _below(folder) if path.name.isdigit()]
     if not versions:
         raise NotFound(
-            f"flow {flow.name!r} of {flow.target!r} ({flow.where}) has no checkpoint in {folder}: Spark has not "
-            "run it. "
-            f"{AGAIN}"
+            f"flow {flow.name!r} of {flow.target!r} ({flow.where}) has no checkpoint in {folder}: "
+            f"Spark has not run it. {AGAIN}"
         )
     directory = folder / str(max(versions))
     found = FlowCheckpoint(flow=flow, directory=directory, batch=latest_committed_batch(directory))
     begun = [int(path.name) for path in _below(directory / "offsets") if path.name.isdigit()]
     if max(begun, default=-1) != (-1 if found.batch is None else found.batch):
         raise InvalidRequest(
-            f"{found.title} has begun batch {max(begun, default=-1)} and not committed it: whether its rows are "
-            "in the "
-            f"table is not known. {AGAIN}"
+            f"{found.title} has begun batch {max(begun, default=-1)} and not committed it: "
+            f"whether its rows are in the table is not known. {AGAIN}"
         )
     return found
 
 
 def flows_with_batches(root: Path, target: str) -> list[str]:
-    """Return the flows of a table that have ever committed a batch, those among them that the project no longer "
-    "has."""
+    """Return the flows of a table that have ever committed a batch, also flows that the project no longer has."""
     folder = root.joinpath(*target.split("."))
     return sorted(flow.name for flow in _below(folder) if any(flow.glob("*/commits/[0-9]*")))
 
@@ -211,8 +207,7 @@ def _refuse_unproven(found: FlowCheckpoint, order: SourceOrder, tables: Mapping[
     if len(offsets) != len(order.sparks):
         raise InvalidRequest(
             f"{found.title} has positions in {len(offsets)} sources, and its function reads {len(order.sparks)}: "
-            "it was "
-            f"changed since Spark ran it. {AGAIN}"
+            f"it was changed since Spark ran it. {AGAIN}"
         )
     nameless: list[Source] = []
     for source, text in zip(order.sparks, offsets, strict=True):
@@ -226,9 +221,8 @@ def _refuse_unproven(found: FlowCheckpoint, order: SourceOrder, tables: Mapping[
             nameless.append(source)
     if len({source.number for source in nameless}) > 1:
         raise InvalidRequest(
-            f"{found.title} reads {' and '.join(source.name for source in nameless)}, and nothing in its "
-            "checkpoint says "
-            "which position is whose: it cannot be adopted"
+            f"{found.title} reads {' and '.join(source.name for source in nameless)}, "
+            "and nothing in its checkpoint says which position is whose: it cannot be adopted"
         )
 
 

@@ -83,9 +83,8 @@ def _order(flow: FlowNode, sparks: Evaluated, ours: Evaluated) -> SourceOrder:
     order = SourceOrder(_sources(flow, sparks.frame), _sources(flow, ours.frame))
     if [*map(_outside, _unique(order.sparks))] != [*map(_outside, _unique(order.ours))]:
         raise InvalidRequest(
-            f"flow {flow.name!r} of {flow.target!r} reads other sources each time its function is called: which "
-            "of its "
-            "positions belongs to which cannot be told"
+            f"flow {flow.name!r} of {flow.target!r} reads other sources each time its function is called: "
+            "which of its positions belongs to which cannot be told"
         )
     return order
 

@@ -126,7 +126,7 @@ class PlayedDrains(Drains):
 
     def begin(self, query: StageQuery) -> None:
         """Run the query before its turn."""
-        PlayedQuery(query, self.run).work_off()
+        PlayedQuery(query, self.run).drain()
         self._ended.add(query.uid)
 
     def finish(self, query: StageQuery, name: str, *, meanwhile: Callable[[], None]) -> Drained:
@@ -135,7 +135,7 @@ class PlayedDrains(Drains):
             self._ended.discard(query.uid)
         else:
             meanwhile()
-            PlayedQuery(query, self.run).work_off()
+            PlayedQuery(query, self.run).drain()
         return Drained()
 
 
@@ -154,7 +154,7 @@ class PlayedQuery:
     def _reads_source(self) -> bool:
         return not self.query.input_logs()
 
-    def work_off(self) -> None:
+    def drain(self) -> None:
         """Run micro-batches until everything that has arrived is processed."""
         self._start()
         ends = {str(uid): log.end for uid, log in self.query.input_logs().items()}
@@ -204,7 +204,7 @@ class PlayedQuery:
         return {str(i): json.dumps({"channel": uid, "pos": at}) for i, (uid, at) in enumerate(starts)}
 
     def _ahead(self, before: dict[str, str], ends: dict[str, LogPosition]) -> dict[str, str]:
-        """As far as the source has rows; in channels as the reader does that works off what is there."""
+        """As far as the source has rows; in channels as the reader does that processes the available data."""
         if self._reads_source:
             done = _read(before)
             return {"0": json.dumps({"n": max(done, min(self.run.arrived, done + self.run.per_batch))})}

@@ -36,7 +36,7 @@ class PeriodicScheduler:
     was_on: bool = False
     """It ran before in this coordinator: a restart waits for exactly the minimum pause."""
     backlog: frozenset[StageUid] = field(default_factory=frozenset)
-    """Stages that work off a backlog."""
+    """Stages that have a backlog."""
 
     def interval(self, config: CheckpointConfig) -> float | None:
         """Seconds between checkpoints now; None: none by timer (off, or a backlog with interval 0)."""

@@ -58,7 +58,7 @@ class EndOfDataReported:
 
 @dataclass(frozen=True, slots=True)
 class BacklogReported:
-    """These stages now work off a backlog."""
+    """These stages have a backlog now."""
 
     stages: frozenset[StageUid]
 

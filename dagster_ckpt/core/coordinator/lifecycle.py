@@ -189,7 +189,7 @@ def _drop_everything(
 
 
 def backlog_reported(state: CoordinatorState, input: BacklogReported, now: Now) -> Decision:
-    """Note which stages work off a backlog; those that finished or are at the end of their data never do."""
+    """Note which stages have a backlog; those that finished or are at the end of their data never do."""
     return Decision(state=_with_backlog(state, input.stages, now))
 
 

@@ -92,8 +92,7 @@ def conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise Corrupt(
             f"rows of a channel do not fit its schema: {error}. The stage that writes it changed a column's "
-            "type: "
-            "restore from a checkpoint instead of continuing in its working directory"
+            "type: restore from a checkpoint instead of continuing in its working directory"
         ) from error
     return pa.RecordBatch.from_arrays(columns, schema=target)
 

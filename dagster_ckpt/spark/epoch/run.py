@@ -46,7 +46,7 @@ class EpochWork(StrEnum):
     """Work of a run before it takes its checkpoint."""
 
     DRAIN = "drain"
-    """Work off what has arrived."""
+    """Process the data that has arrived."""
     NONE = "none"
     """Nothing: the checkpoint holds the idle pipeline (a savepoint of an idle pipeline)."""
 
@@ -213,7 +213,7 @@ class EpochRun:
         )
 
     def _drain(self, query: StageQuery, checkpoint: CheckpointId | None) -> Drained:
-        """Work off the input, unless an earlier try of this op did and has put the barrier behind it."""
+        """Process the available data, unless an earlier try of this op did and has put the barrier behind it."""
         if self.work is EpochWork.NONE:
             return Drained()
         if checkpoint is not None and query.log.find_barrier(checkpoint) is not None:

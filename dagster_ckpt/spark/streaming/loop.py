@@ -17,7 +17,7 @@ from dagster_ckpt.ports import Clock
 from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
 
-LOOK_WHILE_UNDERWAY = 0.005
+LOOK_WHILE_PENDING = 0.005
 LOOK_OTHERWISE = 0.1
 LOOK_WITHOUT_CHANNELS = 1.0
 _MAX_MESSAGES_AT_ONCE = 64
@@ -81,7 +81,7 @@ class BarrierLoop:
         self._clock = clock
         self._on_error = on_error
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._underway: dict[CheckpointId, float] = {}
+        self._pending_since: dict[CheckpointId, float] = {}
         self._walking: set[CheckpointId] = set()
         """Those of them whose barriers flow."""
         self.newest_complete: CheckpointId | None = None
@@ -110,7 +110,7 @@ class BarrierLoop:
     @property
     def pending(self) -> Mapping[CheckpointId, float]:
         """Checkpoints that were triggered and are not over, and when."""
-        return dict(self._underway)
+        return dict(self._pending_since)
 
     def step(self, *, wait: float = 0.0) -> bool:
         """Take the messages that are there and look once; True when something was decided."""
@@ -136,7 +136,7 @@ class BarrierLoop:
     def _pause(self) -> float:
         """Without channels there are no barriers to look for: whatever happens comes as a message."""
         if self._walking:
-            return LOOK_WHILE_UNDERWAY
+            return LOOK_WHILE_PENDING
         return LOOK_OTHERWISE if self._has_channels else LOOK_WITHOUT_CHANNELS
 
     def _take_messages(self, wait: float) -> bool:
@@ -172,7 +172,7 @@ class BarrierLoop:
                 assert_never(message)
 
     def _begin(self, trigger: TriggerStages) -> None:
-        self._underway[trigger.checkpoint_id] = trigger.timestamp
+        self._pending_since[trigger.checkpoint_id] = trigger.timestamp
         for uid in self._without_instant_cut(trigger):
             self._walking.add(trigger.checkpoint_id)
             self._guarded(
@@ -196,7 +196,7 @@ class BarrierLoop:
         return [uid for uid in dict.fromkeys(a.stage for a in trigger.attempts) if uid not in cut]
 
     def _forget(self, number: CheckpointId) -> None:
-        self._underway.pop(number, None)
+        self._pending_since.pop(number, None)
         self._walking.discard(number)
 
     def _each(self, what: Callable[[StageWorker], None]) -> None:

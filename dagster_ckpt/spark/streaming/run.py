@@ -110,7 +110,7 @@ class StreamingRun:
     _ends: queue.SimpleQueue[RunEnd] = field(default_factory=queue.SimpleQueue)
     _finished: set[StageUid] = field(default_factory=set)
     _next_cut: float = 0.0
-    _worked_off: InputExhausted | None = None
+    _exhausted: InputExhausted | None = None
     _final_from: CheckpointId | None = None
     _final_at: float = 0.0
     _cutting: threading.Lock = field(default_factory=threading.Lock)
@@ -313,7 +313,7 @@ class StreamingRun:
 
         A stop-with-savepoint that was asked for meanwhile is waited for: who asked gets the savepoint.
         """
-        if self.coordinator.is_stopping or not self._is_worked_off():
+        if self.coordinator.is_stopping or not self._is_exhausted():
             return None
         if not self._checkpoints_after_end:
             return EndOfData(None)
@@ -331,13 +331,13 @@ class StreamingRun:
             self.coordinator.trigger(CheckpointRequest(note="final checkpoint"))
         return None
 
-    def _is_worked_off(self) -> bool:
+    def _is_exhausted(self) -> bool:
         if not all(stage.is_ended for stage in self.stages.values() if not stage.worker.inputs):
             return False
-        if self._worked_off is None:
-            self._worked_off = InputExhausted(list(self.stages.values()))
-            self._worked_off.start()
-        return self._worked_off.is_set
+        if self._exhausted is None:
+            self._exhausted = InputExhausted(list(self.stages.values()))
+            self._exhausted.start()
+        return self._exhausted.is_set
 
     # --- the end ----------------------------------------------------------------------------------------------
 

@@ -267,7 +267,7 @@ class CoordinatorHarness:
         self.coordinator.stop_scheduler()
 
     def backlog(self, *stages: str) -> None:
-        """Say which stages work off a backlog now; none: no stage does."""
+        """Say which stages have a backlog now; none: no stage does."""
         self.coordinator.report_backlog(StageUid(s) for s in stages)
 
     # --- names of the parts ---------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def said() -> list[str]:
     return []
 
 
-def work_off(query: Query, said: list[str]) -> Drained:
+def drain(query: Query, said: list[str]) -> Drained:
     nothing: Any = None
     stage: Any = query
     return Drains(lambda: nothing, Lines(said)).finish(stage, "totals", meanwhile=lambda: None)
@@ -58,7 +58,7 @@ def work_off(query: Query, said: list[str]) -> Drained:
 
 def test_a_slow_reader_is_started_again_and_said(said: list[str]) -> None:
     query = Query(SLOW, SLOW, None)
-    drained = work_off(query, said)
+    drained = drain(query, said)
     assert (drained.batches, drained.rows) == (3, 6), (
         "of every try: a batch may be done before a reader is slow"
     )
@@ -69,14 +69,14 @@ def test_a_slow_reader_is_started_again_and_said(said: list[str]) -> None:
 def test_it_is_not_started_for_ever(said: list[str]) -> None:
     query = Query(*[SLOW] * 10)
     with pytest.raises(RuntimeError, match="connect back"):
-        work_off(query, said)
+        drain(query, said)
     assert query.stopped == MAX_START_ATTEMPTS
 
 
 def test_another_failure_is_the_ops(said: list[str]) -> None:
     query = Query(ValueError("a row that cannot be parsed"))
     with pytest.raises(ValueError, match="a row"):
-        work_off(query, said)
+        drain(query, said)
     assert (query.stopped, said) == (1, [])
 
 

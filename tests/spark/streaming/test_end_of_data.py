@@ -12,7 +12,7 @@ from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, St
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 
 
-class WorkedOffStream:
+class ExhaustedStream:
     """A stream whose sources have ended and whose stages have nothing left to do."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class WorkedOffStream:
             clock=self.h.clock,
         )
         self.run.loop = SimpleNamespace(newest_complete=None)  # type: ignore[assignment]
-        self.run._worked_off = SimpleNamespace(is_set=True)  # type: ignore[assignment]
+        self.run._exhausted = SimpleNamespace(is_set=True)  # type: ignore[assignment]
 
     def look(self) -> Any:
         """Return how it ended, or None."""
@@ -42,11 +42,11 @@ class WorkedOffStream:
 
 
 @pytest.fixture
-def stream() -> WorkedOffStream:
-    return WorkedOffStream()
+def stream() -> ExhaustedStream:
+    return ExhaustedStream()
 
 
-def test_the_final_checkpoint_is_taken_at_once_and_ends_it(stream: WorkedOffStream) -> None:
+def test_the_final_checkpoint_is_taken_at_once_and_ends_it(stream: ExhaustedStream) -> None:
     """CheckpointAfterAllTasksFinishedITCase#testImmediateCheckpointing."""
     assert stream.look() is None
     [final] = stream.h.pending
@@ -55,7 +55,7 @@ def test_the_final_checkpoint_is_taken_at_once_and_ends_it(stream: WorkedOffStre
     assert stream.look() == EndOfData(final)
 
 
-def test_a_stop_with_savepoint_that_comes_just_then_gets_its_savepoint(stream: WorkedOffStream) -> None:
+def test_a_stop_with_savepoint_that_comes_just_then_gets_its_savepoint(stream: ExhaustedStream) -> None:
     """STF#testTriggerStopWithSavepointWhenWaitingForFinalCheckpoint."""
     stream.look()
     stream.complete(stream.h.pending[0])
@@ -69,7 +69,7 @@ def test_a_stop_with_savepoint_that_comes_just_then_gets_its_savepoint(stream: W
     assert stream.h.savepoints == [savepoint]
 
 
-def test_when_that_savepoint_fails_the_stream_ends_as_it_would_have(stream: WorkedOffStream) -> None:
+def test_when_that_savepoint_fails_the_stream_ends_as_it_would_have(stream: ExhaustedStream) -> None:
     stream.look()
     [final] = stream.h.pending
     stream.complete(final)
