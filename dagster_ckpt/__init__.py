@@ -11,6 +11,7 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``runtime/`` | the coordinator: load, decide, compare-and-set, run effects |
 | ``adapters/`` | the ports on SQL databases and fsspec storages |
 | ``spark/`` | everything that touches Spark's files or PySpark |
+| ``ext/`` | foreign systems behind ports: Delta, Iceberg, databases, topics |
 | ``spark_project/`` | Spark declarative pipelines as checkpointed pipelines |
 | ``operations/`` | what people do to snapshots, as functions |
 | ``page/`` | the checkpoint page of a pipeline: its facts, as HTML and for the terminal |

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar
 
-from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.location import local_folder, local_path
 
 META_FOLDER = "_dagster_ckpt"
 """Folder within a table that readers do not see."""
@@ -29,6 +29,12 @@ class SinkTarget:
         module, _, name = self.opened_by.partition(":")
         return getattr(import_module(module), name)(self, context)
 
+    def local_folder(self) -> str | None:
+        """Return the folder on a disk that tasks write the rows to, below the resource's ``table_dir`` unless it is
+        absolute; None: they write to the working directory alone.
+        """
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class ParquetTable(SinkTarget):
@@ -45,6 +51,10 @@ class ParquetTable(SinkTarget):
     def __post_init__(self) -> None:
         """Take the path of a URI. Raises InvalidRequest for one of an object store, which would be a folder ``s3:``."""
         object.__setattr__(self, "name", local_folder(self.name, setting=f"table {self.name!r}"))
+
+    def local_folder(self) -> str:
+        """Return the table's folder."""
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,10 @@ class DeltaTable(SinkTarget):
     """Columns of text, whole numbers, booleans or dates; the same as in a table that is there already."""
     storage_options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     """For object stores, as delta-rs takes them. Give secrets by the environment."""
+
+    def local_folder(self) -> str | None:
+        """Return the table's folder, unless it lies in an object store."""
+        return local_path(self.uri)
 
 
 @dataclass(frozen=True, slots=True)

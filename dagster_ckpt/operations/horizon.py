@@ -36,9 +36,10 @@ def restorability(
     deployment = coordinator.deployment(pipeline)
     entries = entries_of(load_record(deployment.store, pipeline.name))
     sinks = {
-        str(uid): open_sink(pipeline, uid, coordinator)
+        str(name): open_sink(pipeline, uid, coordinator)
         for uid, stage in pipeline.stages.items()
-        if stage.table is not None
+        for name in (*stage.previous_uids, uid)
+        if stage.table is not None and (name == uid or name not in pipeline.stages)
     }
     sources = SourcePins(pipeline)
     newest_first = sorted(entries, key=lambda entry: entry.checkpoint_id, reverse=True)
@@ -69,7 +70,7 @@ def _of_tables(source: StoredSnapshot, sinks: dict[str, Sink]) -> Iterator[Pin]:
     for stage in source.metadata.stages:
         sink = sinks.get(stage.uid)
         if stage.table is None or sink is None:
-            continue  # a sink that was renamed or removed: the restore says what becomes of its table
+            continue  # a sink that was removed: the restore says what becomes of its table
         try:
             yield from sink.pins(cut_of(source, stage, stage.table))
         except CheckpointError as error:

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Protocol
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.authoring.stages import StageDefinition
-from dagster_ckpt.authoring.targets import ParquetTable, SinkTarget
-from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.serving import ServedTable, ServingRecord
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.spark.attempt.derived import DerivedFile, DerivedRows
-from dagster_ckpt.spark.directories import staged_rows
-from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
+from dagster_ckpt.spark.sink import opening
+from dagster_ckpt.spark.sink.opening import no_attempt, target_of
+from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
 __all__ = [
@@ -97,8 +96,7 @@ def open_sink(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordi
     """Return a pipeline's own sink, to be read, whoever serves readers: it knows no attempt."""
     table_dir = table_dir_of(pipeline, coordinator)
     work_dir = table_dir if coordinator is None else coordinator.resolved_work_dir
-    stage = pipeline.stages[uid]
-    return _opened(stage, _target(stage), pipeline.name, table_dir, work_dir)
+    return opening.open_sink(pipeline.stages[uid], pipeline.name, table_dir=table_dir, work_dir=work_dir)
 
 
 def own_table(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> ReaderTable:
@@ -115,7 +113,7 @@ def served_as(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordi
     """Return how readers find a table of a pipeline that is to serve."""
     if uid not in pipeline.stages:
         return ServedTable(place=str(table_dir_of(pipeline, coordinator) / uid))
-    target = _target(pipeline.stages[uid])
+    target = target_of(pipeline.stages[uid])
     name = str(getattr(target, target.named_by)) if target.named_by else ""
     return ServedTable(name=name, place=open_sink(pipeline, uid, coordinator).place)
 
@@ -137,10 +135,12 @@ def served_table(
     if uid not in pipeline.stages:
         return ReaderTable(DerivedFile(table_dir / uid, serving.pipeline))
     stage = pipeline.stages[uid]
-    target = _target(stage)
+    target = target_of(stage)
     if target.named_by:
         target = replace(target, **{target.named_by: known.name})  # type: ignore[type-var]
-    sink = _opened(stage, target, name, table_dir, coordinator.resolved_work_dir)
+    sink = opening.open_sink(
+        stage, name, table_dir=table_dir, work_dir=coordinator.resolved_work_dir, target=target
+    )
     if not same_place(sink.place, known.place):
         raise InvalidRequest(
             f"table {uid!r} of {pipeline.name!r} is served by pipeline {serving.pipeline!r} from {known.place}, and "
@@ -148,31 +148,3 @@ def served_table(
             f"has, or load the table of {serving.pipeline!r}"
         )
     return ReaderTable(sink)
-
-
-def _target(stage: StageDefinition) -> SinkTarget:
-    assert stage.table is not None
-    return stage.to or ParquetTable(stage.table.name)
-
-
-def _opened(
-    stage: StageDefinition, target: SinkTarget, pipeline: PipelineId, table_dir: Path, work_dir: Path
-) -> Sink:
-    assert stage.table is not None
-    context = SinkContext(
-        pipeline=pipeline,
-        uid=stage.uid,
-        name=stage.table.name,
-        key=stage.table.key,
-        is_complete=stage.output_mode == "complete",
-        table_dir=table_dir,
-        work_dir=staged_rows(work_dir, pipeline, stage.uid),
-        attempt=no_attempt,
-    )
-    opened: Sink = target.open(context)
-    return opened
-
-
-def no_attempt() -> AttemptId:
-    """Return an attempt that every other one fences: what is only read is asked by none."""
-    return AttemptId("", CoordinatorEpoch(0))

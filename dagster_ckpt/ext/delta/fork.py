@@ -10,9 +10,7 @@ from dagster_ckpt.ext.delta.publish import Writer
 from dagster_ckpt.ext.delta.remote import staged_files
 from dagster_ckpt.spark.sink.log_table import refuse_other_key
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
-
-SEED = 0
-"""The head of a fork's first rows: no checkpoint has this id."""
+from dagster_ckpt.spark.sink.positions import SEED
 
 
 def fork(writer: Writer, attempt: AttemptId, cut: SinkCut) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.errors import CheckpointError, Corrupt, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ext.delta.marks import Commit, Mark, commits, newest_mark
-from dagster_ckpt.spark.sink.port import AttemptId
+from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
@@ -165,6 +165,11 @@ class Version:
         """The version."""
         return self.table.version()
 
+    @property
+    def position(self) -> SinkPosition | None:
+        """What the table has seen of us, in the port's words."""
+        return None if self.mark is None else self.mark.position()
+
     def next_mark(self, attempt: AttemptId, **changes: Any) -> Mark:
         """Return the mark of a commit by this attempt on top of this version."""
         mark = self.mark or Mark(
@@ -176,11 +181,6 @@ class Version:
         )
         mine = {"lineage": attempt.lineage, "epoch": int(attempt.epoch), "staged": ()}
         return mark.model_copy(update=mine | changes)
-
-    def refuse_fenced(self, attempt: AttemptId) -> None:
-        """Raise Fenced where a newer attempt, or another history, owns the table."""
-        if self.mark is not None:
-            refuse_fenced(self.lake.uri, attempt, AttemptId(self.mark.lineage, self.mark.epoch))  # type: ignore[arg-type]
 
     def commit(self, mark: Mark, act: Callable[[DeltaTable, CommitProperties], T]) -> T:
         """Commit on top of exactly this version. Raises Raced when that is no longer the newest."""
@@ -202,16 +202,6 @@ class LeftOpen:
     version: int
     entry: bytes
     """The log's entry of that version: a table that was put back, or made again, has another."""
-
-
-def refuse_fenced(uri: str, attempt: AttemptId, owner: AttemptId) -> None:
-    """Raise Fenced unless ``attempt`` is the owner or newer than it."""
-    is_another = owner.epoch == attempt.epoch and owner.lineage != attempt.lineage
-    if owner.epoch > attempt.epoch or (is_another and owner.lineage and attempt.lineage):
-        raise Fenced(
-            f"table {uri} belongs to attempt {owner.epoch} of history {owner.lineage!r}: attempt {attempt.epoch} of "
-            f"{attempt.lineage!r} must not write to it any more"
-        )
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,13 @@ from dagster_ckpt.ext.delta.columns import (
     schema_of,
     table_columns,
 )
-from dagster_ckpt.ext.delta.lake import Lake, Outside, Raced, Version, refuse_fenced
+from dagster_ckpt.ext.delta.lake import Lake, Outside, Raced, Version
 from dagster_ckpt.ext.delta.upsert import upsert
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows, shown_files
 from dagster_ckpt.spark.sink.log_table import text_of_key
 from dagster_ckpt.spark.sink.owner import Owner, note_owner, read_owner
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
+from dagster_ckpt.spark.sink.positions import not_shown, refuse_fenced
 from dagster_ckpt.spark.sink.table_files import StagedFiles, folder_of
 
 
@@ -55,9 +56,9 @@ class Writer:
         # The table first: a newer attempt writes its note and looks for the table then, so one sees the other.
         owner = self.owner()
         if owner is not None:
-            refuse_fenced(self.lake.uri, attempt, owner.attempt)
+            refuse_fenced(self.lake.uri, owner.position(), attempt)
         if version is not None:
-            version.refuse_fenced(attempt)
+            refuse_fenced(self.lake.uri, version.position, attempt)
             self._refuse_forgotten(version, attempt)
         return version
 
@@ -74,7 +75,7 @@ class Writer:
         version = self.newest(attempt)
         if version is None or version.mark is None:
             note_owner(self.owner_path, attempt)
-            return self.lake.load()
+            return self.newest(attempt)
         if version.mark.reapply:
             self._reapply(version, attempt, version.mark.reapply)
         return version
@@ -94,8 +95,7 @@ class Writer:
 
         def step() -> Published | AlreadyPublished:
             version = self.newest(attempt, reads_on=True)
-            through = version.mark.through_batch if version is not None and version.mark else None
-            new = [batch for batch in batches if through is None or batch.batch_id > through]
+            new = not_shown(version.position if version is not None else None, batches)
             if not batches_with_rows(new):
                 return AlreadyPublished()
             version = version or self.created(attempt, new)
@@ -169,7 +169,6 @@ class Writer:
         def step() -> None:
             version = self.own(attempt)
             if version is not None:
-                version.refuse_fenced(attempt)
                 version.fence(attempt)
 
         self.lake.repeat(step)

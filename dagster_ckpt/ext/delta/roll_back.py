@@ -45,8 +45,6 @@ def roll_back(writer: Writer, attempt: AttemptId, cut: SinkCut | None, later: La
 
     def step() -> None:
         version = writer.own(attempt)
-        if version is not None:
-            version.refuse_fenced(attempt)
         if later is LaterRows.KEEP:
             if version is not None:
                 version.fence(attempt, through_batch=_through(writer, version, cut))

@@ -65,7 +65,7 @@ class Writer:
         # The table first: a newer attempt writes its note and looks for the table then, so one sees the other.
         owner = self.owner()
         if owner is not None:
-            refuse_fenced(self.lake.place, owner.position, attempt)
+            refuse_fenced(self.lake.place, owner.position(), attempt)
         if version is not None and version.mark is not None:
             refuse_fenced(self.lake.place, version.mark.position(), attempt)
         return version

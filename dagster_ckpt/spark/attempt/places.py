@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable
-from dagster_ckpt.core.location import local_path
 from dagster_ckpt.spark.cluster.probe import prove_executors
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.exchange.probe import prove_reached
+from dagster_ckpt.spark.sink.opening import target_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,17 +49,15 @@ def shared_places(pipeline: CheckpointedPipeline, *, work_dir: Path, table_dir: 
     for uid, stage in pipeline.stages.items():
         if stage.table is None:
             continue
-        target = stage.to or ParquetTable()
-        if isinstance(target, ParquetTable | DeltaTable):
-            name = target.name if isinstance(target, ParquetTable) else target.uri
-            local = local_path(name)
-            if local is None:
-                continue  # staged below work_dir
-            if Path(local).is_absolute():
-                table = Path(local)
-                places[f"the table of sink {uid}"] = table if table.is_dir() else table.parent
-            else:
-                places["table_dir"] = table_dir
+        target = target_of(stage)
+        local = target.local_folder()
+        if local is None:
+            continue  # staged below work_dir
+        if Path(local).is_absolute():
+            table = Path(local)
+            places[f"the table of sink {uid}"] = table if table.is_dir() else table.parent
+        else:
+            places["table_dir"] = table_dir
     if pipeline.derived:
         places["table_dir"] = table_dir
     return places

@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stages import StageDefinition
-from dagster_ckpt.authoring.targets import ParquetTable
 from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
-from dagster_ckpt.core.location import local_path
+from dagster_ckpt.core.location import local_path, same_place
 from dagster_ckpt.core.messages import CommitPermit
-from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
 from dagster_ckpt.core.restore.lineage import Seen
-from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.attempt.catalog_views import CatalogViews
 from dagster_ckpt.spark.attempt.derived import DerivedFile, refresh
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory, staged_rows
+from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.files import remove_files
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.sink.committables import committable_paths, prepared_batches, read_committables
+from dagster_ckpt.spark.sink.opening import open_sink
 from dagster_ckpt.spark.sink.phases import SinkPart, cut_of_sink, preparing, publish_prepared
-from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
+from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:
@@ -60,21 +60,13 @@ class PipelineSinks:
     def of(self, uid: StageUid) -> Sink:
         """Return a stage's sink, opened once. Raises NotFound for a stage that has none."""
         if uid not in self._opened:
-            stage = self.pipeline.stages[uid]
-            if stage.table is None:
-                raise NotFound(f"stage {uid!r} writes no table")
-            context = SinkContext(
-                pipeline=self.pipeline.name,
-                uid=uid,
-                name=stage.table.name,
-                key=stage.table.key,
-                is_complete=stage.output_mode == "complete",
-                of_project=bool(stage.of_project),
+            self._opened[uid] = open_sink(
+                self.pipeline.stages[uid],
+                self.pipeline.name,
                 table_dir=self.table_dir,
-                work_dir=staged_rows(self.work_dir, self.pipeline.name, uid),
+                work_dir=self.work_dir,
                 attempt=self.attempt_id,
             )
-            self._opened[uid] = (stage.to or ParquetTable(stage.table.name)).open(context)
         return self._opened[uid]
 
     def opened(self) -> Iterator[tuple[StageUid, str, Sink]]:
@@ -253,13 +245,24 @@ class PipelineSinks:
                 return f"table {name} could not be published for {missed} checkpoints in a row: {why}"
         return None
 
+    def _tables_of(
+        self, uid: StageUid, sink: Sink, restorable: Sequence[CheckpointMetadata]
+    ) -> list[TableSnapshot]:
+        """Return what snapshots go back to of a sink: under its names, and of its table under whichever name."""
+        names = (uid, *self.pipeline.stages[uid].previous_uids)
+        stages = (stage for metadata in restorable for stage in metadata.stages if stage.table is not None)
+        return [
+            stage.table
+            for stage in stages
+            if stage.table is not None and (stage.uid in names or same_place(stage.table.uri, sink.place))
+        ]
+
     def collect_garbage(self, attempt: AttemptDirectory, restorable: Sequence[CheckpointMetadata]) -> int:
         """Remove what neither the sinks nor a restorable snapshot needs; return how many files went."""
         removed = 0
         for uid, _, sink in self.two_phase():
             stage_dir = attempt.stage(uid).root
-            parts = (metadata.stage(uid) for metadata in restorable)
-            needed = [part.table for part in parts if part is not None and part.table is not None]
+            needed = self._tables_of(uid, sink, restorable)
             position = sink.position()
             done = position.through_batch if position is not None else None
             prepared = prepared_batches(stage_dir)  # once: the stage goes on preparing

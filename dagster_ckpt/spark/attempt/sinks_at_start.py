@@ -17,7 +17,6 @@ from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import prepared_batches, read_committables
-from dagster_ckpt.spark.sink.for_each_checkpoint import FunctionSink
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut
 from dagster_ckpt.spark.sink.positions import refuse_where_impossible
@@ -74,16 +73,16 @@ class SinksAtStart:
                 )
 
     def refuse_beginning(self) -> None:
-        """Raise InvalidRequest where a function would be called from the beginning again.
+        """Raise InvalidRequest where a sink cannot begin without rows, or would be called from the beginning again.
 
         Asked before the pipeline is claimed: a claim to begin without state would be what ``latest`` follows.
         """
-        functions = [(uid, sink) for uid, _, sink in self.sinks.two_phase() if isinstance(sink, FunctionSink)]
-        for uid, sink in functions:
-            if later := self.before.by(uid, sink.kind):
+        sinks = [(uid, sink) for uid, _, sink in self.sinks.two_phase()]
+        for uid, sink in sinks:
+            if sink.forgets_calls and (later := self.before.by(uid, sink.kind)):
                 with TemporaryDirectory() as empty:
                     sink.bring_back(Path(empty), later)
-        refuse_where_impossible((uid, sink, None) for uid, sink in functions)
+        refuse_where_impossible((uid, sink, None) for uid, sink in sinks)
 
     def begin(self, attempt: AttemptDirectory, later: LaterRows) -> None:
         """Set aside whatever the sinks hold, or keep it: the attempt begins without state, its batches count from 0."""

@@ -3,6 +3,7 @@
 | file | what it owns |
 |---|---|
 | ``port`` | ``Sink``, its positions, cuts and answers |
+| ``opening`` | sinks opened, for attempts and readers alike |
 | ``committables`` | ``PreparedBatch``: what a micro-batch has staged, and where it is written down |
 | ``staging`` | a micro-batch's rows as plain Parquet files that nobody sees yet |
 | ``intact`` | staged files compared with what was staged, before their rows are shown |

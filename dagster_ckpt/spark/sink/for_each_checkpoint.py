@@ -15,7 +15,7 @@ from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.committables import PreparedBatch, encoded, read_record
 from dagster_ckpt.spark.sink.port import LaterRows, RolledBack, SinkContext, SinkCut, SinkPosition
-from dagster_ckpt.spark.sink.positions import refuse_fenced
+from dagster_ckpt.spark.sink.positions import PositionRecord, refuse_fenced
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
 
@@ -44,42 +44,11 @@ class CheckpointToken:
         return f"{self.pipeline}/{self.sink}/{self.lineage}/{self.checkpoint_id}"
 
 
-class Place(Record):
-    """A ``SinkPosition`` as it is written."""
-
-    lineage: str
-    epoch: int
-    checkpoint_id: int | None
-    head: int | None
-    through_batch: int | None
-
-    @classmethod
-    def of(cls, position: SinkPosition) -> Place:
-        """Return a position to write."""
-        return cls(
-            lineage=position.lineage,
-            epoch=position.epoch,
-            checkpoint_id=position.checkpoint_id,
-            head=position.head,
-            through_batch=position.through_batch,
-        )
-
-    def position(self) -> SinkPosition:
-        """Return the position that was written."""
-        return SinkPosition(
-            lineage=self.lineage,
-            epoch=self.epoch,
-            checkpoint_id=self.checkpoint_id,
-            head=self.head,
-            through_batch=self.through_batch,
-        )
-
-
 class Begun(Record):
     """A call of the function of which nobody knows yet whether it returned."""
 
     batches: tuple[PreparedBatch, ...]
-    after: Place
+    after: PositionRecord
     """Position once it has returned."""
 
 
@@ -87,7 +56,7 @@ class Noted(Record):
     """``for_each.json`` in the sink's folder: what the function has been called with."""
 
     format_version: Literal[1] = 1
-    place: Place | None = None
+    place: PositionRecord | None = None
     begun: Begun | None = None
 
 
@@ -98,6 +67,7 @@ class FunctionSink(StagedSink):
     """Calls a function; what it was called with is noted in the sink's folder, before the call and after it."""
 
     kind: ClassVar[str] = "function"
+    forgets_calls: ClassVar[bool] = True
 
     def __init__(self, target: ForEachCheckpoint, context: SinkContext) -> None:
         super().__init__(context)
@@ -169,10 +139,10 @@ class FunctionSink(StagedSink):
     def commit(self, rows: StagedRows, position: SinkPosition) -> str:
         """Call the function, unless there are no rows."""
         if rows.batches:
-            begun = Begun(batches=rows.batches, after=Place.of(position))
+            begun = Begun(batches=rows.batches, after=PositionRecord.of(position))
             self._note(self._noted().model_copy(update={"begun": begun}))
             self._call(rows, begun)
-        self._note(Noted(place=Place.of(position)))
+        self._note(Noted(place=PositionRecord.of(position)))
         return ""
 
     @contextmanager

@@ -163,7 +163,7 @@ class LogTableSink(Sink, Generic[W]):
         if mark is not None:
             return mark.position()
         owner = self._writer.owner()
-        return None if owner is None else owner.position
+        return None if owner is None else owner.position()
 
     def flush(self, batches: Sequence[PreparedBatch]) -> None:
         """Wait until the staged files are on disk, or in the table's object store."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.core.model import Record
 from dagster_ckpt.spark.files import classified, replace_whole
 from dagster_ckpt.spark.sink.committables import encoded, read_record
@@ -23,17 +22,9 @@ class Owner(Record):
     lineage: str
     epoch: int
 
-    @property
-    def attempt(self) -> AttemptId:
-        """It as an identity."""
-        return AttemptId(self.lineage, CoordinatorEpoch(self.epoch))
-
-    @property
     def position(self) -> SinkPosition:
-        """It as a position: nothing was published."""
-        return SinkPosition(
-            lineage=self.lineage, epoch=self.epoch, checkpoint_id=None, head=None, through_batch=None
-        )
+        """Return it as a position: nothing was published."""
+        return SinkPosition(lineage=self.lineage, epoch=self.epoch)
 
 
 def read_owner(path: Path) -> Owner | None:

@@ -40,6 +40,8 @@ class SinkContext:
 
     pipeline: PipelineId
     uid: StageUid
+    previous_uids: tuple[StageUid, ...] = ()
+    """Names that the sink had before: what stands in the table under them is its own."""
     name: str
     """The sink's ``table`` as its author wrote it; default: the uid."""
     key: tuple[str, ...]
@@ -64,12 +66,17 @@ class SinkPosition:
     """History it was seen of; empty: written before histories had an identity."""
     epoch: int
     """Newest attempt that worked on it."""
-    checkpoint_id: int | None
+    checkpoint_id: int | None = None
     """Newest checkpoint that was published to it, also one that was rolled back since; None: none yet."""
-    head: int | None
+    head: int | None = None
     """Checkpoint whose rows it shows now; None: it shows no rows of any."""
-    through_batch: int | None
+    through_batch: int | None = None
     """Last micro-batch of the stage that it shows."""
+
+    @property
+    def attempt(self) -> AttemptId:
+        """Newest attempt that worked on it."""
+        return AttemptId(self.lineage, CoordinatorEpoch(self.epoch))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +171,10 @@ class Sink(ABC):
     @abstractmethod
     def check(self, frame: DataFrame) -> None:
         """Refuse rows that this sink cannot take (InvalidRequest), before the first batch: names, types, keys."""
+
+    forgets_calls: ClassVar[bool] = False
+    """What it has shown is known by its folder alone, which may be lost: before it begins it hears what the store
+    knows of it (``bring_back``)."""
 
     writes_through: ClassVar[bool] = False
     """``write_through`` works, and at-least-once pipelines write every batch at once; others publish as always."""

@@ -9,10 +9,37 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 
+from pydantic import ConfigDict
+
 from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.model import Record
 from dagster_ckpt.errors import Fenced, InvalidRequest
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkCut, SinkPosition
+
+SEED = 0
+"""Head of a sink that shows the rows a fork began with: no checkpoint has this number."""
+
+
+class PositionRecord(Record):
+    """A position as it is written, wherever that is."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    lineage: str
+    epoch: int
+    checkpoint_id: int | None = None
+    head: int | None = None
+    through_batch: int | None = None
+
+    @classmethod
+    def of(cls, position: SinkPosition) -> PositionRecord:
+        """Return a position to write."""
+        return cls.model_validate(position)
+
+    def position(self) -> SinkPosition:
+        """Return the position that was written."""
+        return SinkPosition(**{name: getattr(self, name) for name in PositionRecord.model_fields})
 
 
 class Lies(Enum):
@@ -46,7 +73,7 @@ def not_shown(before: SinkPosition | None, batches: Sequence[PreparedBatch]) -> 
 
 def taken_over(before: SinkPosition | None, attempt: AttemptId, **changes: int | None) -> SinkPosition:
     """Return the position with another attempt at work, and ``changes``."""
-    position = before or SinkPosition(lineage="", epoch=0, checkpoint_id=None, head=None, through_batch=None)
+    position = before or SinkPosition(lineage="", epoch=0)
     return replace(position, lineage=attempt.lineage, epoch=int(attempt.epoch), **changes)
 
 
