@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dagster_ckpt.core.checkpoint.lease import holds_lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, StatisticsSnapshot
 from dagster_ckpt.core.ids import PipelineId
@@ -126,7 +127,7 @@ def page_facts(
         status=record.status.value,
         epoch=record.epoch,
         run_id=record.owner,
-        is_alive=record.lease_until is not None and record.lease_until > now,
+        is_alive=holds_lease(record, now),
         statistics=statistics,
         restored_key=_restored(record, restorable),
         pending=tuple(_pending(pending, now) for pending in record.pending),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dagster_ckpt.core.checkpoint.line import marked
+from dagster_ckpt.core.checkpoint.line import marked, revocable, without_refused_restore
 from dagster_ckpt.core.checkpoint.record import (
     CompletedRecord,
     CoordinatorRecord,
@@ -133,7 +133,7 @@ def _claim(
     Epoch and checkpoint ids go on above everything seen: files in the storage are never written over, and sinks, which
     remember the attempts of before, do not take a new one for an old one.
     """
-    record = at_home(setup, record)
+    record = at_home(setup, without_refused_restore(record))
     facts = gather_facts(setup, record)
     is_behind = world.epoch > record.epoch or world.checkpoint_id >= record.next_id
     known = known_history(setup.graph.pipeline, record)
@@ -174,7 +174,7 @@ def _claim(
     )
     state = replace(
         state,
-        record=_left_behind(record, claimed),
+        record=revocable(record, _left_behind(record, claimed)),
         tasks=TaskTable.of(setup.graph, epoch),
         last_completion=None,
     )

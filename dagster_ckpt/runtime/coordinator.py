@@ -150,6 +150,10 @@ class CheckpointCoordinator(CoordinatorView):
         """Record that the stages are restored in ``working_directory``: the run is RUNNING, not clean."""
         self._workings.submit(i.Started(working_directory))
 
+    def tables_change(self) -> None:
+        """Record that the restore is about to change tables: refused before, it leaves what ``latest`` means alone."""
+        self._workings.submit(i.TablesChange())
+
     def notify_again(self) -> None:
         """Tell the stages of the latest completion once more: whoever heard of it may have been another process."""
         self._workings.refresh()
@@ -209,17 +213,18 @@ class CheckpointCoordinator(CoordinatorView):
         states = self._workings.metadata_of(entry).master_states if self._workings.outside.hooks else {}
         return CheckpointId(entry.checkpoint_id), states
 
-    def close(self, status: RunStatus, *, clean: bool) -> None:
+    def close(self, status: RunStatus, *, clean: bool, keeps_newest: bool = False) -> None:
         """End the attempt; ``clean``: all queries were stopped at batch boundaries. Again: nothing happens.
 
-        SUSPENDED: the next run continues. FINISHED: the bounded pipeline is really at its end.
+        SUSPENDED: the next run continues. FINISHED: the bounded pipeline is really at its end; where it may be run
+        again, ``keeps_newest`` leaves that run a checkpoint to go on from.
         Raises Unavailable when the end could not be stored: call it again; InvalidRequest for RUNNING.
         """
         if status is RunStatus.RUNNING:
             raise InvalidRequest("an attempt ends SUSPENDED, FINISHED, CANCELED or FAILED, not RUNNING")
         if not self._engine.state.is_shut_down:
             self._stop_keeping()
-            self._close(i.Closing(status, clean))
+            self._close(i.Closing(status, clean, keeps_newest=keeps_newest))
 
     def hand_over(self) -> None:
         """End the attempt, SUSPENDED, and keep the lease: the same run claims the next epoch, or ``release_lease``s."""

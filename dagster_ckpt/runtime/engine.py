@@ -29,6 +29,7 @@ log = logging.getLogger("dagster_ckpt.coordinator")
 MUST_BE_STORED = (
     i.StageAcked,
     i.Started,
+    i.TablesChange,
     i.Closing,
     i.TimeoutRearmed,
     i.SavepointDisposed,

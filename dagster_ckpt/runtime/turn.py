@@ -113,7 +113,7 @@ class Turn:
             watch = LeaseWatch.of(record, now) if watch is None else watch.seen(record, now)
             is_retry = record.root == self.root
             decision = decide_turn(
-                self.choice, self._owner(record), is_silent=watch.is_silent(now), is_retry=is_retry
+                self.choice, self._owner(record, watch), is_silent=watch.is_silent(now), is_retry=is_retry
             )
             match decision:
                 case Proceed():
@@ -137,8 +137,9 @@ class Turn:
                 self.refuse_if_over()
             self.sleep(LOOK_EVERY)
 
-    def _owner(self, record: CoordinatorRecord) -> Owner:
-        return judge_owner(record, self.state_of(record.owner), now=self.clock.now())
+    def _owner(self, record: CoordinatorRecord, watch: LeaseWatch) -> Owner:
+        was_renewed = watch.was_renewed and not watch.is_silent(self.clock.monotonic())
+        return judge_owner(record, self.state_of(record.owner), now=self.clock.now(), was_renewed=was_renewed)
 
     def _whom(self, owner: Alive | Silent) -> str:
         name = self.pipeline

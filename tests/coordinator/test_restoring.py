@@ -7,6 +7,7 @@ import pytest
 from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.participants import RecordingHook, RecordingOperatorCoordinator
@@ -213,3 +214,43 @@ def test_what_the_end_of_a_run_deletes_is_no_restore_point_though_it_was_gone_ba
     assert n.completed == []
     after = n.next_attempt("run-3", directory="missing")
     assert (after.restored, after.checkpoint()) == (None, 4 if completes else 3)
+
+
+@pytest.mark.parametrize("restore_from", ["chk-1", "none"])
+def test_a_restore_that_is_refused_before_it_changes_anything_leaves_latest_alone(restore_from: str) -> None:
+    h = CoordinatorHarness(num_retained=3)
+    first, newest = h.completed_checkpoint(), h.completed_checkpoint()
+    h.next_attempt(restore_from=restore_from, running=False).close("suspended", clean=False)
+    n = h.next_attempt("run-3")
+    assert (first, n.restored) == (1, newest)
+    assert all(entry.left_by is None for entry in n.coordinator.record.completed)
+
+
+def test_a_restore_that_has_begun_to_change_tables_is_what_latest_goes_on_with() -> None:
+    h = CoordinatorHarness(num_retained=3)
+    first, _ = h.completed_checkpoint(), h.completed_checkpoint()
+    refused = h.next_attempt(restore_from=f"chk-{first}", running=False)
+    refused.coordinator.tables_change()
+    refused.close("suspended", clean=False)
+    assert h.next_attempt("run-3").restored == first
+
+
+def test_a_savepoint_disposed_of_while_a_restore_is_refused_stays_gone() -> None:
+    h = CoordinatorHarness(num_retained=3)
+    first, newest = h.completed_checkpoint(), h.completed_checkpoint()
+    savepoint = h.checkpoint(kind="savepoint")
+    h.acknowledge_all(savepoint)
+    n = h.next_attempt(restore_from=f"chk-{first}", running=False)
+    n.dispose(savepoint)
+    n.close("suspended", clean=False)
+    later = h.next_attempt("run-3")
+    assert later.restored == newest
+    assert not later.coordinator.record.savepoints
+
+
+def test_a_pipeline_that_finished_and_may_run_again_keeps_its_newest_checkpoint() -> None:
+    h = CoordinatorHarness(num_retained=3)
+    h.completed_checkpoint()
+    newest = h.completed_checkpoint()
+    h.coordinator.close(RunStatus.FINISHED, clean=True, keeps_newest=True)
+    assert [entry.checkpoint_id for entry in h.coordinator.record.completed] == [newest]

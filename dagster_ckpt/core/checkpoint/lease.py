@@ -13,6 +13,8 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 LEASE = 10.0
 """Seconds a run that says nothing is still taken to be alive."""
 RENEW_EVERY = 3.0
+CLOCKS_DIFFER = 60.0
+"""Seconds by which clocks of machines may differ: a lease that lasts longer than this says nothing about now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +28,8 @@ class Lease:
 
 
 def holds_lease(record: CoordinatorRecord, now: float) -> bool:
-    """Return True while the lease of the newest attempt is not over."""
-    return record.lease_until is not None and record.lease_until > now
+    """Return True while the lease of the newest attempt is not over, by a clock that may be believed."""
+    return record.lease_until is not None and now < record.lease_until <= now + LEASE + CLOCKS_DIFFER
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class LeaseWatch:
     until: float | None
     since: float
     """Monotonic time at which it was first seen so."""
+    was_renewed: bool = False
+    """Its process lives, whatever the clocks say."""
 
     @classmethod
     def of(cls, record: CoordinatorRecord, monotonic: float) -> LeaseWatch:
@@ -46,8 +50,10 @@ class LeaseWatch:
 
     def seen(self, record: CoordinatorRecord, monotonic: float) -> LeaseWatch:
         """Return the watch after another look: it begins again where the lease was renewed."""
-        same = (record.epoch, record.lease_until) == (self.epoch, self.until)
-        return self if same else LeaseWatch.of(record, monotonic)
+        if (record.epoch, record.lease_until) == (self.epoch, self.until):
+            return self
+        is_renewal = record.epoch == self.epoch and record.lease_until is not None
+        return LeaseWatch(record.epoch, record.lease_until, monotonic, was_renewed=is_renewal)
 
     def is_silent(self, monotonic: float) -> bool:
         """Return True when it was watched for as long as a lease lasts and nobody has renewed it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.checkpoint.record import BeforeRestore, CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.restore.facts import RestoreLine
 
@@ -42,6 +42,31 @@ def marked(
         return entry.checkpoint_id == base or (was_on_line and entry.checkpoint_id < base)
 
     return tuple(_with(e, None if leads_to_base(e) else left_by(e) or epoch) for e in entries)
+
+
+def revocable(before: CoordinatorRecord, claimed: CoordinatorRecord) -> CoordinatorRecord:
+    """Return the claimed record, which can be taken back until the restore changes anything outside."""
+    if claimed.line == before.line and claimed.completed == before.completed:
+        return claimed
+    kept = {name: getattr(before, name) for name in BeforeRestore.model_fields if name != "next_id"}
+    return claimed.model_copy(update={"before_restore": BeforeRestore(next_id=claimed.next_id, **kept)})
+
+
+def without_refused_restore(record: CoordinatorRecord) -> CoordinatorRecord:
+    """Return the record as the last attempt found it, where that was refused before it changed anything.
+
+    What a person disposed of or brought in meanwhile stays so. An attempt that has triggered a checkpoint was none.
+    """
+    before = record.before_restore
+    if before is None or before.next_id != record.next_id:
+        return record.model_copy(update={"before_restore": None})
+    there = {entry.checkpoint_id for entry in (*record.completed, *record.savepoints)}
+    known = {entry.checkpoint_id for entry in (*before.completed, *before.savepoints)}
+    new = (s for s in record.savepoints if s.checkpoint_id not in known)
+    changes = {name: getattr(before, name) for name in BeforeRestore.model_fields}
+    changes["completed"] = tuple(c for c in before.completed if c.checkpoint_id in there)
+    changes["savepoints"] = (*(s for s in before.savepoints if s.checkpoint_id in there), *new)
+    return record.model_copy(update={**changes, "before_restore": None})
 
 
 def on_line(entry: CompletedRecord, line: RestoreLine | None) -> bool:

@@ -217,6 +217,23 @@ class MailRecord(Labeled, Record):
     """Seconds since the Unix epoch."""
 
 
+class BeforeRestore(Record):
+    """Record's words of before a restore that has changed nothing outside yet: refused, it is as if never asked for."""
+
+    next_id: int
+    status: RunStatus
+    status_epoch: int
+    clean: bool
+    completed: tuple[CompletedRecord, ...]
+    savepoints: tuple[CompletedRecord, ...]
+    line: RestoreLine | None
+    latest_completed: int | None
+    force_full: bool
+    highest_not_claimed: int | None
+    restored_id: int | None
+    restored_at: float | None
+
+
 class CoordinatorRecord(Record):
     """The whole document."""
 
@@ -255,6 +272,8 @@ class CoordinatorRecord(Record):
     savepoints: tuple[CompletedRecord, ...] = ()
     line: RestoreLine | None = None
     """Beginning of the history that ``latest`` follows, after a restore that a person asked for."""
+    before_restore: BeforeRestore | None = None
+    """State to return to where the restore of this attempt is refused; None once it changes tables, or has started."""
     latest_completed: int | None = None
     """Newest completion that stages were told of, retained or not."""
     last_completed_at: float | None = None

@@ -39,6 +39,11 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class TablesChange:
+    """The restore was refused by nobody, and is about to change tables: from here on ``latest`` follows it."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageReported:
     """A stage, or one subtask, has changed its status; ``number`` is its try where the caller counts them."""
 
@@ -109,6 +114,8 @@ class Closing:
     clean: bool
     hands_over: bool = False
     """The same run begins the next attempt: it keeps its lease, and requests of others wait for it."""
+    keeps_newest: bool = False
+    """The newest checkpoint stays though the status deletes it: another run may follow, and must go on from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +300,7 @@ Input = (
     RequestCheckpoint
     | StopRequested
     | Started
+    | TablesChange
     | StageReported
     | EndOfDataReported
     | BacklogReported

@@ -59,11 +59,17 @@ def started(state: CoordinatorState, input: Started, now: Now, draw: float) -> D
         status_epoch=record.epoch,
         working_directory=input.working_directory,
         clean=False,
+        before_restore=None,
         shape=shape_of(state.graph, state.setup.hooks),
         chains=state.graph.chains,
     )
     decision = sync_activation(replace(after, is_started=True), now, draw)
     return decision.doing(*renotified(decision.state), *_hooks_renotified(decision.state))
+
+
+def tables_change(state: CoordinatorState) -> Decision:
+    """Make the restore that this attempt was claimed for the one that ``latest`` follows, whatever becomes of it."""
+    return Decision(state=state.with_record(before_restore=None))
 
 
 def _hooks_renotified(state: CoordinatorState) -> tuple[CompleteHooks, ...]:
@@ -301,7 +307,7 @@ def closing(state: CoordinatorState, input: Closing, now: Now) -> Decision:
     reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
     off = replace(state, is_shut_down=True, scheduler=state.scheduler.stopped(), is_activated=False)
     decision = _drop_everything(off, reason, reason.text, now)
-    decision = decision.then(with_run_ended, input.status).then(_retained_after, input.status)
+    decision = decision.then(with_run_ended, input.status).then(_retained_after, input)
     after = decision.state
     released = tuple(c.model_copy(update={"writers": ()}) for c in after.record.cleanup)
     return decision.with_state(
@@ -316,10 +322,12 @@ def closing(state: CoordinatorState, input: Closing, now: Now) -> Decision:
     ).with_answer(None)
 
 
-def _retained_after(state: CoordinatorState, status: RunStatus) -> Decision:
+def _retained_after(state: CoordinatorState, input: Closing) -> Decision:
     record = state.record
     store = completed_store(state.config, record.completed)
-    discarded = store.shut_down(status).discarded
+    discarded = store.shut_down(input.status).discarded
+    newest = newest_retained(record) if input.keeps_newest else None
+    discarded = tuple(c for c in discarded if c is not newest)
     gone = {c.checkpoint_id for c in discarded}
     kept = tuple(c for c in record.completed if c.checkpoint_id not in gone)
     doomed = tuple(_doomed(c) for c in discarded)

@@ -33,6 +33,8 @@ def decide(  # noqa: PLR0911, PLR0912 - one flat dispatch table
             return lifecycle.stop_requested(state, input, now)
         case i.Started():
             return lifecycle.started(state, input, now, draw)
+        case i.TablesChange():
+            return lifecycle.tables_change(state)
         case i.StageReported():
             return lifecycle.stage_reported(state, input, now, draw)
         case i.EndOfDataReported():

@@ -266,7 +266,7 @@ class SavepointRetention:
         bounds = (self.keep_last, self.keep_for, self.keep_hourly, self.keep_daily)
         if all(bound is None for bound in bounds):
             return ()
-        oldest_first = sorted(savepoints, key=lambda s: (s.completed_at, s.checkpoint_id))
+        oldest_first = sorted(savepoints, key=lambda s: s.checkpoint_id)  # clocks are set back, numbers grow
         beyond_count = oldest_first[: -(self.keep_last or 1)]
         standing = {
             *newest_of_each(oldest_first, HOUR, self.keep_hourly or 0),

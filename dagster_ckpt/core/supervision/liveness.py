@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
+from dagster_ckpt.core.checkpoint.lease import CLOCKS_DIFFER, LEASE
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.supervision.owner import OwnerState
@@ -74,8 +75,9 @@ def _of_living(
     record: CoordinatorRecord, owner: OwnerState, now: float, lease_before: float | None
 ) -> Judgment:
     lease = record.lease_until
-    lease_is_over = is_lost(record, now=now)
-    if lease_is_over and (owner is OwnerState.UNKNOWN or lease_before == lease):
+    is_ahead = lease is not None and lease > now + LEASE + CLOCKS_DIFFER
+    lease_is_over = is_ahead or is_lost(record, now=now)
+    if lease_is_over and ((owner is OwnerState.UNKNOWN and not is_ahead) or lease_before == lease):
         known = "is unknown to this instance" if owner is OwnerState.UNKNOWN else "never said that it ended"
         return EndAttempt(RunStatus.SUSPENDED, f"run {record.owner} {known} and its lease is over")
     overdue = tuple(p.checkpoint_id for p in record.pending if p.deadline_at + OVERDUE < now)
@@ -84,7 +86,7 @@ def _of_living(
             overdue,
             f"run {record.owner} ({owner}) did not expire what is over its timeout: is its process there?",
         )
-    if lease_is_over:
+    if lease_is_over and not is_ahead:
         return NoAction(
             f"run {record.owner} is {owner}, but has not renewed its lease for {duration(now - (lease or now))}: "
             "it is taken for dead unless it does so before the next tick"

@@ -43,7 +43,7 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """Its lease is over, but nobody saw its end: it is dead, unless it renews its lease while it is watched."""
+    """Its lease is over, or of a clock far ahead, and nobody saw its end: dead, unless it is renewed while watched."""
 
     run_id: str
 
@@ -56,14 +56,19 @@ class Dead:
 Owner = Alive | Silent | Dead
 
 
-def judge_owner(record: CoordinatorRecord | None, state: OwnerState, *, now: float) -> Owner:
-    """Return how the newest owner stands; ``now`` in seconds since the Unix epoch."""
+def judge_owner(
+    record: CoordinatorRecord | None, state: OwnerState, *, now: float, was_renewed: bool = False
+) -> Owner:
+    """Return how the newest owner stands; ``now`` in seconds since the Unix epoch.
+
+    ``was_renewed``: its lease was seen to be renewed, which tells more than two clocks do.
+    """
     if record is None or state.is_over:
         return Dead()
     if record.lease_until is None:
         runs = record.status is RunStatus.RUNNING and record.status_epoch == record.epoch
         return Alive(record.owner, False, None) if runs and state is OwnerState.ALIVE else Dead()
-    if holds_lease(record, now):
+    if was_renewed or holds_lease(record, now):
         return Alive(record.owner, record.has_mailbox, record.lease_until)
     was_ended = record.status is not RunStatus.RUNNING and record.status_epoch == record.epoch
     return Dead() if was_ended else Silent(record.owner)

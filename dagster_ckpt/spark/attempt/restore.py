@@ -216,7 +216,12 @@ class AttemptRestorer:
 
     @property
     def _sinks(self) -> SinksAtStart:
-        return SinksAtStart(sinks=self.tables, reporter=self.reporter, before=self.before)
+        return SinksAtStart(
+            sinks=self.tables,
+            reporter=self.reporter,
+            before=self.before,
+            about_to_change=self.coordinator.tables_change,
+        )
 
     @property
     def _later(self) -> LaterRows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +31,8 @@ class SinksAtStart:
     sinks: PipelineSinks
     reporter: Reporter
     before: ShownBefore
+    about_to_change: Callable[[], None] = lambda: None
+    """Called once no sink has refused, before the first one is changed."""
 
     def adopt(self, attempt: AttemptDirectory) -> None:
         """Go on with the sinks as they are; what was being published is finished.
@@ -91,6 +93,7 @@ class SinksAtStart:
             bring_back(sink, attempt.stage(uid).root, self.before.by(uid, sink.kind))
         if later is LaterRows.SET_ASIDE:
             refuse_where_impossible((uid, sink, None) for uid, _, sink in sinks)
+        self.about_to_change()
         for uid, name, sink in sinks:
             self._roll_back(uid, None, later, name)
             note_published(attempt.stage(uid).root, sink.place, sink.position())
@@ -132,6 +135,7 @@ class SinksAtStart:
             for uid, cut in cuts.items():
                 if cut is not None:
                     self._refuse_lost(uid, self.sinks.of(uid), cut)
+        self.about_to_change()
         for uid, name, sink in self.sinks.two_phase():
             cut = cuts[uid]
             if not is_fork:

@@ -253,7 +253,7 @@ class StreamingService(PipelineSetup):
         def end() -> None:
             if clean:
                 mark_ended(coordinator)
-            coordinator.close(status, clean=clean)
+            coordinator.close(status, clean=clean, keeps_newest=status is RunStatus.FINISHED)
 
         self._tell_end(end)
 

@@ -210,6 +210,11 @@ def test_savepoints_are_kept_by_count() -> None:
     assert ids(policy.expired([sp(1, 10), sp(2, 20), sp(3, 30)], now=99)) == [1]
 
 
+def test_a_clock_that_was_set_back_makes_no_savepoint_old() -> None:
+    policy = SavepointRetention(keep_last=2)
+    assert ids(policy.expired([sp(2, 3600), sp(4, 3700), sp(6, 100), sp(8, 200)], now=200)) == [2, 4]
+
+
 def test_savepoints_are_kept_by_age_but_the_newest_always() -> None:
     policy = SavepointRetention(keep_for=15)
     assert ids(policy.expired([sp(1, 10), sp(2, 20), sp(3, 30)], now=40)) == [1, 2]

@@ -35,6 +35,16 @@ def test_a_run_that_holds_its_lease_is_alive_and_one_that_does_not_is_silent(sta
     assert judge_owner(record(NOW - 1), state, now=NOW) == Silent("first")
 
 
+def test_a_lease_of_a_clock_far_ahead_tells_nothing_and_one_that_is_renewed_does() -> None:
+    ahead = record(NOW + 3600)
+    assert judge_owner(ahead, OwnerState.UNKNOWN, now=NOW) == Silent("first")
+    watch = LeaseWatch.of(ahead, 0.0).seen(record(NOW + 3603), 3.0)
+    assert watch.was_renewed
+    alive = Alive("first", True, NOW + 3603)
+    assert judge_owner(record(NOW + 3603), OwnerState.UNKNOWN, now=NOW, was_renewed=True) == alive
+    assert not LeaseWatch.of(ahead, 0.0).seen(record(NOW + 3603, epoch=2), 3.0).was_renewed
+
+
 @pytest.mark.parametrize("state", ENDED)
 def test_a_run_whose_end_dagster_saw_is_dead_whatever_its_lease_says(state: OwnerState) -> None:
     assert judge_owner(record(NOW + 60), state, now=NOW) == Dead()
