@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.in_store import is_in_store
-from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.location import local_folder, sqlite_url
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 
@@ -48,7 +48,7 @@ class Locations:
         from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 
         base = self._base()
-        store_url = self.store or (f"sqlite:///{base / 'coordinator.db'}" if base else "")
+        store_url = self.store or (sqlite_url(str(base / "coordinator.db")) if base else "")
         storage_uri = self.storage or (str(base / "checkpoints") if base else "")
         if not store_url or not storage_uri:
             raise InvalidRequest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from urllib.parse import unquote
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
@@ -107,3 +108,13 @@ def _normalized(uri: str) -> str:
     path = local_path(uri)
     # Keys of an object store are not paths: '..' in them is a name like others.
     return uri.rstrip("/") if path is None else re.sub("^//+", "/", posixpath.normpath(path))
+
+
+def sqlite_url(path: str) -> str:
+    """Return the URL of a SQLite file, as SQLAlchemy reads it: it takes ``?`` for options, and decodes ``%20``."""
+    return "sqlite:///" + path.replace("%", "%25").replace("?", "%3F")
+
+
+def sqlite_path(url: str) -> str | None:
+    """Return the path that ``sqlite_url`` made a URL of, or None for the URL of another database."""
+    return unquote(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None

@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr
 
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_store
-from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.location import local_folder, sqlite_url
 from dagster_ckpt.core.settings import NamedSettings, our_name
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.launchpad import QuietResource
@@ -204,7 +204,7 @@ class CheckpointCoordinatorResource(QuietResource):
     @property
     def resolved_store_url(self) -> str:
         """The coordinator store's URL."""
-        return self.store_url or f"sqlite:///{self.base / 'coordinator.db'}"
+        return self.store_url or sqlite_url(str(self.base / "coordinator.db"))
 
     def page_of(self, pipeline: PipelineId) -> str:
         """Return the address of a pipeline's checkpoint page; empty: it is not served."""

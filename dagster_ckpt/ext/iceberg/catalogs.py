@@ -17,6 +17,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
+from dagster_ckpt.core.location import sqlite_path, sqlite_url
 from dagster_ckpt.errors import InvalidRequest
 
 FOLDER = "iceberg"
@@ -62,8 +63,8 @@ class CatalogSettings:
 
     @property
     def _file(self) -> Path | None:
-        uri = dict(self.properties).get("uri", "")
-        return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+        path = sqlite_path(dict(self.properties).get("uri", ""))
+        return None if path is None else Path(path)
 
 
 @cache
@@ -97,7 +98,7 @@ def settings_of(catalog: str | Mapping[str, Any], table_dir: Path) -> CatalogSet
 
 def sqlite_in(folder: Path) -> CatalogSettings:
     """Return the settings of a catalog in a folder, with its tables beside it."""
-    uri, warehouse = f"{_SQLITE}{folder}/catalog.db", f"file://{folder}"
+    uri, warehouse = sqlite_url(f"{folder}/catalog.db"), f"file://{folder}"
     return CatalogSettings(_DEFAULT, (("type", "sql"), ("uri", uri), ("warehouse", warehouse)))
 
 

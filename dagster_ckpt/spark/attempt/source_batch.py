@@ -9,8 +9,11 @@ from urllib.parse import unquote, urlsplit
 from dagster_ckpt.authoring.stage_settings import SourceBatch
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.errors import Corrupt, Declined, NotFound
+from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest, NotFound
 from dagster_ckpt.spark.snapshot.capture import read_offsets
+
+_PATTERN = frozenset("{}[]*?\\")
+"""Characters that make a path a pattern (SparkHadoopUtil.isGlobPath)."""
 
 
 def read_source_batch(query_dir: Path, batch_id: BatchId) -> SourceBatch:
@@ -30,6 +33,25 @@ def read_source_batch(query_dir: Path, batch_id: BatchId) -> SourceBatch:
             f"batch {batch_id} of {query_dir} cannot be read to find a place for a barrier: {error}"
         ) from error
     return SourceBatch(batch_id=batch_id, offsets=offsets, files=read)
+
+
+def refuse_names_that_are_patterns(whose: str, query_dir: Path, batch_id: BatchId) -> None:
+    """Raise InvalidRequest for a file of a batch whose name Spark would read as a pattern, of whatever fits it.
+
+    Spark lists files by their names and reads them by patterns (DataSource.checkAndGlobPathIfNecessary): rows of files
+    that fit would be there twice, and those of this one might be missing.
+    """
+    if not (query_dir / "sources").is_dir():
+        return
+    files = read_source_batch(query_dir, batch_id).files
+    wrong = [path for path in files if not _PATTERN.isdisjoint(path)]
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise InvalidRequest(
+            f"{whose} would read the file {wrong[0]!r}{more}, and Spark takes the characters {{}}[]*?\\ in it for a "
+            "pattern: rows of other files would be read twice. Nothing of the batch was written: rename the file, or "
+            "the folder it lies in, and run again"
+        )
 
 
 def _log_offset(text: str) -> int:

@@ -22,6 +22,7 @@ from dagster_ckpt.spark.attempt.no_files import no_files_yet
 from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.attempt.plan_tree import has_processing_timers
 from dagster_ckpt.spark.attempt.query_errors import understood
+from dagster_ckpt.spark.attempt.source_batch import refuse_names_that_are_patterns
 from dagster_ckpt.spark.attempt.state_place import checkpoint_location
 from dagster_ckpt.spark.attempt.state_variables import refuse_renamed_variables
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -257,10 +258,13 @@ class StageQuery:
         )
 
     def _checked(self, write: BatchWriter) -> BatchWriter:
-        """Return ``write``, which looks in the first batch at what Spark has only said when it planned that."""
+        """Return ``write``, which looks at names of files first, and once at what Spark says when it plans a batch."""
         first = iter([True])
 
         def checked(batch: DataFrame, batch_id: int) -> None:
+            refuse_names_that_are_patterns(
+                self.pipeline.title(self.uid), self.directory.query, BatchId(batch_id)
+            )
             if next(first, False):
                 refuse_renamed_variables(self.directory.query, batch_id)
                 note_topics(self.pipeline, self.uid, self.directory, BatchId(batch_id))

@@ -269,3 +269,15 @@ def test_a_key_that_is_no_plain_value_is_refused_before_a_row_is_read(
     assert "is of type struct, whose values cannot be compared: use plain columns" in failure_text(refused)
     done = lab.run(by("to_json(struct(customer))"))
     assert done.success, failure_text(done)
+
+
+def test_a_file_whose_name_is_a_pattern_is_refused_by_its_name_and_read_once_it_is_renamed(ran: Any) -> None:
+    lab, feed, pipeline = ran
+    feed.order(("bob", 7))
+    newest = max((feed.folder / "orders").glob("*.json"))
+    named = newest.rename(newest.with_name("order [1].json"))
+    result = lab.run(pipeline)
+    assert not result.success
+    assert "order [1].json" in failure_text(result)
+    named.rename(newest)
+    goes_on(lab, feed, pipeline)
