@@ -22,6 +22,7 @@ from dagster_ckpt import (
     spark_sink,
     spark_source,
 )
+from dagster_ckpt.spark.epoch import attempt
 
 WAYS = {"one at a time": 1, "four at once": 4}
 
@@ -63,9 +64,8 @@ def main() -> None:
                     write_keys(folder / f"in-{branch}", number, range(rows))
                 for way in WAYS if number % 2 else reversed(WAYS):
                     pipeline = pipeline_of(folder, way.replace(" ", "_"), chosen.branches)
-                    where = CheckpointCoordinatorResource(
-                        base_dir=str(folder / "state"), concurrent_stages=WAYS[way]
-                    )
+                    where = CheckpointCoordinatorResource(base_dir=str(folder / "state"))
+                    attempt.AT_ONCE = WAYS[way]
                     began = time.perf_counter()
                     run_epoch(pipeline, coordinator=where, spark=spark)
                     if number:  # the first one warms up

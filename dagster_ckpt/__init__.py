@@ -23,6 +23,7 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``cli/`` | the program ``dagster-ckpt`` |
 | ``sinks`` | public names of sinks: targets, and the port for one of your own |
 | ``testing/`` | fakes, faults and the harness for tests, yours included |
+| ``ext/`` | extensions: a folder for each foreign system, behind a port of the kernel |
 | ``errors`` | the exception tree, by what the caller does next |
 | ``digests`` | size and checksum of content |
 | ``version`` | the version |

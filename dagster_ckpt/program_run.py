@@ -243,7 +243,6 @@ class _Run:
             "library_version": __version__,
             "hook_resources": self.resources,
             "planning": self.arguments,
-            "concurrent_stages": where.concurrent_stages,
             **more,
         }
 

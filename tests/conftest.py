@@ -43,6 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     longest_first(items)
 
 
+@pytest.fixture
+def nothing_inlined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file of a snapshot is one of its storage, however small."""
+    monkeypatch.setattr("dagster_ckpt.spark.snapshot.take.INLINE_THRESHOLD", 0)
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresCluster]:
     """A real PostgreSQL cluster for the whole session."""

@@ -22,12 +22,11 @@ from pydantic import (
 
 from dagster_ckpt.core.flink_options import DURATIONS
 from dagster_ckpt.core.in_store import (
-    LARGEST_OBJECT,
     NO_SAVEPOINTS_IN_STORE,
+    STORE_LIMITS,
     StorageKind,
     StoreLimits,
     is_in_store,
-    parse_size,
 )
 from dagster_ckpt.core.periods import Retention, retention_of
 from dagster_ckpt.core.settings import (
@@ -75,7 +74,6 @@ class ClaimMode(StrEnum):
 
 
 Seconds = Annotated[float, Field(ge=0)]
-Bytes = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -107,16 +105,10 @@ class CheckpointConfig(BaseModel):
     """Beside these the newest of older hours and days: ``{"keep_last": 3, "hourly": 24, "daily": 7}``."""
     checkpoint_storage: StorageKind = StorageKind.FILESYSTEM
     """``filesystem``: checkpoints go to ``checkpoint_dir``; ``store``: small ones, into the coordinator store."""
-    store_max_object_size: Bytes = Field(default=5 * 1024**2, le=LARGEST_OBJECT)
-    """With ``store``, bytes of the largest file of a checkpoint (Flink: maxStateSize): ``5 mb``."""
-    store_max_checkpoint_size: Bytes = 50 * 1024**2
-    """The same of a whole checkpoint, files carried over from earlier ones included."""
     savepoint_dir: str = ""
     """URI under which savepoints are written when none is given."""
     incremental: bool = False
     """Upload only files no earlier retained checkpoint has (the Dagster resource sets this to true)."""
-    data_inline_threshold: int = Field(default=20 * 1024, ge=0, le=1024 * 1024)
-    """Files up to this many bytes are kept in the manifest itself."""
     checkpoints_after_tasks_finish: bool = True
     """A stream takes checkpoints after a bounded source has ended, and a final one when all have."""
     aligned_checkpoint_timeout: Seconds = 0.0
@@ -124,19 +116,14 @@ class CheckpointConfig(BaseModel):
     unaligned: bool = False
     instant_cuts: bool = True
     """A stream's checkpoint is cut where its last stages stand, without barriers; off: barriers flow, as in Flink."""
-    cleaner_parallel_mode: bool = True
-    """The files of a checkpoint that is no longer retained are deleted by several threads."""
     local_backup: bool = False
     """Keep a local copy of the latest checkpoint and prefer it on restore when it is intact."""
     pause_sources_until_first_checkpoint: bool = False
     """A stream's sources write nothing before a checkpoint of the attempt has completed: a restart loses nothing."""
     operator_chaining: bool = True
     """Stages that need no channel between them run as one Spark query (Flink: pipeline.operator-chaining.enabled)."""
-    history_size: int = Field(default=10, ge=0)
-    """Checkpoints shown in the history (Flink: web.checkpoints.history)."""
 
     _durations = field_validator("initial_delay", *sorted(DURATIONS), mode="before")(seconds_of)
-    _sizes = field_validator("data_inline_threshold", mode="before")(parse_size)
     _words = field_validator(
         "mode", "externalized_checkpoint_retention", "checkpoint_storage", mode="before"
     )(word_of)
@@ -168,11 +155,7 @@ class CheckpointConfig(BaseModel):
     @property
     def store_limits(self) -> StoreLimits | None:
         """Limits of a checkpoint's size; None: its storage sets none."""
-        if self.checkpoint_storage is not StorageKind.STORE:
-            return None
-        return StoreLimits(
-            per_object=self.store_max_object_size, per_checkpoint=self.store_max_checkpoint_size
-        )
+        return STORE_LIMITS if self.checkpoint_storage is StorageKind.STORE else None
 
     @classmethod
     def of(cls, **settings: Any) -> CheckpointConfig:

@@ -70,14 +70,19 @@ FLINK_OPTIONS = (
     _c("dir", "none", "checkpoint_dir"),
     _c("savepoint-dir", "none", "savepoint_dir"),
     _c("create-subdir", "true", None, "every pipeline has a folder of its own"),
-    _c("data-inline-threshold", "20 kb", "data_inline_threshold", "kept in the stage's manifest"),
+    _c(
+        "data-inline-threshold",
+        "20 kb",
+        None,
+        "files of up to 20 kb are kept in the stage's manifest, always",
+    ),
     _c("write-buffer-size", "4096", None, "files are uploaded whole"),
     _c("incremental", "false", "incremental", "the resource's default is true"),
     _c(
         "cleaner.parallel-mode",
         "true",
-        "cleaner_parallel_mode",
-        "off: a checkpoint's files go one after another",
+        None,
+        "a checkpoint's files are deleted in one call, always; an object store takes several threads for it",
     ),
     _c(
         "checkpoints-after-tasks-finish",
@@ -136,8 +141,8 @@ FLINK_OPTIONS = (
     FlinkOption(
         "web.checkpoints.history",
         "10",
-        "history_size",
-        "rows of `history` at the end of an epoch run and in a stream's observations; 0: none",
+        None,
+        "runs show the latest 10 checkpoints, always; `checkpoint_statistics(history_size=...)` returns more",
     ),
     FlinkOption(
         "state.backend.type", "hashmap", None, "Spark's stateStore.providerClass; RocksDB by default"
@@ -157,8 +162,6 @@ OURS = {
     "roll_back_tables": "sets aside rows that tables received after the restore point",
     "adopt_history": "goes on although the store is behind what the world has seen, or in another history's places",
     "allow_missing_files": "goes on without the rows of files that are gone, which sources would read again",
-    "store_max_object_size": "5 mb: of checkpoints in the store, the largest file (Flink: maxStateSize)",
-    "store_max_checkpoint_size": "50 mb: of checkpoints in the store, a whole one",
     "instant_cuts": "true: streams cut checkpoints where their last stages stand; off: barriers flow, as in Flink",
     "fork": "the snapshot may be another pipeline's: a branch with its own ids and tables",
 }

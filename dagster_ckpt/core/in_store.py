@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,19 +11,12 @@ CHECKPOINTS_IN_STORE = "store://checkpoints"
 """Base URI of the checkpoints in the store. It names no database: it is the store of whoever opens it."""
 
 LARGEST_OBJECT = 64 * 1024**2
-"""Bytes a row may hold, whatever the settings say: it passes through memory whole, several times."""
+"""Bytes a row may hold at all: it passes through memory whole, several times."""
 
 NO_SAVEPOINTS_IN_STORE = (
     "the coordinator store holds checkpoints only; a savepoint is yours to keep and needs a folder or bucket "
     "outside of it"
 )
-
-_UNITS = {"": 1, "b": 1, "bytes": 1} | {
-    spelling: 1024**power
-    for power, spellings in enumerate(("k kb kibibytes", "m mb mebibytes", "g gb gibibytes"), start=1)
-    for spelling in spellings.split()
-}
-_SIZE = re.compile(r"([0-9]+)\s*([a-z]*)")
 
 
 class StorageKind(StrEnum):
@@ -45,18 +37,8 @@ def is_in_store(uri: str) -> bool:
     return uri.startswith(SCHEME)
 
 
-def parse_size(given: object) -> object:
-    """Return ``5 mb``, ``64kb`` or a number as bytes, as Flink's MemorySize reads it; ValueError for other text."""
-    if not isinstance(given, str):
-        return given
-    found = _SIZE.fullmatch(given.strip().lower())
-    if found is None or found[2] not in _UNITS:
-        raise ValueError("write a size as 5 mb, 64 kb or a number of bytes")
-    return int(found[1]) * _UNITS[found[2]]
-
-
 def size_text(count: int) -> str:
-    """Return a size as settings spell it: ``5 mb``, ``6.1 mb``, ``900 b``."""
+    """Return a size as people say it: ``5 mb``, ``6.1 mb``, ``900 b``."""
     for unit, size in (("gb", 1024**3), ("mb", 1024**2), ("kb", 1024)):
         if count >= size:
             return f"{count / size:.1f}".removesuffix(".0") + f" {unit}"
@@ -75,18 +57,21 @@ class StoreLimits:
         largest = max(sizes, default=0)
         if largest > self.per_object:
             return _too_large(
-                f"a file of {size_text(largest)}", "store_max_object_size", self.per_object, largest
+                f"a file of {size_text(largest)}", largest, f"files of up to {size_text(self.per_object)}"
             )
         whole = sum(sizes) + others
         if whole > self.per_checkpoint:
             what = f"a checkpoint of {size_text(whole)}"
-            return _too_large(what, "store_max_checkpoint_size", self.per_checkpoint, whole)
+            return _too_large(what, whole, f"checkpoints of up to {size_text(self.per_checkpoint)}")
         return ""
 
 
-def _too_large(what: str, setting: str, limit: int, found: int) -> str:
+STORE_LIMITS = StoreLimits(per_object=5 * 1024**2, per_checkpoint=50 * 1024**2)
+"""The largest file (Flink: maxStateSize), and all files of a checkpoint, also those that an earlier one has written."""
+
+
+def _too_large(what: str, found: int, holds: str) -> str:
     return (
-        f"{what} ({found} bytes) does not fit into the coordinator store, where {setting} is {size_text(limit)}: "
-        "set checkpoint_storage to filesystem and checkpoint_dir to a folder or bucket, or raise the limit; "
-        "the previous checkpoint stays"
+        f"{what} ({found} bytes) does not fit into the coordinator store, which holds {holds}: "
+        "set checkpoint_storage to filesystem and checkpoint_dir to a folder or bucket; the previous checkpoint stays"
     )

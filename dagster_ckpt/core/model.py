@@ -81,7 +81,7 @@ class FileEntry:
     """Storage key relative to the storage's base; in a savepoint relative to the savepoint's folder.
     None: inlined."""
     inline: bytes | None = None
-    """The content itself, up to ``data_inline_threshold``."""
+    """The content itself, of a small file."""
 
 
 class CheckpointKind(StrEnum):

@@ -88,7 +88,6 @@ class PipelineAttempt:
             hook_resources=resources_of(context, pipeline.name),
             planning=self._arguments_of,
             admit=admit,
-            concurrent_stages=resource.concurrent_stages,
         )
         self._epoch = EpochAttempt(setup, ownership=ownership)
         self.coordinator = self._epoch.coordinator

@@ -268,10 +268,7 @@ def _own_sensors(each: _Deployed) -> Iterator[dg.SensorDefinition]:
     yield build_failure_alarm(
         pipeline, coordinator=coordinator, policy=options.alarm_policy, notify=options.notify
     )
-    if options.horizon_alarm_days is not None:
-        yield build_horizon_alarm(
-            pipeline, coordinator=coordinator, days=options.horizon_alarm_days, notify=options.notify
-        )
+    yield build_horizon_alarm(pipeline, coordinator=coordinator, notify=options.notify)
 
 
 def _shared_sensors(deployed: Sequence[_Deployed], prefix: str) -> Iterator[dg.SensorDefinition]:
@@ -304,18 +301,16 @@ def _shared_sensors(deployed: Sequence[_Deployed], prefix: str) -> Iterator[dg.S
     )
     watched: dict[str, Tick] = {
         each.pipeline.name: horizon_tick(
-            each.pipeline, standing[each.pipeline.name], days=days, notify=each.options.notify
+            each.pipeline, standing[each.pipeline.name], notify=each.options.notify
         )
         for each in deployed
-        if (days := each.options.horizon_alarm_days) is not None
     }
-    if watched:
-        yield build_shared_sensor(
-            f"{prefix}_horizon_alarm",
-            watched,
-            does="Tells people days before a retained snapshot stops being restorable.",
-            minimum_interval_seconds=HOUR,
-        )
+    yield build_shared_sensor(
+        f"{prefix}_horizon_alarm",
+        watched,
+        does="Tells people days before a retained snapshot stops being restorable.",
+        minimum_interval_seconds=HOUR,
+    )
 
 
 def _starts(each: _Deployed) -> Iterator[dg.SensorDefinition]:

@@ -21,7 +21,6 @@ from dagster_ckpt.core.supervision.reporting import ReportPolicy
 from dagster_ckpt.core.supervision.restarts import RestartPolicy
 from dagster_ckpt.dagster.launch import Launch
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.operations.horizon import NEAR_DAYS
 
 
 def check_times(cron_schedule: str, timezone: str, *, setting: str = "cron_schedule") -> None:
@@ -138,8 +137,6 @@ class PipelineOptions:
     once per ``progress_interval``; one that holds nothing new materializes nothing."""
     alarm_after_failures: int | None = 3
     """Consecutive failed checkpoints after which people are told; None: never on their account."""
-    horizon_alarm_days: float | None = NEAR_DAYS
-    """Days before a retained snapshot stops being restorable from which people are told; None: no sensor asks."""
     notify: Callable[[Any], None] | None = None
     """Called with an ``AlarmMessage``, once when an episode begins and once when it is over; of a snapshot's horizon
     once when it is near, and once when something is gone."""
@@ -175,8 +172,6 @@ class PipelineOptions:
         for setting in ("verify_every", "dry_run_every"):
             if getattr(self, setting):
                 check_times(getattr(self, setting), "UTC", setting=setting)
-        if self.horizon_alarm_days is not None and self.horizon_alarm_days <= 0:
-            raise InvalidRequest(f"horizon_alarm_days must be more than 0, got {self.horizon_alarm_days}")
         if self.launch is not None and not isinstance(self.launch, Launch):
             raise InvalidRequest(
                 f"launch={self.launch!r} is no Launch: give Launch(client=..., arguments=...)"

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
     Duration = float | str
     """Seconds, or text with a unit."""
-    Size = int | str
-    """Bytes, or text with a unit."""
 else:
-    Duration = Size = Any  # Dagster's config has no union of scalars
+    Duration = Any  # Dagster's config has no union of scalars
 
 
 class CheckpointCoordinatorResource(QuietResource):
@@ -98,16 +96,7 @@ class CheckpointCoordinatorResource(QuietResource):
         default_factory=dict,
         description="Beside these the newest of older hours and days: keep_last, hourly, daily.",
     )
-    store_max_object_size: str = Field(
-        default="5 mb", description="With storage: store, size of the largest file of a checkpoint."
-    )
-    store_max_checkpoint_size: str = Field(
-        default="50 mb", description="With storage: store, size of a whole checkpoint."
-    )
     incremental: bool = Field(default=True, description="Upload only files no retained checkpoint has.")
-    data_inline_threshold: Size = Field(
-        default=20 * 1024, description="Files up to this size (bytes, or 20 kb) are kept in the manifest."
-    )
     unaligned: bool = Field(default=False, description="Streaming runs: barriers overtake data.")
     instant_cuts: bool = Field(
         default=True,
@@ -126,18 +115,9 @@ class CheckpointCoordinatorResource(QuietResource):
         default=True, description="Run stages that need no channel between them as one Spark query."
     )
     local_backup: bool = Field(default=False, description="Keep a local copy of the latest checkpoint.")
-    cleaner_parallel_mode: bool = Field(
-        default=True, description="Delete the files of a checkpoint in several threads."
-    )
-    history_size: int = Field(default=10, description="Checkpoints shown in a run's history.")
     concurrent_runs: str = Field(
         default="queue",
         description="A run that finds another one of its pipeline alive: queue waits, skip ends, take_over fences.",
-    )
-    concurrent_stages: int = Field(
-        default=4,
-        ge=1,
-        description="Epoch runs: stages independent of one another that run at once; 1: in turn.",
     )
     snapshot_retries: int = Field(
         default=2, description="How often an op is retried on transient errors of checkpoint storage."

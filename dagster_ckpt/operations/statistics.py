@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.statistics import SUMMARY_WINDOW, StatisticsSnapshot, snapshot_of
-from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.checkpoint.statistics import (
+    HISTORY_SIZE,
+    SUMMARY_WINDOW,
+    StatisticsSnapshot,
+    snapshot_of,
+)
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.records import load_record
@@ -18,7 +22,7 @@ def checkpoint_statistics(
     pipeline: PipelineId,
     *,
     window: int = SUMMARY_WINDOW,
-    history_size: int = CheckpointConfig().history_size,
+    history_size: int = HISTORY_SIZE,
 ) -> StatisticsSnapshot:
     """Return what Flink's checkpoint page shows: counts, a summary of the last ``window`` checkpoints, the newest rows.
 

@@ -64,10 +64,8 @@ class Cleaner:
         shared: SharedFiles,
         storage_at: Callable[[str], CheckpointStorage],
         storage: CheckpointStorage,
-        in_parallel: bool,
     ) -> None:
         self._graph = graph
-        self._in_parallel = in_parallel
         self._shared = shared
         self._storage_at = storage_at
         self._storage = storage
@@ -132,9 +130,6 @@ class Cleaner:
             self._delete(self._storage if place is None else self._storage_at(place), some)
 
     def _delete(self, storage: CheckpointStorage, keys: Sequence[str]) -> None:
-        """Delete in one call, for which an object store takes several threads; or file after file."""
-        if keys and self._in_parallel:
+        """Delete in one call, for which an object store takes several threads."""
+        if keys:
             storage.delete(keys)
-            return
-        for key in keys:
-            storage.delete([key])

@@ -68,7 +68,6 @@ class EventLoop:
             shared=self._shared,
             storage_at=outside.storage_at,
             storage=outside.storage,
-            in_parallel=state.config.cleaner_parallel_mode,
         )
         self._performer = EffectRunner(
             outside,
@@ -238,7 +237,7 @@ class EventLoop:
             return {}
         return {StageUid(s.uid): s for s in metadata.stages}
 
-    def statistics(self, window: int) -> StatisticsSnapshot:
+    def statistics(self, window: int, history_size: int) -> StatisticsSnapshot:
         """Return the numbers of the stored history, overlaid with what this process knows better."""
         state = self.engine.state
         rows: dict[int, CheckpointStatistics] = {}
@@ -260,7 +259,7 @@ class EventLoop:
         return snapshot_of(
             rows.values(),
             counts=state.record.counts,
-            history_size=state.config.history_size,
+            history_size=history_size,
             restored_id=state.record.restored_id,
             restored_at=state.record.restored_at,
         )

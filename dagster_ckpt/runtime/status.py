@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dagster_ckpt.core.checkpoint.plan import CheckpointPlan
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.statistics import SUMMARY_WINDOW, StatisticsSnapshot
+from dagster_ckpt.core.checkpoint.statistics import HISTORY_SIZE, SUMMARY_WINDOW, StatisticsSnapshot
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopOutcome
 from dagster_ckpt.core.checkpoint.tasks import StageStatus, bits
 from dagster_ckpt.core.config import CheckpointConfig
@@ -197,9 +197,11 @@ class CoordinatorView:
         """Return the permit to publish what a completed checkpoint holds. Raises Fenced, InvalidRequest."""
         return make_permit(self._engine, checkpoint_id)
 
-    def statistics(self, *, window: int = SUMMARY_WINDOW) -> StatisticsSnapshot:
+    def statistics(
+        self, *, window: int = SUMMARY_WINDOW, history_size: int = HISTORY_SIZE
+    ) -> StatisticsSnapshot:
         """Return the numbers, the last ``window`` checkpoints of the stored history included."""
-        return self._workings.statistics(window)
+        return self._workings.statistics(window, history_size)
 
     def _failed(self, checkpoint_id: CheckpointId) -> Failed | None:
         failed = self._engine.state.record.failed

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from dagster_ckpt.core.checkpoint.statistics import HISTORY_SIZE
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.units import milliseconds, size
@@ -58,9 +59,9 @@ def _counted(number: int, what: str) -> str:
 
 
 def recent_checkpoints(coordinator: CheckpointCoordinator) -> tuple[CheckpointStatistics, ...]:
-    """Return the latest ``history_size`` checkpoints, newest first; none while the store cannot be asked."""
+    """Return the latest ten checkpoints, newest first; none while the store cannot be asked."""
     try:
-        return coordinator.statistics(window=coordinator.config.history_size).history
+        return coordinator.statistics(window=HISTORY_SIZE).history
     except CheckpointError:
         return ()
 

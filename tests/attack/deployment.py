@@ -29,6 +29,7 @@ from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.epoch.gateway import EpochGateway
+from dagster_ckpt.spark.snapshot import take
 from dagster_ckpt.testing.background import ManualBackground
 from tests.attack.outsides import TABLES, Kind, Row, rows_of
 from tests.attack.played import (
@@ -122,13 +123,13 @@ class Deployment:
         is_new = not self.store_file.exists()
         self.store_file.parent.mkdir(parents=True, exist_ok=True)
         store = SqlCoordinatorStore(f"sqlite:///{self.store_file}")
+        inlined, take.INLINE_THRESHOLD = take.INLINE_THRESHOLD, 0  # every file can be damaged by itself
         try:
             if is_new:
                 store.migrate()
             defaults = {
                 "incremental": True,
                 "num_retained": 2,
-                "data_inline_threshold": 0,
                 "externalized_checkpoint_retention": "retain_on_cancellation",
             }
             setup = PipelineSetup(
@@ -151,6 +152,7 @@ class Deployment:
                 setup, PlayedGateway, ownership=ownership, acks=acks, background=ManualBackground()
             )
         finally:
+            take.INLINE_THRESHOLD = inlined
             store.close()
 
     # --- the two kinds of run -------------------------------------------------------------------------------------

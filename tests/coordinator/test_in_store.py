@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from dagster_ckpt.core.in_store import STORE_LIMITS
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 
-TEN = SnapshotMetrics(bytes_full=10)
+HALF = STORE_LIMITS.per_checkpoint // 2
+TWO_STAGES_FIT = SnapshotMetrics(bytes_full=HALF)
 
 
 def two(**settings: object) -> CoordinatorHarness:
@@ -19,31 +21,31 @@ def two(**settings: object) -> CoordinatorHarness:
 
 
 def test_stages_that_fit_one_by_one_and_not_together_have_no_checkpoint_and_the_previous_one_stays() -> None:
-    h = two(store_max_checkpoint_size=19)
+    h = two()
     kept = h.completed_checkpoint()
     number = h.checkpoint()
-    h.acknowledge(number, "a", metrics=TEN)
+    h.acknowledge(number, "a", metrics=SnapshotMetrics(bytes_full=HALF + 1))
     assert h.failures == {}
-    h.acknowledge(number, "b", metrics=TEN)
+    h.acknowledge(number, "b", metrics=TWO_STAGES_FIT)
     assert h.failures == {number: Reason.FINALIZE_CHECKPOINT_FAILURE}
-    assert "a checkpoint of 20 b (20 bytes) does not fit" in h.record.failed[-1].message
+    assert "a checkpoint of 50 mb (52428801 bytes) does not fit" in h.record.failed[-1].message
     assert h.completed == [kept]
     assert h.failure_counter == 1
 
 
 def test_a_checkpoint_just_as_large_as_it_may_be_completes() -> None:
-    h = two(store_max_checkpoint_size=20)
+    h = two()
     number = h.checkpoint()
     for stage in ("a", "b"):
-        h.acknowledge(number, stage, metrics=TEN)
+        h.acknowledge(number, stage, metrics=TWO_STAGES_FIT)
     assert h.completed == [number]
 
 
 def test_a_savepoint_may_be_of_any_size_for_it_is_not_in_the_store() -> None:
-    h = two(store_max_checkpoint_size=1)
+    h = two()
     number = h.savepoint(target="memory://savepoints")
     for stage in ("a", "b"):
-        h.acknowledge(number, stage, metrics=TEN)
+        h.acknowledge(number, stage, metrics=SnapshotMetrics(bytes_full=3 * HALF))
     assert [s.checkpoint_id for s in h.record.savepoints] == [number]
 
 

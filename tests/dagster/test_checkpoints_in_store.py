@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource
-from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StoreLimits
+from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE
 from dagster_ckpt.errors import InvalidRequest
 from tests.spark.epoch.small_pipeline import shop
 
@@ -34,15 +34,6 @@ def test_checkpoints_go_where_the_pipeline_says_and_else_where_the_resource_says
     assert in_store.storage(shop(tmp_path, checkpoint_storage="filesystem")).base_uri == folder
     assert plain.deployment(small).storage.base_uri == CHECKPOINTS_IN_STORE
     assert plain.deployment().storage.base_uri == folder
-
-
-def test_limits_come_from_the_resource_or_the_pipeline(tmp_path: Path) -> None:
-    made = resource(tmp_path, checkpoint_storage="store", store_max_object_size="64 kb")
-    pipeline = shop(tmp_path, store_max_checkpoint_size="1 mb")
-    assert made.checkpoint_config(pipeline).store_limits == StoreLimits(
-        per_object=65536, per_checkpoint=2**20
-    )
-    assert resource(tmp_path).checkpoint_config(pipeline).store_limits is None
 
 
 def test_what_one_storage_of_a_deployment_writes_the_other_reads(tmp_path: Path) -> None:

@@ -123,12 +123,10 @@ def test_the_resource_takes_every_setting_and_flinks_way_of_writing() -> None:
         "execution.checkpointing.interval": "10 min",
         "execution.checkpointing.mode": "AT_LEAST_ONCE",
         "execution.checkpointing.dir": "s3://bucket/checkpoints",
-        "execution.checkpointing.data-inline-threshold": "4 kb",
     }
     resource = CheckpointCoordinatorResource(base_dir="/tmp/x", timeout="1 h", **keys)  # type: ignore[arg-type]
     config = resource.checkpoint_config(small())
     assert (config.interval, config.mode, config.timeout) == (600.0, "at_least_once", 3600.0)
-    assert config.data_inline_threshold == 4096
     assert resource.checkpoint_dir == "s3://bucket/checkpoints"
 
 
@@ -146,24 +144,18 @@ def test_every_setting_of_the_resource_reaches_the_run() -> None:
         "num_retained": 7,
         "retention": {"keep_last": 3, "hourly": 24, "daily": 7},
         "checkpoint_storage": "store",
-        "store_max_object_size": 1024,
-        "store_max_checkpoint_size": 2048,
         "savepoint_dir": "/tmp/savepoints",
         "incremental": False,
-        "data_inline_threshold": 8,
         "checkpoints_after_tasks_finish": False,
         "aligned_checkpoint_timeout": 9.0,
         "unaligned": True,
         "instant_cuts": False,
-        "cleaner_parallel_mode": False,
         "local_backup": True,
         "pause_sources_until_first_checkpoint": True,
         "operator_chaining": True,
-        "history_size": 11,
     }
     assert set(given) == set(CheckpointConfig.model_fields)
-    written = given | {"store_max_object_size": "1 kb", "store_max_checkpoint_size": "2 kb"}
-    config = CheckpointCoordinatorResource(base_dir="/tmp/x", **written).checkpoint_config(small())  # type: ignore[arg-type]
+    config = CheckpointCoordinatorResource(base_dir="/tmp/x", **given).checkpoint_config(small())  # type: ignore[arg-type]
     assert config.model_dump(mode="json") == given
 
 

@@ -14,6 +14,8 @@ from dagster_ckpt.core.model import CheckpointKind, Record, SnapshotMetrics
 
 SUMMARY_WINDOW = 10_000
 """Completed checkpoints the quantiles are computed over."""
+HISTORY_SIZE = 10
+"""Checkpoints of the history that are shown, unless more are asked for (Flink: web.checkpoints.history)."""
 STORED_SUBTASKS = 256
 """A history row names single subtasks only up to this many; the stages' sums are always there."""
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -265,7 +267,7 @@ class StatisticsSnapshot:
     in_progress: int
     summary: Summary
     history: tuple[CheckpointStatistics, ...]
-    """Newest first, at most ``history_size``."""
+    """Newest first, at most as many as were asked for."""
     latest_completed: CheckpointStatistics | None
     latest_failed: CheckpointStatistics | None
     latest_savepoint: CheckpointStatistics | None

@@ -104,10 +104,6 @@ class AlarmAttributes(Attributes):
     max_age_seconds: float | None = Field(
         default=None, description="Age of the newest checkpoint; freshness and checkpoint_age follow it."
     )
-    horizon_days: float | None = Field(
-        default=3.0,
-        description="Days before a retained snapshot stops being restorable; null: no sensor asks.",
-    )
     notify: str = Field(
         default="",
         description="Function called with each AlarmMessage, as package.module:name.",

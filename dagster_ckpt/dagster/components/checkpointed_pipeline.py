@@ -120,7 +120,6 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
         return PipelineOptions(
             max_checkpoint_age=None if age is None else timedelta(seconds=age),
             alarm_after_failures=self.alarm.after_failures,
-            horizon_alarm_days=self.alarm.horizon_days,
             notify=function_named(self.alarm.notify, attribute="notify") if self.alarm.notify else None,
             restart=None if self.restart is None else self.restart.policy(),
             savepoints=None if self.savepoints is None else self.savepoints.schedule(),

@@ -19,7 +19,7 @@ from dagster_ckpt.dagster.sensors.failure_alarm import AlarmMessage
 from dagster_ckpt.dagster.sensors.shared import Tick, build_own_sensor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator, Cursor, read_cursor
 from dagster_ckpt.errors import NotFound, Unavailable
-from dagster_ckpt.operations.horizon import restorability
+from dagster_ckpt.operations.horizon import NEAR_DAYS, restorability
 
 HOUR = 3600
 Notify = Callable[[AlarmMessage], Any]
@@ -35,23 +35,22 @@ def build_horizon_alarm(
     pipeline: CheckpointedPipeline,
     *,
     coordinator: CheckpointCoordinatorResource,
-    days: float,
     notify: Notify | None = None,
     minimum_interval_seconds: int = HOUR,
 ) -> dg.SensorDefinition:
     """Return the sensor that asks hourly; it reports to the check ``checkpoint_horizon`` and calls ``notify``."""
-    tick = horizon_tick(pipeline, BoundCoordinator(coordinator), days=days, notify=notify)
+    tick = horizon_tick(pipeline, BoundCoordinator(coordinator), notify=notify)
 
     return build_own_sensor(
         f"{pipeline.name}_horizon_alarm",
         tick,
-        does=f"Tells people {days:g} days before a snapshot of `{pipeline.name}` stops being restorable.",
+        does=f"Tells people {NEAR_DAYS:g} days before a snapshot of `{pipeline.name}` stops being restorable.",
         minimum_interval_seconds=minimum_interval_seconds,
     )
 
 
 def horizon_tick(
-    pipeline: CheckpointedPipeline, standing: BoundCoordinator, *, days: float, notify: Notify | None
+    pipeline: CheckpointedPipeline, standing: BoundCoordinator, *, notify: Notify | None
 ) -> Tick:
     """Return what the sensor does for one pipeline, from that pipeline's cursor."""
 
@@ -64,25 +63,24 @@ def horizon_tick(
             return dg.SkipReason("the pipeline has not run yet")
         except Unavailable as error:
             return dg.SkipReason(f"nothing is known of the snapshots: {error}")
-        now = _near(found, days)
+        now = _near(found)
         news = [one for one in found if now.get(one.key, told.get(one.key)) != told.get(one.key)]
         for one in news:
             context.log.warning(one.sentence())
             if notify is not None:
                 notify(_message(pipeline.name, one, resource.ui_base_url))
-        return _result(pipeline.name, found, days, told=told, now=now)
+        return _result(pipeline.name, found, told=told, now=now)
 
     return tick
 
 
-def _near(found: Sequence[Horizon], days: float) -> dict[str, str]:
-    return {one.key: "near" if one.is_restorable else "gone" for one in found if one.is_near(days)}
+def _near(found: Sequence[Horizon]) -> dict[str, str]:
+    return {one.key: "near" if one.is_restorable else "gone" for one in found if one.is_near(NEAR_DAYS)}
 
 
 def _result(
     pipeline: PipelineId,
     found: Sequence[Horizon],
-    days: float,
     *,
     told: Mapping[str, str],
     now: dict[str, str],
@@ -94,7 +92,7 @@ def _result(
             f"people know of {', '.join(now)}" if now else f"{len(found)} snapshots can be restored for days"
         )
         return dg.SensorResult(skip_reason=dg.SkipReason(known), cursor=cursor)
-    judged = horizon_result(found, days)
+    judged = horizon_result(found)
     evaluation = dg.AssetCheckEvaluation(
         asset_key=checkpoints_asset_key(pipeline),
         check_name=HORIZON_CHECK,

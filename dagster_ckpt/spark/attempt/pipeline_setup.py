@@ -57,8 +57,6 @@ class PipelineSetup:
     choose: Choose = choose_chains
     """Chooses the chains of a pipeline that begins."""
     admit: Admit = admit_anyone
-    concurrent_stages: int = 4
-    """Queries of an epoch run that run at once."""
 
     def __post_init__(self) -> None:
         """Let nobody have the session before its executors are proven."""

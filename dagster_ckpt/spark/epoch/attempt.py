@@ -24,7 +24,7 @@ from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.epoch.drains import Drains
+from dagster_ckpt.spark.epoch.drains import AT_ONCE, Drains
 from dagster_ckpt.spark.epoch.gateway import EpochGateway
 from dagster_ckpt.spark.epoch.run import EpochRun, EpochWork, FailRun, RetryStage
 from dagster_ckpt.spark.stage_report import not_published
@@ -56,7 +56,7 @@ class EpochAttempt:
         self._attempt = Attempt.open(setup, EpochGateway, ownership=ownership, lease=lease)
         self.coordinator = self._attempt.coordinator
         self.tables = self._attempt.tables
-        self._drains = Drains(setup.session, setup.reporter, most=setup.concurrent_stages)
+        self._drains = Drains(setup.session, setup.reporter, most=AT_ONCE)
 
     @property
     def pipeline(self) -> CheckpointedPipeline:

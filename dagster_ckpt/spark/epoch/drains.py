@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
+AT_ONCE = 4
+"""Queries of an epoch run that run at once, at most: fewer than a stream of the same pipeline keeps open."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
     """What a query has processed."""

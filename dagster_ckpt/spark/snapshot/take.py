@@ -26,7 +26,7 @@ from dagster_ckpt.spark.snapshot.remote_state import RemoteState
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 from dagster_ckpt.spark.snapshot.stored import read_manifest
 from dagster_ckpt.spark.snapshot.topic_notes import noted_topic_ids
-from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage
+from dagster_ckpt.spark.snapshot.upload import INLINE_THRESHOLD, StageUpload, UploadMode, upload_stage
 
 log = logging.getLogger("dagster_ckpt.stage")
 
@@ -149,7 +149,7 @@ class StageSnapshotter:
             folder=location.folder,
             mode=_mode(location),
             previous=previous,
-            inline_threshold=self.coordinator.config.data_inline_threshold,
+            inline_threshold=INLINE_THRESHOLD,
             parallelism=self.threads,
             canceled=lambda: not self.coordinator.is_pending(cut.checkpoint_id),
             manifest_aside=self._manifest_aside(cut),

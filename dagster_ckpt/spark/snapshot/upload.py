@@ -30,6 +30,9 @@ from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 
 __all__ = ["StageUpload", "UploadMode", "upload_stage"]
 
+INLINE_THRESHOLD = 20 * 1024
+"""Bytes of a file that is kept in the manifest, as long as that has room (Flink: data-inline-threshold)."""
+
 INLINE_BUDGET = 32 * 1024
 """Bytes of file content a checkpoint's manifest holds at most: keeps its cost proportional to what changed."""
 
@@ -124,7 +127,7 @@ def upload_stage(
     folder: str,
     mode: UploadMode,
     previous: Sequence[FileEntry] = (),
-    inline_threshold: int = 20 * 1024,
+    inline_threshold: int = INLINE_THRESHOLD,
     parallelism: int = 8,
     canceled: Callable[[], bool] = lambda: False,
     manifest_aside: Path | None = None,

@@ -29,7 +29,7 @@ WRITE_EVERY = 2.0
 class ProgressWatch:
     """Called often, looks seldom. ``tell`` is called every ``tell_every`` seconds; 0: never.
 
-    It gets the run as it is and the latest ``history_size`` checkpoints.
+    It gets the run as it is and the latest ten checkpoints.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, Unpack, overload
 
+from dagster_ckpt.core.checkpoint.statistics import HISTORY_SIZE
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.graph import StageSpec
@@ -101,6 +102,7 @@ class CoordinatorHarness:
         storage: CheckpointStorage | None = None,
         seen: Sequence[Seen] = (),
         strict_history: bool = False,
+        history_size: int = HISTORY_SIZE,
         **settings: Unpack[Settings],
     ) -> None:
         given: dict[str, Any] = {**settings}
@@ -111,7 +113,7 @@ class CoordinatorHarness:
             graph=build_graph(pipeline, stages, edges, frozenset(union_state)), world=self.world
         )
         self.faults = Faults(self._played)
-        self.read = Readings(self._played)
+        self.read = Readings(self._played, history_size)
         self.tasks = Tasks(self._played, self.faults, self.read)
         self.driver = DriverEvents(self._played)
         self.requests = Requests(self._played, self.config, self.tasks)
@@ -218,6 +220,7 @@ class CoordinatorHarness:
             "pipeline": self.graph.pipeline,
             "seen": self._seen,
             "strict_history": self._strict_history,
+            "history_size": self.read.history_size,
             **self.config.model_dump(exclude_unset=True),
         }
         return CoordinatorHarness(

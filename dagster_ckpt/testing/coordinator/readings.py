@@ -33,8 +33,9 @@ from dagster_ckpt.testing.graph import number_of
 class Readings:
     """Everything observable, without changing anything."""
 
-    def __init__(self, played: PlayedAttempt) -> None:
+    def __init__(self, played: PlayedAttempt, history_size: int) -> None:
         self._played = played
+        self.history_size = history_size
 
     @property
     def _coordinator(self) -> CheckpointCoordinator:
@@ -220,7 +221,7 @@ class Readings:
     @property
     def statistics(self) -> StatisticsSnapshot:
         """The statistics."""
-        return self._coordinator.statistics()
+        return self._coordinator.statistics(history_size=self.history_size)
 
     @property
     def gauges(self) -> dict[str, int | float | str]:

@@ -41,20 +41,15 @@ class Settings(TypedDict, total=False):
     num_retained: int
     retention: Mapping[str, int] | Retention
     checkpoint_storage: StorageKind | str
-    store_max_object_size: int | str
-    store_max_checkpoint_size: int | str
     savepoint_dir: str
     incremental: bool
-    data_inline_threshold: int
     checkpoints_after_tasks_finish: bool
     aligned_checkpoint_timeout: float
     unaligned: bool
     instant_cuts: bool
-    cleaner_parallel_mode: bool
     local_backup: bool
     pause_sources_until_first_checkpoint: bool
     operator_chaining: bool
-    history_size: int
     claim_mode: ClaimMode | str
     allow_non_restored_state: bool
     adopt_history: bool
@@ -84,6 +79,7 @@ class AttemptOptions(Settings, total=False):
     storage: CheckpointStorage | None
     seen: Sequence[Seen]
     strict_history: bool
+    history_size: int
 
 
 class HarnessOptions(AttemptOptions, total=False):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pytest
 
 from dagster_ckpt import (
     CheckpointedPipeline,
@@ -174,8 +175,9 @@ def test_a_checkpoint_is_restorable_when_spark_reads_all_of_it_and_starts_every_
     assert read_totals(lab.tables) == feed.expected_totals()
 
 
+@pytest.mark.usefixtures("nothing_inlined")
 def test_a_damaged_file_fails_both_checks_and_the_checkpoint_shows_as_broken(lab: Lab, feed: Feed) -> None:
-    pipeline = shop(feed.folder, data_inline_threshold=0)
+    pipeline = shop(feed.folder)
     assert lab.run(pipeline).success
     assert check(lab, pipeline, "checkpoint_verified").passed
     storage = Path(lab.coordinator.resolved_checkpoint_dir)

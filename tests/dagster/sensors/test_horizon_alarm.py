@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from dagster_ckpt import AlarmMessage, InvalidRequest, PipelineOptions
+from dagster_ckpt import AlarmMessage, PipelineOptions
 from dagster_ckpt.core.restore.horizon import DAY, Horizon, Pin, horizon_of
 from dagster_ckpt.core.supervision.alarms import AlarmKind
 from dagster_ckpt.dagster.sensors import horizon as sensor
@@ -38,11 +37,11 @@ def test_people_are_told_once_when_it_is_near_and_once_when_it_is_gone(
     found = said(None, 9.0, 9.0)
     monkeypatch.setattr(sensor, "restorability", lambda *_, now: found)
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        options = PipelineOptions(horizon_alarm_days=5, notify=heard.append)
+        options = PipelineOptions(notify=heard.append)
         site = Site(tmp_path / "site", instance, shop(tmp_path / "feed"), options=options)
         quiet = site.tick(ALARM)
         assert not quiet.events
-        found = said(None, 4.0, 9.0)
+        found = said(None, 2.0, 9.0)
         first = site.tick(ALARM, quiet.cursor)
         again = site.tick(ALARM, first.cursor)
         found = said(None, 0, 9.0)
@@ -50,7 +49,7 @@ def test_people_are_told_once_when_it_is_near_and_once_when_it_is_gone(
         found = said(None)
         over = site.tick(ALARM, gone.cursor)
     assert [message.alarm.kind for message in heard] == [AlarmKind.HORIZON] * 2
-    assert heard[0].text == "shop: chk-1 can be restored for 4.0 days: then offset 7 may go."
+    assert heard[0].text == "shop: chk-1 can be restored for 2.0 days: then offset 7 may go."
     assert "chk-1 can no longer be restored" in heard[1].text
     assert not again.events
     checks: list[Any] = [event for tick in (first, gone, over) for event in tick.events]
@@ -61,11 +60,7 @@ def test_people_are_told_once_when_it_is_near_and_once_when_it_is_gone(
     ]
 
 
-def test_a_pipeline_that_has_not_run_and_one_that_is_not_watched(tmp_path: Path) -> None:
+def test_a_pipeline_that_has_not_run_is_not_told_of(tmp_path: Path) -> None:
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         site = Site(tmp_path / "site", instance, shop(tmp_path / "feed"))
         assert not site.tick(ALARM).events
-        unwatched = replace(site, options=PipelineOptions(horizon_alarm_days=None))
-        assert ALARM not in {one.name for one in unwatched.definitions.sensors or ()}
-    with pytest.raises(InvalidRequest, match="horizon_alarm_days"):
-        PipelineOptions(horizon_alarm_days=0)

@@ -11,11 +11,13 @@ from pathlib import Path
 import dagster as dg
 
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, build_pipeline_definitions
+from dagster_ckpt.spark.snapshot import take
 from tests.spark.epoch.small_pipeline import shop
 
 
 def main(folder: Path, checkpoint_storage: str = "filesystem", warm_engine: str = "") -> int:
-    pipeline = shop(folder / "feed", data_inline_threshold=0)
+    take.INLINE_THRESHOLD = 0
+    pipeline = shop(folder / "feed")
     definitions = build_pipeline_definitions(
         pipeline,
         coordinator=CheckpointCoordinatorResource(

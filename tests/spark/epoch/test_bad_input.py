@@ -20,11 +20,13 @@ from dagster_ckpt.sinks import DeltaTable, IcebergTable, SinkTarget
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_lines, read_totals, shop
 
+pytestmark = pytest.mark.usefixtures("nothing_inlined")
+
 
 @pytest.fixture
 def ran(lab: Lab, small_feed: Feed) -> tuple[Lab, Feed, CheckpointedPipeline]:
     """A pipeline that has completed chk-1 and has something new to read."""
-    pipeline = shop(small_feed.folder, data_inline_threshold=0)
+    pipeline = shop(small_feed.folder)
     result = lab.run(pipeline)
     assert result.success, failure_text(result)
     small_feed.order(("ann", 6))

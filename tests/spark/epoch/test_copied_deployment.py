@@ -16,6 +16,8 @@ from dagster_ckpt.digests import digest_bytes
 from tests.spark.epoch.conftest import WITHOUT_CAPTURE, Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
+pytestmark = pytest.mark.usefixtures("nothing_inlined")
+
 ONE_RETAINED = {"num_retained": 1}
 """Of those that are no originals: their first checkpoint is the end of all that the original had retained."""
 
@@ -24,7 +26,7 @@ def run(lab: Lab, feed: Feed, times: int = 1, **restore: str) -> None:
     """Run epochs, each with an order more, and compare the tables."""
     for _ in range(times):
         feed.order(("ann", 6))
-        result = lab.run(shop(feed.folder, data_inline_threshold=0), **restore)
+        result = lab.run(shop(feed.folder), **restore)
         assert result.success, failure_text(result)
         assert read_lines(lab.tables) == feed.expected_lines()
         assert read_totals(lab.tables) == feed.expected_totals()

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dagster_ckpt.core import config
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.in_store import StoreLimits
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.clean import plan_cleaning
 from dagster_ckpt.operations.doctor import diagnose
@@ -18,6 +20,8 @@ from tests.removal import remove_tree
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 from tests.spark.epoch.test_kill import kill_a_run_when
+
+pytestmark = pytest.mark.usefixtures("nothing_inlined")
 
 SHOP = PipelineId("shop")
 IN_STORE = {"checkpoint_storage": "store", "num_retained": 2}
@@ -34,7 +38,7 @@ def feed(tmp_path: Path) -> Feed:
 @pytest.mark.parametrize("lab", [IN_STORE], indirect=True)
 def test_a_pipeline_lives_from_its_store_alone_and_older_checkpoints_leave_it(lab: Lab, feed: Feed) -> None:
     """Restored by latest with the working directory lost, and by URI; then exported, and restored from that."""
-    pipeline = shop(feed.folder, data_inline_threshold=0)
+    pipeline = shop(feed.folder)
     for who, country in (("bob", "de"), ("eve", "it"), ("kim", "kr")):
         if (lab.folder / "work").exists():
             remove_tree(lab.folder / "work")
@@ -76,20 +80,21 @@ def test_a_pipeline_lives_from_its_store_alone_and_older_checkpoints_leave_it(la
 
 @pytest.mark.parametrize(
     "lab",
-    [{**IN_STORE, "store_max_checkpoint_size": "8 kb", "tolerable_failed_checkpoints": 1}],
+    [{**IN_STORE, "tolerable_failed_checkpoints": 1}],
     indirect=True,
 )
 def test_state_the_store_is_not_to_hold_is_declined_with_the_way_out_which_works(
-    lab: Lab, feed: Feed
+    lab: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = shop(feed.folder, data_inline_threshold=0)
+    monkeypatch.setattr(config, "STORE_LIMITS", StoreLimits(per_object=5 * 1024**2, per_checkpoint=8 * 1024))
+    pipeline = shop(feed.folder)
     result = lab.run(pipeline)
     assert result.success, failure_text(result)
     record = lab.record(pipeline)
     assert record.completed == ()
     assert record.failed[-1].reason == "CHECKPOINT_DECLINED"
     message = record.failed[-1].message
-    assert "store_max_checkpoint_size is 8 kb" in message
+    assert "holds checkpoints of up to 8 kb" in message
     assert "set checkpoint_storage to filesystem and checkpoint_dir" in message
     feed.order(("ann", 1))
     failed = lab.run(pipeline)
@@ -109,7 +114,7 @@ def test_a_pipeline_moves_into_the_store_and_out_again_and_leaves_nothing_behind
 ) -> None:
     lab.settings = {"num_retained": 1}
     for kind in ("filesystem", "store", "filesystem"):
-        pipeline = shop(feed.folder, data_inline_threshold=0, checkpoint_storage=kind)
+        pipeline = shop(feed.folder, checkpoint_storage=kind)
         feed.order(("ann", 1))
         result = lab.run(pipeline)
         assert result.success, failure_text(result)
@@ -139,7 +144,7 @@ def test_a_savepoint_goes_to_a_folder_and_never_into_the_store(lab: Lab, feed: F
 def test_a_run_killed_while_it_uploads_leaves_rows_that_the_next_one_removes(
     lab: Lab, feed: Feed, tmp_path: Path
 ) -> None:
-    pipeline = shop(feed.folder, data_inline_threshold=0)
+    pipeline = shop(feed.folder)
     assert lab.run(pipeline).success
     rows = lab.coordinator.open_storage("store://checkpoints")
     feed.customer("bob", "de")

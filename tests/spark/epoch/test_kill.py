@@ -11,11 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from tests.progress import Sampled, wait_until, work_of
 from tests.root import ROOT
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+
+pytestmark = pytest.mark.usefixtures("nothing_inlined")
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ POINTS = [
 
 def test_a_run_killed_at_five_points_in_turn_is_made_good_by_the_next_one(tmp_path: Path, lab: Lab) -> None:
     feed = Feed(tmp_path / "feed")
-    pipeline = shop(feed.folder, data_inline_threshold=0)
+    pipeline = shop(feed.folder)
     feed.customer("ann", "fr")
     feed.order(*[("ann", n) for n in range(20)])
     first = lab.run(pipeline)
@@ -58,7 +62,7 @@ def test_a_run_killed_at_five_points_in_turn_is_made_good_by_the_next_one(tmp_pa
 
 def test_runs_killed_on_a_warm_engine_are_made_good_by_the_next_one(tmp_path: Path, lab: Lab) -> None:
     feed = Feed(tmp_path / "feed")
-    pipeline = shop(feed.folder, data_inline_threshold=0)
+    pipeline = shop(feed.folder)
     engine = tmp_path / "engine"
     feed.customer("ann", "fr")
     feed.order(*[("ann", n) for n in range(20)])

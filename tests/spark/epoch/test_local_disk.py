@@ -8,6 +8,8 @@ from tests.removal import remove_tree
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
+pytestmark = pytest.mark.usefixtures("nothing_inlined")
+
 
 def test_a_damaged_working_directory_is_not_adopted_but_built_anew(lab: Lab, small_feed: Feed) -> None:
     pipeline = shop(small_feed.folder)
@@ -23,7 +25,7 @@ def test_a_damaged_working_directory_is_not_adopted_but_built_anew(lab: Lab, sma
 
 @pytest.mark.parametrize("lab", [{"local_backup": True}], indirect=True)
 def test_an_intact_local_copy_stands_in_for_a_file_the_storage_has_lost(lab: Lab, small_feed: Feed) -> None:
-    pipeline = shop(small_feed.folder, data_inline_threshold=0)
+    pipeline = shop(small_feed.folder)
     assert lab.run(pipeline).success
     copies = lab.folder / "work" / "shop" / "local" / "matched"
     assert [path.name for path in copies.iterdir()] == ["1"]

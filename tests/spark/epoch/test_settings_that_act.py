@@ -48,45 +48,45 @@ def files_of(lab: Lab, checkpoint: int) -> int:
     return sum(p.is_file() for stage in folder.iterdir() for p in (stage / str(checkpoint)).rglob("*"))
 
 
-@pytest.mark.parametrize("lab", [{"data_inline_threshold": 0, "incremental": False}], indirect=True)
+@pytest.mark.parametrize("lab", [{"incremental": True}], indirect=True)
+@pytest.mark.usefixtures("nothing_inlined")
 def test_the_run_config_beats_the_pipeline_and_the_pipeline_the_resource(lab: Lab, feed: Feed) -> None:
     assert lab.run(shop(feed.folder)).success
-    nothing_inlined = files_of(lab, 1)
-    assert nothing_inlined > 0, "as the resource says"
+    everything = files_of(lab, 1)
 
-    inlining = shop(feed.folder, data_inline_threshold="1 mb")
     feed.order(("ann", 6))
-    assert lab.run(inlining).success
-    assert files_of(lab, 2) < nothing_inlined, "as the pipeline says"
+    assert lab.run(shop(feed.folder)).success
+    assert files_of(lab, 2) < everything, "as the resource says"
 
+    full = shop(feed.folder, incremental=False)
     feed.order(("ann", 7))
-    result = lab.run(inlining, checkpointing={"execution.checkpointing.data-inline-threshold": "0 kb"})
+    assert lab.run(full).success
+    assert files_of(lab, 3) >= everything, "as the pipeline says"
+
+    feed.order(("ann", 8))
+    result = lab.run(full, checkpointing={"execution.checkpointing.incremental": "true"})
     assert result.success, failure_text(result)
-    assert files_of(lab, 3) >= nothing_inlined, "as the run says"
+    assert files_of(lab, 4) < everything, "as the run says"
 
 
-@pytest.mark.parametrize("in_parallel", [True, False])
-def test_the_files_of_a_subsumed_checkpoint_go_together_or_one_after_another(
-    lab: Lab, feed: Feed, in_parallel: bool
-) -> None:
+@pytest.mark.usefixtures("nothing_inlined")
+def test_the_files_of_a_subsumed_checkpoint_go_together(lab: Lab, feed: Feed) -> None:
     lab.kind = CountingResource
-    lab.settings = {"num_retained": 1, "data_inline_threshold": 0, "cleaner_parallel_mode": in_parallel}
+    lab.settings = {"num_retained": 1}
     CALLS.clear()
     for amount in range(2):
         feed.order(("ann", amount))
         assert lab.run(shop(feed.folder), checkpointing={"incremental": False}).success
     assert sum(CALLS) > 3
-    assert (max(CALLS) > 1) is in_parallel
+    assert max(CALLS) > 1
 
 
-def test_a_run_ends_with_so_many_checkpoints_of_its_pipelines_history(lab: Lab, feed: Feed) -> None:
+def test_a_run_ends_with_the_latest_checkpoints_of_its_pipelines_history(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
-    for _ in range(2):
-        assert lab.run(pipeline).success
-    shown = lab.run(pipeline, checkpointing={"web.checkpoints.history": 2})
-    assert [row["snapshot"] for row in history(shown)] == ["`chk-000003`", "`chk-000002`"]
+    assert lab.run(pipeline).success
+    shown = lab.run(pipeline)
+    assert [row["snapshot"] for row in history(shown)] == ["`chk-000002`", "`chk-000001`"]
     assert [row["status"] for row in history(shown)] == ["completed", "completed"]
-    assert history(lab.run(pipeline, checkpointing={"history_size": 0})) == []
 
 
 def history(result: Any) -> list[dict[str, str]]:

@@ -42,13 +42,6 @@ def breaks(value: int, after: str = "") -> int:
     raise ValueError(f"cannot take {value}")
 
 
-def come_alone(seen: str, name: str, earlier: int) -> bool:
-    (Path(seen) / name).touch()
-    if len(list(Path(seen).iterdir())) > earlier + 1:
-        raise AssertionError("the other one has begun")
-    return True
-
-
 def two_tables(folder: Path, *, left: Any = None, right: Any = None) -> CheckpointedPipeline:
     """Two sources, each with a table of its own; ``left`` and ``right`` are put on the rows."""
 
@@ -154,16 +147,3 @@ def test_a_plain_program_leaves_nothing_running_when_a_stage_fails(
     with pytest.raises(Exception, match="cannot take 1"):
         run_epoch(pipeline, coordinator=where, spark=spark)
     assert [query.name for query in spark.streams.active] == []
-
-
-@pytest.mark.parametrize("lab", [{"concurrent_stages": 1}], indirect=True)
-def test_one_at_a_time_where_that_is_wanted(lab: Lab, tmp_path: Path, spark: SparkSession) -> None:
-    arrive(tmp_path, "first", 1)
-    seen = tmp_path / "seen"
-    seen.mkdir()
-
-    place = str(seen)
-    left = f.udf(lambda value: value if come_alone(place, "left", 0) else None, "int")
-    right = f.udf(lambda value: value if come_alone(place, "right", 1) else None, "int")
-    result = lab.run(two_tables(tmp_path, left=left, right=right))
-    assert result.success, failure_text(result)

@@ -145,11 +145,12 @@ def test_a_manifest_that_was_replaced_frees_no_shared_file(
         list(handles_in_manifest(storage, one.snapshot))
 
 
+@pytest.mark.usefixtures("nothing_inlined")
 @pytest.mark.parametrize("damage", ["swapped", "flipped", "gone"])
 def test_a_checkpoint_builds_on_no_manifest_but_the_one_that_was_written(
     query: FakeQuery, damage: str
 ) -> None:
-    h = CoordinatorHarness(stages={"totals": 2}, incremental=True, num_retained=2, data_inline_threshold=0)
+    h = CoordinatorHarness(stages={"totals": 2}, incremental=True, num_retained=2)
     contents = h.memory_storages["memory://checkpoints"].contents  # type: ignore[attr-defined]
     first = taken(h, query)
     key = f"pipeline/chk-{first}/totals/manifest.parquet"

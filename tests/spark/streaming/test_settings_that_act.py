@@ -171,7 +171,7 @@ def table_of(lab: StreamLab) -> list[int]:
     return sorted(n for n, _ in read_rows(lab.tables).elements())
 
 
-def test_what_is_told_of_a_stream_shows_so_many_checkpoints(lab: StreamLab, tmp_path: Path) -> None:
+def test_what_is_told_of_a_stream_shows_its_latest_checkpoints(lab: StreamLab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     numbers.put(2)
     told: list[list[int]] = []
@@ -179,7 +179,7 @@ def test_what_is_told_of_a_stream_shows_so_many_checkpoints(lab: StreamLab, tmp_
     def tell(_: StreamProgress, history: Any) -> None:
         told.append([row.checkpoint_id for row in history if isinstance(row, CheckpointStatistics)])
 
-    running = lab.start(straight(numbers.folder), history_size=2)
+    running = lab.start(straight(numbers.folder))
     watch = ProgressWatch(tell=tell, tell_every=0.1)
     for _ in range(3):
         running.checkpoint()
@@ -191,4 +191,4 @@ def test_what_is_told_of_a_stream_shows_so_many_checkpoints(lab: StreamLab, tmp_
         return bool(told)
 
     until(seen, running)
-    assert told[0] == [3, 2]
+    assert told[0] == [3, 2, 1]
