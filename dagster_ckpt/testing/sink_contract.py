@@ -19,10 +19,13 @@ from __future__ import annotations
 
 from dagster_ckpt.testing.sinks.contents import ContentContract
 from dagster_ckpt.testing.sinks.histories import HistoryContract
+from dagster_ckpt.testing.sinks.keys import KeyContract
 from dagster_ckpt.testing.sinks.publishing import PublishContract
 from dagster_ckpt.testing.sinks.rolling_back import RollBackContract
 from dagster_ckpt.testing.sinks.staged import StagedContract
 
 
-class SinkContract(PublishContract, StagedContract, RollBackContract, HistoryContract, ContentContract):
+class SinkContract(
+    PublishContract, StagedContract, RollBackContract, HistoryContract, ContentContract, KeyContract
+):
     """What every sink must do: ``open``, ``rows`` and ``steps`` are yours to give, class variables say what it can."""

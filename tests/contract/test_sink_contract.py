@@ -196,6 +196,9 @@ def _at_work_of(cut: SinkCut, context: SinkContext) -> Any:
 
 class TestPageSink(SinkContract):
     can_be_raced = False
+    keys_not_taken = frozenset(
+        {"several", "decimal", "date", "timestamp", "timestamp_ntz", "binary"}
+    )  # not in JSON
 
     def open(self, context: SinkContext) -> Sink:
         return PageSink(context)
@@ -231,6 +234,7 @@ class SinkThatOnlyAdds(PageSink):
 
 class TestSinkThatOnlyAdds(SinkContract):
     can_be_raced = False
+    keys_not_taken = TestPageSink.keys_not_taken
     can_roll_back = False
     can_fork = False
 

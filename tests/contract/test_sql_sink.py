@@ -25,6 +25,7 @@ from dagster_ckpt.testing.sink_contract import SinkContract
 class SqlContract(SinkContract):
     can_load = True
     can_be_raced = False  # a transaction holds the position's row
+    keys_not_taken = frozenset({"null"})
     keeps: ClassVar[bool] = True
 
     def steps(self) -> Sequence[tuple[object, str]]:
@@ -56,6 +57,8 @@ class WithoutBeforeImages(SqlContract):
 
 
 class TestSqliteWithBeforeImages(SqlContract):
+    keys_not_taken = frozenset({"null", "NaN"})
+
     def open(self, context: SinkContext) -> Sink:
         is_fork = context.pipeline == "fork"  # another table of the same database
         folder = context.table_dir.parent / "shop" if is_fork else context.table_dir

@@ -6,8 +6,10 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from dagster_ckpt.errors import InvalidRequest
 
@@ -31,37 +33,68 @@ def refuse_unfit(schema: StructType, key: Sequence[str], place: str) -> None:
         )
 
 
-def message(row: dict[str, Any], key: Sequence[str]) -> tuple[bytes | None, bytes | None]:
-    """Return key and value of a row."""
-    if VALUE in row:
-        return _encoded(row.get(KEY)), _encoded(row[VALUE])
-    return _json({column: row[column] for column in key}) if key else None, _json(row)
+def messages(batch: pa.RecordBatch, key: Sequence[str]) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Yield key and value of each row."""
+    if VALUE in batch.schema.names:
+        for row in batch.to_pylist():
+            yield _encoded(row.get(KEY)), _encoded(row[VALUE])
+        return
+    spelled = {field.name: _spelled(field.type) for field in batch.schema}
+    for row in batch.to_pylist():
+        plain = {name: spell(row[name]) for name, spell in spelled.items()}
+        yield _json({column: plain[column] for column in key}) if key else None, _json(plain)
 
 
 def _encoded(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(_plain(value), separators=(",", ":"), ensure_ascii=False).encode()
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _spelled(of: pa.DataType) -> Callable[[Any], Any]:
+    """Return what makes JSON of values of a type: a map becomes an object, a struct too, all else is told by itself."""
+    if isinstance(of, pa.MapType):
+        return _optional(_object_of(_spelled(of.key_type), _spelled(of.item_type)))
+    if isinstance(of, pa.ListType):
+        return _optional(_list_of(_spelled(of.value_type)))
+    if isinstance(of, pa.StructType):
+        return _optional(_struct_of({field.name: _spelled(field.type) for field in of}))
+    return _plain
+
+
+def _optional(spell: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else spell(value)
+
+
+def _list_of(spell: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda values: [spell(value) for value in values]
+
+
+def _struct_of(parts: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    return lambda value: {name: spell(value[name]) for name, spell in parts.items()}
+
+
+def _object_of(spell_key: Callable[[Any], Any], spell: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda pairs: {_name(spell_key(key)): spell(value) for key, value in pairs}
+
+
+def _name(key: Any) -> str:
+    """Return a key of a map as JSON has keys: its own text, or the text that it is as a value."""
+    return key if isinstance(key, str) else _json(key).decode()
 
 
 def _plain(value: Any) -> Any:
     """Return a value in JSON's types: decimals, times and what is no number as text, binary in Base64."""
     match value:
-        case dict():
-            return {str(name): _plain(part) for name, part in value.items()}
-        case list() | tuple():
-            return [_plain(part) for part in value]
         case float() if not math.isfinite(value):
             return str(value)
         case None | bool() | int() | str() | float():
             return value
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dt.date():
+            return value.isoformat()
         case _:
-            return _text(value)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return value.isoformat() if isinstance(value, dt.date) else str(value)
+            return str(value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown
 from dagster_ckpt.ext.kafka.broker import Broker, Message
-from dagster_ckpt.ext.kafka.messages import message, refuse_unfit
+from dagster_ckpt.ext.kafka.messages import messages, refuse_unfit
 from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition
 from dagster_ckpt.spark.sink.positions import refuse_fenced
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
@@ -106,5 +106,4 @@ class KafkaTransaction:
 
     def _messages(self, rows: StagedRows) -> Iterator[Message]:
         for batch in rows.reader():
-            for row in batch.to_pylist():
-                yield message(row, self._sink.context.key)
+            yield from messages(batch, self._sink.context.key)

@@ -4,6 +4,8 @@
 |---|---|
 | ``sink`` | ``SqlSink``: the port's steps, each one transaction |
 | ``database`` | the URL, connections, transactions, what a driver's errors mean |
+| ``names`` | names of tables and columns: as the database compares them, short enough, none that is ours or its own |
+| ``catalog`` | what the database's catalog says of a table |
 | ``columns`` | which column a Spark type becomes, and which existing columns take it |
 | ``table`` | the user's table: made, widened, compared with the rows |
 | ``load`` | rows in: COPY or many inserts, appended, by key, or instead of all |

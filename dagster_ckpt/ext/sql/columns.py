@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.sql.names import refuse_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
-
-RESERVED = "_dagster_ckpt_"
-"""Columns that begin so are ours."""
 
 _CREATED = {
     "boolean": "BOOLEAN",
@@ -35,10 +33,9 @@ _WIDER = {
     "smallint": _INTEGERS,
     "int": _INTEGERS[1:],
     "bigint": _INTEGERS[2:],
-    "float": ("REAL", "DOUBLE PRECISION", "FLOAT"),
-    "double": ("DOUBLE PRECISION", "FLOAT"),
-    "string": ("TEXT", "VARCHAR"),
-    "timestamp_ntz": ("TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP"),
+    "float": ("REAL", "DOUBLE PRECISION"),
+    "double": ("DOUBLE PRECISION",),
+    "string": ("TEXT", "CHARACTER VARYING"),
 }
 """Existing columns that hold every value of the type, beside the one that would be created."""
 _ON_SQLITE = {
@@ -64,10 +61,9 @@ class Dialect:
 
 def column_types(dialect: Dialect, place: str, schema: StructType) -> dict[str, str]:
     """Return the columns that rows need. Raises InvalidRequest, naming the column that no column here can hold."""
+    refuse_columns(schema.names, dialect.name, place)
     types: dict[str, str] = {}
     for field in schema.fields:
-        if field.name.lower().startswith(RESERVED):
-            raise InvalidRequest(f"column {field.name!r} begins with {RESERVED!r}, which is ours: rename it")
         created = dialect.created(field.dataType)
         if created is None:
             raise InvalidRequest(
@@ -134,6 +130,9 @@ _AFFINITIES = (
 
 
 def _affinity(declared: str) -> str:
+    """Return how SQLite stores values of a declared type, by its own rules."""
+    if not declared:
+        return "blob"
     return next((name for name, parts in _AFFINITIES if any(part in declared for part in parts)), "numeric")
 
 
@@ -156,6 +155,8 @@ def arrow_type(declared: str, *, is_sqlite: bool) -> Any:
         "FLOAT": pa.float64(),
         "TEXT": pa.string(),
         "VARCHAR": pa.string(),
+        "CHARACTER VARYING": pa.string(),
+        "INT": pa.int64(),
         "BYTEA": pa.binary(),
         "BLOB": pa.binary(),
         "DATE": pa.date32(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +51,7 @@ def _served(url: URL) -> URL:
         case "sqlite":
             if not url.database or url.database == ":memory:" or url.query:
                 raise InvalidRequest("name the file of a SQLite database, as in sqlite:////data/shop.db")
-            path = str(Path(url.database).expanduser().absolute())
+            path = os.path.realpath(Path(url.database).expanduser())  # one place, however it is spelled
             return url.set(drivername="sqlite+pysqlite", database=path)
         case "postgresql" | "postgres":
             return url.set(drivername="postgresql+psycopg")
@@ -74,7 +75,7 @@ class Database:
     """The database of one sink. A connection lives for one transaction: nothing is held between checkpoints."""
 
     def __init__(self, url: URL) -> None:
-        self.place = place_of(url)
+        self.place, self.backend = place_of(url), url.get_backend_name()
         self._engine = _engine(url, self.place)
 
     @contextmanager
@@ -128,6 +129,12 @@ class Database:
             connection.close()
 
     def _classified(self, error: BaseException) -> CheckpointError:
+        if constraint := _constraint(error):
+            return InvalidRequest(
+                f"{self.place} refuses these rows by {constraint} of the table, nothing was changed: {_cause(error)}. "
+                "Their checkpoint is complete, and each publish tries them again: change or drop the constraint, or "
+                "restore an older checkpoint with a sink's function that leaves such rows out"
+            )
         if _kind(error) in _REFUSED:
             return InvalidRequest(f"{self.place} refuses these rows, nothing was changed: {_cause(error)}")
         return Unavailable(f"{self.place} did not carry it out, nothing was changed ({_cause(error)}): retry")
@@ -176,6 +183,26 @@ def _kind(error: BaseException) -> str:
     original = getattr(error, "orig", None) or error
     names = [cls.__name__ for cls in type(original).__mro__]
     return next((name for name in names if name in _REFUSED), "OperationalError")
+
+
+_BY_SQLITE = re.compile(r"(CHECK|UNIQUE|NOT NULL|FOREIGN KEY) constraint failed(?:: (.+))?")
+_BY_POSTGRES = {
+    "23502": "NOT NULL",
+    "23503": "FOREIGN KEY",
+    "23505": "UNIQUE",
+    "23514": "CHECK",
+    "23P01": "EXCLUDE",
+}
+"""Constraints by SQLSTATE."""
+
+
+def _constraint(error: BaseException) -> str:
+    """Return the kind and name of the constraint that refuses rows; empty: it is something else that does."""
+    original = getattr(error, "orig", None) or error
+    if kind := _BY_POSTGRES.get(getattr(original, "sqlstate", None) or ""):
+        return f"{kind} {original.diag.constraint_name or original.diag.column_name}"
+    found = _BY_SQLITE.search(str(original))
+    return "" if found is None else f"{found[1]} {found[2] or ''}".strip()
 
 
 def _cause(error: BaseException) -> str:

@@ -12,15 +12,16 @@ from sqlalchemy import Connection
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.sql.history import Way, way
 from dagster_ckpt.ext.sql.images import Images
+from dagster_ckpt.ext.sql.names import RESERVED, SqlName
 from dagster_ckpt.ext.sql.positions import Positions
-from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlName, SqlTable
+from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
 from dagster_ckpt.spark.sink.committables import batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import refuse_fenced
 
 SEED = 0
 """Head of a table that shows the fork's first rows: no checkpoint has this number."""
-_COPY = SqlName(schema="", name="_dagster_ckpt_fork")
+_COPY = SqlName(schema="", name=f"{RESERVED}fork")
 """Temporary table: the origin's rows, brought to the cut."""
 
 
@@ -96,7 +97,7 @@ def _position(attempt: AttemptId, head: int | None, through: int | None) -> Sink
 def _fill(target: SqlTable, source: SqlTable, steps: Way) -> None:
     if not source.exists():
         raise Corrupt(f"table {source.name} was removed, and its rows with it: fork from another place")
-    columns = {column.name: column.type for column in source.columns() if column.name != CHECKPOINT}
+    columns = {column.name: column.type for column in source.kept_columns() if column.name != CHECKPOINT}
     if not target.exists():
         target.create(columns)
     shown = source
@@ -110,8 +111,10 @@ def _fill(target: SqlTable, source: SqlTable, steps: Way) -> None:
             images.undo(publish.checkpoint_id, publish.change)
         for publish in steps.redo:
             images.redo(publish.checkpoint_id, publish.change)
-    listed = target.list_of(list(columns))
-    target.execute(f"INSERT INTO {target.table()} ({listed}) SELECT {listed} FROM {shown.table()}")
+    listed = target.list_of([column.name for column in target.kept_columns() if column.name in columns])
+    target.execute(
+        f"INSERT INTO {target.table()} ({listed}) {target.even_identities}SELECT {listed} FROM {shown.table()}"
+    )
 
 
 def _copy(source: SqlTable, name: SqlName, suffix: str) -> None:

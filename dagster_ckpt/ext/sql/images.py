@@ -11,14 +11,14 @@ from collections.abc import Collection
 
 from dagster_ckpt.ext.sql.history import Change
 from dagster_ckpt.ext.sql.load import STAGED
-from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlName, SqlTable
+from dagster_ckpt.ext.sql.names import RESERVED, SqlName
+from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
 
 PUBLISH = "_dagster_ckpt_publish"
 """Checkpoint whose publish the row is kept for."""
 WAS = "_dagster_ckpt_was"
 """1: the row was there; 0: only its key is meant."""
-LONGEST_NAME = 63 - len("__dagster_ckpt_set_aside")
-"""PostgreSQL cuts longer names off in silence."""
+_T, _O = f"{RESERVED}these", f"{RESERVED}others"
 
 
 class Images:
@@ -31,7 +31,7 @@ class Images:
 
     def fit(self) -> None:
         """Give the side tables the table's columns."""
-        columns = self._table.columns()
+        columns = self._table.kept_columns()
         for name in (self._undo, self._aside):
             if self._table.exists(name):
                 there = {column.name for column in self._table.columns(name)}
@@ -43,7 +43,7 @@ class Images:
                 f"CAST(0 AS SMALLINT) AS {quoted(WAS)}, {self._listed()} FROM {self._table.table()} WHERE 1 = 0"
             )
             self._table.execute(
-                f"CREATE INDEX {quoted(name.name[:50] + '_index')} ON {self._table.table(name)} ({quoted(PUBLISH)})"
+                f"CREATE INDEX {quoted(name.generated('_index'))} ON {self._table.table(name)} ({quoted(PUBLISH)})"
             )
 
     def keep(self, checkpoint: int, change: Change) -> None:
@@ -63,7 +63,7 @@ class Images:
         self._delete(self._aside, checkpoint)
         chosen = self._written_by(checkpoint, change)
         self._copy(self._table.name, self._aside, checkpoint, chosen)
-        self._table.execute(f"DELETE FROM {self._table.table()} AS t {chosen}")
+        self._table.execute(f"DELETE FROM {self._table.table()} AS {_T} {chosen}")
         if change is not Change.APPENDED:
             self._bring(self._undo, checkpoint, f"AND {self._table.quoted(WAS)} = 1")
 
@@ -71,7 +71,7 @@ class Images:
         """Bring back what a publish had written."""
         if change is not Change.APPENDED:
             self._table.execute(
-                f"DELETE FROM {self._table.table()} AS t {self._written_by(checkpoint, change)}"
+                f"DELETE FROM {self._table.table()} AS {_T} {self._written_by(checkpoint, change)}"
             )
         self._bring(self._aside, checkpoint, "")
         self._delete(self._aside, checkpoint)
@@ -86,7 +86,7 @@ class Images:
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _listed(self) -> str:
-        return self._table.list_of([column.name for column in self._table.columns()])
+        return self._table.list_of([column.name for column in self._table.kept_columns()])
 
     def _is_of(self, checkpoint: int) -> str:
         return f"{self._table.quoted(PUBLISH)} = {int(checkpoint)}"
@@ -94,13 +94,13 @@ class Images:
     def _is_in(self, other: SqlName, condition: str = "1 = 1") -> str:
         # Not EXISTS: SQLite would read the whole of the other table, which has no index, for every row.
         key = self._table.list_of(self._table.key)
-        mine = self._table.list_of(self._table.key, "t.")
+        mine = self._table.list_of(self._table.key, f"{_T}.")
         return f"({mine}) IN (SELECT {key} FROM {self._table.table(other)} WHERE {condition})"
 
     def _written_by(self, checkpoint: int, change: Change) -> str:
         match change:
             case Change.APPENDED:
-                return f"WHERE t.{self._table.quoted(CHECKPOINT)} = {int(checkpoint)}"
+                return f"WHERE {_T}.{self._table.quoted(CHECKPOINT)} = {int(checkpoint)}"
             case Change.REPLACED:
                 return ""
             case Change.UPSERTED:
@@ -110,23 +110,23 @@ class Images:
         quoted, listed = self._table.quoted, self._listed()
         self._table.execute(
             f"INSERT INTO {self._table.table(target)} ({quoted(PUBLISH)}, {quoted(WAS)}, {listed}) "
-            f"SELECT {int(checkpoint)}, 1, {listed} FROM {self._table.table(source)} AS t {chosen}"
+            f"SELECT {int(checkpoint)}, 1, {listed} FROM {self._table.table(source)} AS {_T} {chosen}"
         )
 
     def _keep_absent(self, checkpoint: int) -> None:
         key, quoted = self._table.list_of(self._table.key), self._table.quoted
-        same = " AND ".join(f"o.{quoted(column)} = t.{quoted(column)}" for column in self._table.key)
+        same = " AND ".join(f"{_O}.{quoted(column)} = {_T}.{quoted(column)}" for column in self._table.key)
         self._table.execute(
             f"INSERT INTO {self._table.table(self._undo)} ({quoted(PUBLISH)}, {quoted(WAS)}, {key}) "
-            f"SELECT DISTINCT {int(checkpoint)}, 0, {key} FROM {self._table.table(STAGED)} AS t "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {self._table.table()} AS o WHERE {same})"
+            f"SELECT DISTINCT {int(checkpoint)}, 0, {key} FROM {self._table.table(STAGED)} AS {_T} "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {self._table.table()} AS {_O} WHERE {same})"
         )
 
     def _bring(self, source: SqlName, checkpoint: int, condition: str) -> None:
         listed = self._listed()
         self._table.execute(
-            f"INSERT INTO {self._table.table()} ({listed}) SELECT {listed} FROM {self._table.table(source)} "
-            f"WHERE {self._is_of(checkpoint)} {condition}"
+            f"INSERT INTO {self._table.table()} ({listed}) {self._table.even_identities}SELECT {listed} "
+            f"FROM {self._table.table(source)} WHERE {self._is_of(checkpoint)} {condition}"
         )
 
     def _delete(self, name: SqlName, checkpoint: int) -> int:

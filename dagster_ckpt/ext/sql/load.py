@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.ext.sql.table import SqlName, SqlTable
+from dagster_ckpt.ext.sql.names import RESERVED, SqlName
+from dagster_ckpt.ext.sql.table import SqlTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STAGED = SqlName(schema="", name="_dagster_ckpt_rows")
+STAGED = SqlName(schema="", name=f"{RESERVED}rows")
 """Temporary table of a publish by key."""
-NUMBER = "_dagster_ckpt_number"
+NUMBER = f"{RESERVED}number"
 """Place of a row in it."""
+_RANK, _INTO, _FROM = f"{RESERVED}rank", f"{RESERVED}into", f"{RESERVED}from"
+"""A column of our own, and what the statement calls its two tables: a user's may have any other name."""
 
 
 def append(table: SqlTable, rows: pa.RecordBatchReader, *, marks: dict[str, int]) -> None:
@@ -34,15 +37,16 @@ def stage(table: SqlTable, rows: pa.RecordBatchReader) -> None:
 
 
 def upsert_staged(table: SqlTable, columns: list[str]) -> None:
-    """Write the last staged row of each key."""
-    key, listed = table.list_of(table.key), table.list_of(columns)
+    """Write the last staged row of each key, and forget what was staged."""
+    key, listed, staged = table.list_of(table.key), table.list_of(columns), table.table(STAGED)
     changed = [column for column in columns if column not in table.key]
     updates = ", ".join(f"{table.quoted(column)} = excluded.{table.quoted(column)}" for column in changed)
     table.execute(
-        f"INSERT INTO {table.table()} ({listed}) SELECT {listed} FROM (SELECT {listed}, row_number() OVER "
-        f"(PARTITION BY {key} ORDER BY {table.quoted(NUMBER)} DESC) AS newest FROM {table.table(STAGED)}) AS r "
-        f"WHERE newest = 1 ON CONFLICT ({key}) DO {f'UPDATE SET {updates}' if changed else 'NOTHING'}"
+        f"INSERT INTO {table.table()} AS {_INTO} ({listed}) {table.even_identities}SELECT {listed} FROM (SELECT "
+        f"{listed}, row_number() OVER (PARTITION BY {key} ORDER BY {NUMBER} DESC) AS {_RANK} FROM {staged}) AS {_FROM} "
+        f"WHERE {_RANK} = 1 ON CONFLICT ({key}) DO {f'UPDATE SET {updates}' if changed else 'NOTHING'}"
     )
+    table.execute(f"DROP TABLE {staged}")
 
 
 def _insert(table: SqlTable, into: str, columns: list[str], batches: Iterable[pa.RecordBatch]) -> None:
@@ -74,10 +78,16 @@ def _copy(table: SqlTable, statement: str, batches: Iterable[pa.RecordBatch]) ->
 
 
 def _for_csv(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with binary values in PostgreSQL's spelling: CSV is text."""
+    """Return the batch with values in PostgreSQL's spelling: CSV is text.
+
+    A single-precision number is written as the double it is equal to: its shortest text is another number in a column
+    of double precision.
+    """
     import pyarrow as pa
 
     for index, field in enumerate(batch.schema):
+        if pa.types.is_float32(field.type):
+            batch = batch.set_column(index, field.name, batch.column(index).cast(pa.float64()))
         if pa.types.is_binary(field.type):
             hexadecimal = [None if v is None else f"\\x{v.hex()}" for v in batch.column(index).to_pylist()]
             batch = batch.set_column(index, field.name, pa.array(hexadecimal, pa.string()))

@@ -25,7 +25,7 @@ from sqlalchemy import (
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.history import Change, Publish
-from dagster_ckpt.ext.sql.table import SqlName
+from dagster_ckpt.ext.sql.names import SqlName
 from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
 
 _WORD = "dagster_ckpt_positions"
@@ -99,9 +99,9 @@ class Positions:
             "head": position.head,
             "through_batch": position.through_batch,
         }
-        there = update(self._positions).where(self._positions.c.table_name == self._name.name)
+        there = update(self._positions).where(self._positions.c.table_name == self._name.compared)
         if connection.execute(there.values(**values)).rowcount == 0:
-            connection.execute(insert(self._positions).values(table_name=self._name.name, **values))
+            connection.execute(insert(self._positions).values(table_name=self._name.compared, **values))
 
     # --- publishes that can be undone -----------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Positions:
             return {}
         found = connection.execute(
             select(self._publishes).where(
-                self._publishes.c.table_name == self._name.name,
+                self._publishes.c.table_name == self._name.compared,
                 self._publishes.c.checkpoint_id != _FORK,
             )
         )
@@ -131,7 +131,7 @@ class Positions:
         self.forget(connection, {publish.checkpoint_id})
         connection.execute(
             insert(self._publishes).values(
-                table_name=self._name.name,
+                table_name=self._name.compared,
                 checkpoint_id=publish.checkpoint_id,
                 parent=publish.parent,
                 parent_through=publish.parent_through,
@@ -144,7 +144,7 @@ class Positions:
         """Remove publishes that nobody goes back over."""
         connection.execute(
             delete(self._publishes).where(
-                self._publishes.c.table_name == self._name.name,
+                self._publishes.c.table_name == self._name.compared,
                 self._publishes.c.checkpoint_id.in_(sorted(checkpoints)),
             )
         )
@@ -153,20 +153,20 @@ class Positions:
 
     def origin(self, connection: Connection) -> str:
         """Return what a fork began with; empty: it is none, or has not begun."""
-        mine = self._publishes.c.table_name == self._name.name
+        mine = self._publishes.c.table_name == self._name.compared
         found = select(self._publishes.c.change).where(mine, self._publishes.c.checkpoint_id == _FORK)
         return str(connection.execute(found).scalar() or "")
 
     def note_origin(self, connection: Connection, origin: str) -> None:
         """Write it down, in the transaction that brings its rows."""
         self.forget(connection, {_FORK})
-        values = {"table_name": self._name.name, "checkpoint_id": _FORK, "change": origin}
+        values = {"table_name": self._name.compared, "checkpoint_id": _FORK, "change": origin}
         connection.execute(insert(self._publishes).values(**values))
 
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _mine(self) -> Any:
-        return select(self._positions).where(self._positions.c.table_name == self._name.name)
+        return select(self._positions).where(self._positions.c.table_name == self._name.compared)
 
     def _create(self, connection: Connection) -> None:
         if connection.dialect.name == "postgresql":

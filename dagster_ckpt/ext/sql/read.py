@@ -8,9 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagster_ckpt.ext.sql.catalog import Existing
 from dagster_ckpt.ext.sql.columns import arrow_type
 from dagster_ckpt.ext.sql.database import Database
-from dagster_ckpt.ext.sql.table import CHECKPOINT, Existing, SqlName, SqlTable
+from dagster_ckpt.ext.sql.names import SqlName
+from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
 

@@ -16,11 +16,12 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
 from dagster_ckpt.ext.sql.fork import Origin, fork
 from dagster_ckpt.ext.sql.history import Change, Publish, no_longer_needed, way
-from dagster_ckpt.ext.sql.images import LONGEST_NAME, Images
+from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
+from dagster_ckpt.ext.sql.names import SqlName
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.read import SqlRows
-from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlName, SqlTable
+from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
 from dagster_ckpt.spark.sink.rows import PublishedRows
@@ -40,20 +41,16 @@ class SqlSink(StagedSink):
 
     def __init__(self, target: SqlTarget, context: SinkContext) -> None:
         super().__init__(context)
-        self.name = SqlName.parsed(target.table or context.name)
+        url = resolved_url(target.url)
+        self.name = SqlName.parsed(target.table or context.name, url.get_backend_name())
         self.keeps_before_images = target.keep_before_images
-        self._database = Database(resolved_url(target.url))
+        self._database = Database(url)
         self.positions = Positions(self.name, context, self.place)
-        if self.keeps_before_images and len(self.name.name) > LONGEST_NAME:
-            raise InvalidRequest(
-                f"table {self.name} needs a name of at most {LONGEST_NAME} characters: keep_before_images=True keeps "
-                "side tables with longer ones"
-            )
 
     @property
     def place(self) -> str:
         """The database and the table, without user or password."""
-        return f"{self._database.place}#{self.name}"
+        return f"{self._database.place}#{self.name.place}"
 
     def position(self) -> SinkPosition | None:
         """Read the table's row of ``dagster_ckpt_positions``; a table that was removed shows nothing."""
@@ -134,14 +131,14 @@ class SqlSink(StagedSink):
 
     def fork(self, cut: SinkCut) -> str:
         """Begin with the rows of a cut of another table of the same database."""
-        database, _, name = cut.snapshot.uri.rpartition("#")
-        if database != self._database.place:
+        ours = f"{self._database.place}#"
+        if not cut.snapshot.uri.startswith(ours):
             raise InvalidRequest(
                 f"{self.place} can begin with rows of its own database only, and those of the snapshot are in "
                 f"{cut.snapshot.uri}: fork(..., sinks={{{self.context.uid!r}: SqlTable(url of that database, another "
                 "table)})"
             )
-        theirs = SqlName.parsed(name)
+        theirs = SqlName.parsed(cut.snapshot.uri.removeprefix(ours), self._database.backend)
         origin = Origin(name=theirs, positions=Positions(theirs, self.context, cut.snapshot.uri), cut=cut)
         with self._database.transaction() as connection:
             table = self._table(connection)

@@ -4,50 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, inspect
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.sql.catalog import Existing, columns_of, unique_keys
 from dagster_ckpt.ext.sql.columns import DIALECTS, column_types
+from dagster_ckpt.ext.sql.names import RESERVED, SqlName
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-CHECKPOINT = "_dagster_ckpt_checkpoint"
+CHECKPOINT = f"{RESERVED}checkpoint"
 """Column of appended rows whose before-images are kept: the checkpoint that published them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SqlName:
-    """Name of a table, and its quoted forms."""
-
-    schema: str
-    name: str
-
-    @classmethod
-    def parsed(cls, text: str) -> SqlName:
-        """Return ``table`` or ``schema.table``."""
-        schema, _, name = text.rpartition(".")
-        return cls(schema=schema, name=name)
-
-    def with_suffix(self, suffix: str) -> SqlName:
-        """Return the name of one of its side tables."""
-        return SqlName(schema=self.schema, name=f"{self.name}__dagster_ckpt_{suffix}")
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.name}" if self.schema else self.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Existing:
-    """A column that is there."""
-
-    name: str
-    type: str
-    must_be_given: bool
-    """NOT NULL, and nothing fills it."""
 
 
 class SqlTable:
@@ -63,8 +33,7 @@ class SqlTable:
 
     def quoted(self, identifier: str) -> str:
         """Return an identifier as SQL has it, for a statement that is executed without parameters."""
-        text = self.connection.dialect.identifier_preparer.quote_identifier(identifier)
-        return text.replace("%", "%%") if self.dialect.name == "postgresql" and "%%" not in text else text
+        return self.connection.dialect.identifier_preparer.quote_identifier(identifier)
 
     def table(self, name: SqlName | None = None) -> str:
         """Return a table's quoted name; default: this table's."""
@@ -88,21 +57,16 @@ class SqlTable:
 
     def columns(self, name: SqlName | None = None) -> list[Existing]:
         """Return the table's columns."""
-        name = name or self.name
-        found = inspect(self.connection).get_columns(name.name, schema=name.schema or None)
-        return [
-            Existing(
-                name=column["name"],
-                type=str(column["type"].compile(self.connection.dialect)).upper(),
-                must_be_given=not (
-                    column["nullable"]
-                    or column.get("default") is not None
-                    or column.get("identity")
-                    or column.get("computed")
-                ),
-            )
-            for column in found
-        ]
+        return columns_of(self.connection, name or self.name)
+
+    def kept_columns(self) -> list[Existing]:
+        """Return the columns that hold a value of their own, and not one that the database computes."""
+        return [column for column in self.columns() if not column.is_computed]
+
+    @property
+    def even_identities(self) -> str:
+        """Words before ``SELECT`` of an INSERT: what PostgreSQL numbers by itself takes a number that is given."""
+        return "OVERRIDING SYSTEM VALUE " if self.dialect.name == "postgresql" else ""
 
     # --- compared and changed -------------------------------------------------------------------------------
 
@@ -122,6 +86,11 @@ class SqlTable:
                 raise InvalidRequest(
                     f"column {field.name!r} is called {called[field.name.lower()]!r} in {place}, and the values of one "
                     "column would be in two: keep its name, or name another table"
+                )
+            if there is not None and there.is_computed:
+                raise InvalidRequest(
+                    f"column {field.name!r} of {place} is computed by the database, which takes no value for it: leave "
+                    "it out of the rows, or rename it in the sink's function"
                 )
             if there is not None and not self.dialect.takes(field.dataType, there.type):
                 raise InvalidRequest(
@@ -188,15 +157,10 @@ class SqlTable:
     def _refuse_without_unique_key(self, place: str) -> None:
         if not self.key:
             return
-        inspector = inspect(self.connection)
-        where = {"schema": self.name.schema or None}
-        unique: list[Any] = [
-            inspector.get_pk_constraint(self.name.name, **where)["constrained_columns"],
-            *(c["column_names"] for c in inspector.get_unique_constraints(self.name.name, **where)),
-            *(i["column_names"] for i in inspector.get_indexes(self.name.name, **where) if i["unique"]),
-        ]
-        if not any(set(columns) == set(self.key) for columns in unique):
+        if frozenset(self.key) not in unique_keys(self.connection, self.name):
             raise InvalidRequest(
-                f"{place} has no unique constraint on its key {list(self.key)}: CREATE UNIQUE INDEX ON "
-                f"{self.table()} ({self.list_of(self.key)})"
+                f"{place} has no unique constraint on its key {list(self.key)} that holds for every row at once and "
+                "compares texts by their characters (one that is partial, deferrable, or takes no notice of case does "
+                f"not): CREATE UNIQUE INDEX {self.quoted(self.name.generated('_key'))} ON {self.table()} "
+                f"({self.list_of(self.key)})"
             )

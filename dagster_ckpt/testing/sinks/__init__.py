@@ -8,5 +8,6 @@
 | ``staged`` | staged rows that were lost or changed are never shown |
 | ``rolling_back`` | exactly the rows of a cut |
 | ``histories`` | another history on top, forks, garbage |
-| ``contents`` | keys, output mode *complete*, schemas |
+| ``keys`` | one row for each key, whatever its type and value |
+| ``contents`` | upserts, output mode *complete*, schemas |
 """

@@ -38,7 +38,19 @@ Row = tuple[Any, ...]
 Step = tuple[Any, str]
 """An owner (class, module, object) and the name of its function that acts on the outside."""
 
-_SPARK_TYPES = {pa.int64(): "long", pa.int32(): "integer", pa.string(): "string", pa.float64(): "double"}
+_SPARK_TYPES = {
+    pa.bool_(): "boolean",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.decimal128(20, 2): "decimal(20,2)",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
+    pa.binary(): "binary",
+    pa.string(): "string",
+}
 
 
 @dataclass(frozen=True, slots=True)

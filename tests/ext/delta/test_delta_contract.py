@@ -20,6 +20,7 @@ COMMITS = ("create", "write", "add_columns", "merge", "restore", "replace_rows")
 
 
 class TestDeltaSink(SinkContract):
+    keys_not_taken = frozenset({"several"})
     can_load = can_load_cuts = True
 
     def open(self, context: SinkContext) -> Sink:

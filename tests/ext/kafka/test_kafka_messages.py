@@ -7,12 +7,13 @@ import decimal
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.kafka.messages import message, refuse_unfit
+from dagster_ckpt.ext.kafka.messages import messages, refuse_unfit
 from dagster_ckpt.ext.kafka.sink import KafkaSink
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.sink.port import AttemptId
@@ -24,10 +25,18 @@ def schema(**types: str) -> Any:
     return parsed_schema(json.dumps({"type": "struct", "fields": fields}))
 
 
+def message(row: dict[str, Any], key: list[str], types: dict[str, pa.DataType] | None = None) -> Any:
+    """The message of one row; Arrow finds out the types that are not given."""
+    given = types or {}
+    arrays = [pa.array([value], given.get(name)) for name, value in row.items()]
+    (found,) = messages(pa.RecordBatch.from_arrays(arrays, names=list(row)), key)
+    return found
+
+
 def test_columns_key_and_value_are_the_message() -> None:
-    assert message({"key": "k", "value": b"\x00"}, ()) == (b"k", b"\x00")
-    assert message({"value": "ü"}, ()) == (None, "ü".encode())
-    assert message({"key": "k", "value": None}, ()) == (b"k", None)  # a tombstone
+    assert message({"key": "k", "value": b"\x00"}, []) == (b"k", b"\x00")
+    assert message({"value": "ü"}, []) == (None, "ü".encode())
+    assert message({"key": "k", "value": None}, []) == (b"k", None)  # a tombstone
 
 
 def test_other_rows_are_json_with_the_sinks_key() -> None:
@@ -51,6 +60,34 @@ def test_other_rows_are_json_with_the_sinks_key() -> None:
         "tags": ["a", None],
         "place": {"zip": 1.5},
     }
+
+
+def test_maps_are_objects_at_every_depth_with_the_text_of_their_keys() -> None:
+    """They were arrays of pairs, which no consumer of `to_json` reads."""
+    counts = pa.map_(pa.string(), pa.int64())
+    keyed = {
+        pa.int32(): (7, "7"),
+        pa.bool_(): (True, "true"),
+        pa.float64(): (1.5, "1.5"),
+        pa.date32(): (dt.date(2026, 11, 22), "2026-11-22"),
+        pa.binary(): (b"\xff", "/w=="),
+        pa.decimal128(5, 2): (decimal.Decimal("1.50"), "1.50"),
+        pa.list_(pa.int64()): ([1, None], "[1,null]"),
+        pa.struct({"a": pa.string()}): ({"a": "ü"}, '{"a":"ü"}'),
+    }
+    values: dict[str, tuple[pa.DataType, Any, Any]] = {
+        "m": (counts, [("a", 1), ("b", None)], {"a": 1, "b": None}),
+        "empty": (counts, [], {}),
+        "none": (counts, None, None),
+        "struct": (pa.struct({"m": counts}), {"m": [("a", 1)]}, {"m": {"a": 1}}),
+        "list": (pa.list_(counts), [[("a", 1)], None], [{"a": 1}, None]),
+        "deep": (pa.map_(pa.string(), counts), [("x", [("a", 1)])], {"x": {"a": 1}}),
+    }
+    values |= {str(of): (pa.map_(of, pa.int64()), [(key, 1)], {text: 1}) for of, (key, text) in keyed.items()}
+    row = {name: value for name, (_, value, _) in values.items()}
+    key, value = message(row, ["m"], {name: of for name, (of, _, _) in values.items()})
+    assert key == b'{"m":{"a":1,"b":null}}'
+    assert json.loads(value) == {name: right for name, (_, _, right) in values.items()}
 
 
 def test_rows_that_are_half_a_message_are_refused() -> None:

@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import sqlalchemy
 
 from dagster_ckpt.authoring.targets import SqlTable
-from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId
-from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ext.sql.sink import SqlSink
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
-from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, LaterRows, Published, SinkCut
+from dagster_ckpt.spark.sink.port import AlreadyPublished, LaterRows, Published, SinkCut
 from dagster_ckpt.spark.sink.published import note_published, position_of
 from dagster_ckpt.testing.sinks.run import context_in, in_attempt
 from tests.adapters.servers import CommitLosingProxy, Loss, PostgresCluster
+from tests.ext.sql.tables import FIRST, LONGS, Columns, Run, cut_at, permit, staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Run = Callable[[str], list[Any]]
-Columns = dict[str, tuple[str, pa.DataType]]
-
-FIRST = AttemptId("first", CoordinatorEpoch(1))
 _LATIN = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
-LONGS: Columns = {"k": ("long", pa.int64()), "v": ("long", pa.int64())}
 ALL_TYPES: dict[str, tuple[str, pa.DataType, Any]] = {
     "yes": ("boolean", pa.bool_(), True),
     "tiny": ("byte", pa.int8(), -3),
@@ -51,53 +42,6 @@ ALL_TYPES: dict[str, tuple[str, pa.DataType, Any]] = {
     "at": ("timestamp", pa.timestamp("us", "UTC"), dt.datetime(2026, 11, 22, 1, 2, 3, 45, tzinfo=dt.UTC)),
     "local": ("timestamp_ntz", pa.timestamp("us"), dt.datetime(2026, 11, 22, 1, 2, 3, 45)),  # noqa: DTZ001
 }
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/shop.db"
-    return str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-def run_sql(url: str) -> Iterator[Run]:
-    address = url.replace("postgresql://", "postgresql+psycopg://")
-    engine = sqlalchemy.create_engine(address, poolclass=sqlalchemy.NullPool)
-
-    def run(statement: str) -> list[Any]:
-        with engine.begin() as connection:
-            done = connection.execute(sqlalchemy.text(statement))
-            return [tuple(row) for row in done] if done.returns_rows else []
-
-    yield run
-    engine.dispose()
-
-
-def staged(folder: Path, batch_id: int, columns: Columns, rows: list[Any]) -> PreparedBatch:
-    """Stage a micro-batch as ``prepare`` does, with any types."""
-    name = f"staged/1/batch-{batch_id:010d}-{'0' * 12}/0.parquet"
-    (folder / name).parent.mkdir(parents=True)
-    schema = pa.schema([(column, of) for column, (_, of) in columns.items()])
-    table = pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows], schema)
-    pq.write_table(table, folder / name)
-    fields = [
-        {"name": column, "type": of, "nullable": True, "metadata": {}} for column, (of, _) in columns.items()
-    ]
-    size = (folder / name).stat().st_size
-    return PreparedBatch(
-        batch_id=batch_id,
-        epoch=1,
-        lineage="first",
-        files=(TableFile(name=f"{batch_id}.parquet", staged=name, rows=len(rows), bytes=size),),
-        row_schema=json.dumps({"type": "struct", "fields": fields}),
-    )
-
-
-def permit(checkpoint: int) -> CommitPermit:
-    return CommitPermit(
-        PipelineId("shop"), FIRST.epoch, CheckpointId(checkpoint), object(), lineage=FIRST.lineage
-    )
 
 
 # --- what it takes ------------------------------------------------------------------------------------------------
@@ -117,7 +61,12 @@ def test_every_type_it_creates_a_column_for_comes_out_as_it_went_in(
         values[7] = "1234567890123456.7890"
         values[10:] = ["2026-11-22", "2026-11-22 01:02:03.000045", "2026-11-22 01:02:03.000045"]
     listed = ", ".join('"' + name.replace('"', '""') + '"' for name in ALL_TYPES)
-    assert run_sql(f"SELECT {listed} FROM orders ORDER BY whole NULLS LAST") == [tuple(values), tuple(empty)]
+    first = [tuple(values), tuple(empty)]
+    assert run_sql(f"SELECT {listed} FROM orders ORDER BY whole NULLS LAST") == first
+    sink.publish([staged(context.work_dir, 1, columns, [empty])], permit(2))
+    sink.publish([staged(context.work_dir, 2, columns, [empty])], permit(3))
+    sink.roll_back(cut_at(sink, 1), LaterRows.SET_ASIDE)
+    assert run_sql(f"SELECT {listed} FROM orders ORDER BY whole NULLS LAST") == first
 
 
 def test_rows_that_it_could_not_publish_are_refused_while_they_are_prepared(
@@ -146,15 +95,99 @@ def test_rows_that_it_could_not_publish_are_refused_while_they_are_prepared(
         ("k BIGINT, v VARCHAR(10)", "column 'v'"),
         ("k BIGINT, v BIGINT, w TEXT NOT NULL", r"\['w'\]"),
         ("k BIGINT, v BIGINT", "unique constraint"),
+        ("k BIGINT, v BIGINT; (k) WHERE v > 0", "unique constraint"),
+        ("k BIGINT, v BIGINT; (abs(k))", "unique constraint"),
+        ("k BIGINT, v BIGINT; (k, v)", "unique constraint"),
+        ("k BIGINT UNIQUE DEFERRABLE, v BIGINT", "unique constraint"),
+        ("k BIGINT PRIMARY KEY, v BIGINT GENERATED ALWAYS AS (k + 1) STORED", "'v' .* is computed"),
     ],
 )
 def test_a_table_that_cannot_take_the_rows_is_refused_with_what_to_change(
     url: str, tmp_path: Path, run_sql: Run, table: str, reason: str
 ) -> None:
-    run_sql(f"CREATE TABLE orders ({table})")
+    if "DEFERRABLE" in table and url.startswith("sqlite"):
+        pytest.skip("SQLite has no such constraints")
+    columns, _, index = table.partition("; ")
+    run_sql(f"CREATE TABLE orders ({columns})")
+    if index:
+        run_sql(f"CREATE UNIQUE INDEX one ON orders {index}")
     context = context_in(tmp_path, FIRST, key=("k",))
     with pytest.raises(InvalidRequest, match=reason):
         SqlSink(SqlTable(url), context).publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+
+
+def test_a_key_that_the_table_compares_in_any_case_is_refused(url: str, tmp_path: Path, run_sql: Run) -> None:
+    """Rows of 'a' and 'A' are two to Spark, and the one that was written last is not the one that stayed."""
+    collation = "NOCASE" if url.startswith("sqlite") else "anycase"
+    if not url.startswith("sqlite"):
+        run_sql(
+            "CREATE COLLATION anycase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+        )
+    run_sql(f"CREATE TABLE orders (k TEXT COLLATE {collation} PRIMARY KEY, v BIGINT)")
+    context = context_in(tmp_path, FIRST, key=("k",))
+    rows: Columns = {"k": ("string", pa.string()), "v": LONGS["v"]}
+    with pytest.raises(InvalidRequest, match="takes no notice of case"):
+        SqlSink(SqlTable(url), context).publish([staged(context.work_dir, 0, rows, [("a", 1)])], permit(1))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "named"),
+    [
+        ("v BIGINT CONSTRAINT positive CHECK (v > 0)", "CHECK positive"),
+        ("v BIGINT UNIQUE", "UNIQUE orders"),
+        ("v BIGINT CONSTRAINT known REFERENCES known", "FOREIGN KEY known"),
+    ],
+)
+def test_rows_that_a_constraint_refuses_are_told_with_its_name_and_come_once_it_is_gone(
+    url: str, tmp_path: Path, run_sql: Run, constraint: str, named: str
+) -> None:
+    if "REFERENCES" in constraint and url.startswith("sqlite"):
+        pytest.skip("SQLite compares foreign keys only where a connection asks for it")
+    run_sql("CREATE TABLE known (k BIGINT PRIMARY KEY)")
+    run_sql(f"CREATE TABLE orders (k BIGINT PRIMARY KEY, {constraint})")
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url), context)
+    batches = [staged(context.work_dir, 0, LONGS, [(1, -1), (2, -1)])]
+    with pytest.raises(
+        InvalidRequest, match=rf"by {named}\S* of the table, nothing was changed.*change or drop"
+    ):
+        sink.publish(batches, permit(1))
+    run_sql("DROP TABLE orders")
+    run_sql("CREATE TABLE orders (k BIGINT PRIMARY KEY, v BIGINT)")
+    sink.publish(batches, permit(2))
+    assert run_sql("SELECT * FROM orders ORDER BY k") == [(1, -1), (2, -1)]
+
+
+def test_a_single_precision_number_is_the_same_one_in_a_column_of_double_precision(
+    url: str, tmp_path: Path, run_sql: Run
+) -> None:
+    """Its shortest text, 0.1, is another number there."""
+    run_sql("CREATE TABLE orders (single REAL, double DOUBLE PRECISION)")
+    context = context_in(tmp_path, FIRST)
+    numbers: Columns = {name: ("float", pa.float32()) for name in ("single", "double")}
+    values = pa.array([0.1, 16777217.0, 3.4e38, 1e-45, -0.0], pa.float32()).to_pylist()
+    rows = [(value, value) for value in values]
+    SqlSink(SqlTable(url), context).publish([staged(context.work_dir, 0, numbers, rows)], permit(1))
+    found = [one for (one,) in run_sql("SELECT double FROM orders ORDER BY double")]
+    assert found == sorted(values)
+    same = run_sql("SELECT count(*) FROM orders WHERE CAST(single AS DOUBLE PRECISION) = double")
+    assert same == [(5,)]
+
+
+def test_columns_that_the_database_fills_by_itself_come_back_with_a_restore(
+    url: str, tmp_path: Path, run_sql: Run
+) -> None:
+    numbered = "" if url.startswith("sqlite") else ", n BIGINT GENERATED ALWAYS AS IDENTITY"
+    run_sql(
+        f"CREATE TABLE orders (k BIGINT PRIMARY KEY, v BIGINT, w BIGINT GENERATED ALWAYS AS (v + 1) STORED{numbered})"
+    )
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1), (2, 2)])], permit(1))
+    before = run_sql("SELECT * FROM orders ORDER BY k")
+    sink.publish([staged(context.work_dir, 1, LONGS, [(2, 3), (3, 3)])], permit(2))
+    sink.roll_back(cut_at(sink, 1), LaterRows.SET_ASIDE)
+    assert run_sql("SELECT * FROM orders ORDER BY k") == before
 
 
 def test_a_table_of_the_users_own_keeps_its_columns_rows_and_defaults(
@@ -275,9 +308,7 @@ def test_before_images_go_once_no_cut_needs_them(url: str, tmp_path: Path, run_s
     for checkpoint in (1, 2, 3):
         batch = staged(context.work_dir, checkpoint, LONGS, [(1, checkpoint)])
         sink.publish([batch], permit(checkpoint))
-        snapshot = TableSnapshot(uri=sink.place, head=checkpoint)
-        cut = SinkCut(snapshot=snapshot, batches=(), checkpoint_id=CheckpointId(checkpoint))
-        cuts.append(cut)
+        cuts.append(cut_at(sink, checkpoint))
     assert run_sql("SELECT count(*) FROM orders__dagster_ckpt_undo") == [(3,)]
     assert sink.collect_garbage([cuts[1].snapshot], []) > 0
     assert run_sql("SELECT count(*) FROM orders__dagster_ckpt_undo") == [(1,)]
