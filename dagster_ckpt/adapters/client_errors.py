@@ -21,7 +21,7 @@ def status_of(error: BaseException) -> int:
             return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         for name in ("status_code", "code"):  # azure.core; gcsfs
             found = getattr(one, name, None)
-            if isinstance(found, int) or (isinstance(found, str) and found.isdigit()):
+            if isinstance(found, int) or (isinstance(found, str) and found.isdecimal()):
                 return int(found)
     return 0
 

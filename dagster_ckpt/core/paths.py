@@ -75,7 +75,7 @@ class CheckpointPaths:
         """Checkpoint that uploaded the shared file ``key``; None for a key that is no shared file."""
         parts = key.split("/", 4)
         is_shared = len(parts) == 5 and parts[0] == self.pipeline and parts[1] == "shared"
-        return CheckpointId(int(parts[3])) if is_shared and parts[3].isdigit() else None
+        return CheckpointId(int(parts[3])) if is_shared and parts[3].isdecimal() else None
 
     def savepoint(self, suffix: str) -> str:
         """Folder of a savepoint below its target; ``suffix`` is six random characters."""

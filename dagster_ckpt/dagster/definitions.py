@@ -139,7 +139,7 @@ def _deployed(
     names = [pipeline.name for pipeline in pipelines]
     if len(set(names)) != len(names):
         raise InvalidRequest(f"pipelines need different names, got {[str(name) for name in names]}")
-    refuse_names(names, forks=[pipeline.name for pipeline in pipelines if pipeline.origins])
+    refuse_names(pipelines)
     refuse_unknown(options, names)
     coordinators = _by_name(coordinator, names, CheckpointCoordinatorResource, of="coordinator")
     sessions = _by_name(spark, names, SparkSessionResource, of="spark")

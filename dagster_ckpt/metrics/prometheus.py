@@ -21,9 +21,10 @@ Read = Callable[[], Sequence[PipelineReading]]
 
 def exposition(read: Read) -> str:
     """Return the gauges in Prometheus' text format. Raises InvalidRequest: prometheus_client is not installed."""
+    registry = _registry(read)
     from prometheus_client import generate_latest
 
-    return generate_latest(_registry(read)).decode()
+    return generate_latest(registry).decode()
 
 
 def serve(read: Read, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:

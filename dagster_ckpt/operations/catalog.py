@@ -162,7 +162,7 @@ def snapshots_of(record: CoordinatorRecord) -> tuple[SnapshotSummary, ...]:
     """Return the same from a record that was read already."""
     pipeline = PipelineId(record.pipeline)
     found = [
-        *(_summary(entry, pipeline, SnapshotStatus.RETAINED) for entry in record.completed),
+        *(_summary(entry, pipeline, _status(entry)) for entry in record.completed),
         *(_summary(entry, pipeline, SnapshotStatus.SAVEPOINT) for entry in record.savepoints),
     ]
     unique = {one.checkpoint_id: one for one in reversed(found)}
@@ -186,6 +186,11 @@ def list_history(
     rows = {row.checkpoint_id: row for row in RecordStore(deployment.store).history(pipeline)}
     numbers = sorted({*known, *rows}, reverse=True)[:limit]
     return tuple(known[n] if n in known else _from_history(rows[n]) for n in numbers)
+
+
+def _status(entry: CompletedRecord) -> SnapshotStatus:
+    """Return the status of what the pipeline goes on from: a savepoint stays its owner's where it was restored."""
+    return SnapshotStatus.SAVEPOINT if entry.is_kept_for_its_owner else SnapshotStatus.RETAINED
 
 
 def _summary(entry: CompletedRecord, pipeline: PipelineId, status: SnapshotStatus) -> SnapshotSummary:

@@ -148,13 +148,13 @@ def operators_of(source: StoredSnapshot, snapshot: StageSnapshot) -> tuple[Opera
 
 
 def _by_number(item: tuple[str, FileEntry]) -> int:
-    return int(item[0]) if item[0].isdigit() else 0
+    return int(item[0]) if item[0].isdecimal() else 0
 
 
 def _born(entry: FileEntry) -> int:
     """Return the batch a version 2 description is named after; version 1 has one for all."""
     name = entry.path.rpartition("/")[2].partition("_")[0]
-    return int(name) if name.isdigit() else -1
+    return int(name) if name.isdecimal() else -1
 
 
 def _operator(

@@ -102,7 +102,7 @@ class CheckpointPage:
     def newest_statistics(self) -> CheckpointStatistics | None:
         """Numbers of the snapshot that the positions are of."""
         number = self.newest.rpartition("-")[2]
-        return self.statistics.checkpoint(int(number)) if number.isdigit() else None
+        return self.statistics.checkpoint(int(number)) if number.isdecimal() else None
 
 
 def page_facts(

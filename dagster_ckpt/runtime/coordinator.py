@@ -151,7 +151,7 @@ class CheckpointCoordinator(CoordinatorView):
         self._workings.submit(i.Started(working_directory))
 
     def tables_change(self) -> None:
-        """Record that the restore is about to change tables: refused before, it leaves what ``latest`` means alone."""
+        """Record that the restore changes tables now: one that was refused before it leaves ``latest`` alone."""
         self._workings.submit(i.TablesChange())
 
     def notify_again(self) -> None:
@@ -202,22 +202,20 @@ class CheckpointCoordinator(CoordinatorView):
             hook.reset()
 
     def _resume_hooks(self) -> None:
-        if self._workings.outside.hooks:
-            resume_hooks(self._workings.outside.hooks, *self._newest_master_states())
+        if hooks := self._workings.outside.hooks:
+            resume_hooks(hooks, *self._newest_master_states())
 
     def _newest_master_states(self) -> tuple[CheckpointId | None, Mapping[str, str]]:
         """Return what the stages start again from and the hook states in it, read only where there are hooks."""
-        entry = newest_retained(self._engine.state.record)
-        if entry is None:
+        if (entry := newest_retained(self._engine.state.record)) is None:
             return None, {}
-        states = self._workings.metadata_of(entry).master_states if self._workings.outside.hooks else {}
-        return CheckpointId(entry.checkpoint_id), states
+        known = self._workings.metadata_of(entry) if self._workings.outside.hooks else None
+        return entry.known.checkpoint_id, {} if known is None else known.master_states
 
     def close(self, status: RunStatus, *, clean: bool, keeps_newest: bool = False) -> None:
         """End the attempt; ``clean``: all queries were stopped at batch boundaries. Again: nothing happens.
 
-        SUSPENDED: the next run continues. FINISHED: the bounded pipeline is really at its end; where it may be run
-        again, ``keeps_newest`` leaves that run a checkpoint to go on from.
+        SUSPENDED: the next run continues. FINISHED: bounded input is at its end; ``keeps_newest``: may be run again.
         Raises Unavailable when the end could not be stored: call it again; InvalidRequest for RUNNING.
         """
         if status is RunStatus.RUNNING:
@@ -389,8 +387,7 @@ class CheckpointCoordinator(CoordinatorView):
     def _hook(self, hook_id: str) -> MasterHook:
         hooks = self._workings.outside.hooks
         if hook_id not in hooks:
-            there = ", ".join(hooks) or "none"
-            raise InvalidRequest(f"there is no master hook {hook_id!r}: those there are: {there}")
+            raise InvalidRequest(f"no master hook is called {hook_id!r}, only {', '.join(hooks) or 'none'}")
         return hooks[hook_id]
 
     # --- time and questions ---------------------------------------------------------------------------------

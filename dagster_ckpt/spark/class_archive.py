@@ -31,7 +31,7 @@ def fitting_archive(folder: Path) -> Path | None:
     for found in sorted(folder.glob(f"{_stem()}-*.jsa")):
         _, _, size = found.stem.rpartition("-")
         with suppress(FileNotFoundError):  # removed meanwhile
-            if size.isdigit() and found.stat().st_size == int(size):
+            if size.isdecimal() and found.stat().st_size == int(size):
                 return found
     return None
 

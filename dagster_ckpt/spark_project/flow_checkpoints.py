@@ -119,7 +119,7 @@ def find_checkpoint(root: Path, flow: FlowNode) -> FlowCheckpoint:
     """Return a flow's newest checkpoint. Raises NotFound, InvalidRequest for one that is not at rest."""
     parts = parts_of(flow.name) or (flow.name,)
     folder = root.joinpath(*flow.target.split("."), parts[-1])
-    versions = [int(path.name) for path in _below(folder) if path.name.isdigit()]
+    versions = [int(path.name) for path in _below(folder) if path.name.isdecimal()]
     if not versions:
         raise NotFound(
             f"flow {flow.name!r} of {flow.target!r} ({flow.where}) has no checkpoint in {folder}: "
@@ -127,7 +127,7 @@ def find_checkpoint(root: Path, flow: FlowNode) -> FlowCheckpoint:
         )
     directory = folder / str(max(versions))
     found = FlowCheckpoint(flow=flow, directory=directory, batch=latest_committed_batch(directory))
-    begun = [int(path.name) for path in _below(directory / "offsets") if path.name.isdigit()]
+    begun = [int(path.name) for path in _below(directory / "offsets") if path.name.isdecimal()]
     if max(begun, default=-1) != (-1 if found.batch is None else found.batch):
         raise InvalidRequest(
             f"{found.title} has begun batch {max(begun, default=-1)} and not committed it: "

@@ -35,7 +35,7 @@ def read_file_log(folder: Path, *, through: int | None = None) -> FileLog:
     """Return the files of a log, those of batches up to ``through``. Raises Declined for one that is damaged."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     compacted = [int(name.removesuffix(".compact")) for name in names if re.fullmatch(r"\d+\.compact", name)]
-    single = [int(name) for name in names if name.isdigit()]
+    single = [int(name) for name in names if name.isdecimal()]
     newest = max([*single, *compacted], default=None)
     last = newest if through is None else through
     if last is None:

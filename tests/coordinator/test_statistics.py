@@ -184,6 +184,17 @@ def test_a_discarded_checkpoint_is_marked() -> None:
     assert row.duration is not None
 
 
+def test_a_savepoint_that_was_restored_is_no_subsumed_checkpoint_afterwards() -> None:
+    h = wide()
+    savepoint = h.checkpoint(kind="savepoint")
+    h.acknowledge_all(savepoint)
+    n = h.next_attempt(restore_from=f"savepoint-{savepoint}")
+    assert [entry.is_kept_for_its_owner for entry in n.coordinator.record.completed] == [True]
+    n.completed_checkpoint()
+    row = next(r for r in n.statistics.history if r.checkpoint_id == savepoint)
+    assert row.status is CheckpointStatus.COMPLETED
+
+
 def test_thousands_of_subtasks_do_not_swell_the_stored_history() -> None:
     h = CoordinatorHarness(stages={"a": 3000})
     h.completed_checkpoint()

@@ -34,13 +34,22 @@ CRON = (
 )
 CARRIED = "cannot be carried by Dagster, which names its jobs after it: " + VALID
 
+OP = (
+    "stage {0!r} of pipeline 'p' cannot be carried by Dagster, which names its op after it: it is a word of Dagster's "
+    "or Python's own; use another, such as uid={1!r} (previous_uids=({0!r},) keeps its state)"
+)
+ASSET = (
+    "sink {0!r} of pipeline 'p' has the asset 'p/checkpoints', and that is the checkpoints of pipeline 'p': give the "
+    "sink another uid, or an asset of its own (asset='.../{1}')"
+)
 
-def named(name: str, **settings: Any) -> Any:
-    @spark_source
+
+def named(name: str, *, source: str = "rows", sink: dict[str, str] | None = None, **settings: Any) -> Any:
+    @spark_source(uid=source)
     def rows(spark: Any) -> Any:
         return spark
 
-    @spark_sink
+    @spark_sink(**(sink or {}))
     def table(rows: Any) -> Any:
         return rows
 
@@ -119,6 +128,20 @@ def stage(**settings: Any) -> Any:
         (
             lambda: build_pipeline_definitions(named("orders"), named("orders_restore")),
             "pipeline 'orders_restore' has the name of a job of pipeline 'orders': give it another name",
+        ),
+        (
+            lambda: build_pipeline_definitions(named("p" * 64)),
+            f"the name of pipeline '{'p' * 64}' has 64 characters, and Dagster tags runs with it, by at most 63: "
+             "give it a shorter name",
+        ),
+        (lambda: build_pipeline_definitions(named("p", source="input")), OP.format("input", "stage_input")),
+        (
+            lambda: build_pipeline_definitions(named("p", sink={"uid": "checkpoints"})),
+            ASSET.format("checkpoints", "checkpoints"),
+        ),
+        (
+            lambda: build_pipeline_definitions(named("p", sink={"uid": "t", "asset": "p/checkpoints"})),
+            ASSET.format("t", "t"),
         ),
         (
             lambda: build_pipeline_definitions(stage()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,7 +29,7 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
 from dagster_ckpt.core.properties import properties_for
-from dagster_ckpt.errors import NotFound, Unavailable
+from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.metrics.gauges import GAUGES, READABLE, PipelineReading, read_pipelines
 from dagster_ckpt.metrics.otlp import CheckpointSpans, Exporter, observe, otlp_name
 from dagster_ckpt.metrics.prometheus import exposition, serve
@@ -72,7 +73,7 @@ def world(tmp_path: Path) -> World:
         deadline_at=700.0,
         stages=(PendingStageRecord(uid="totals"),),
     )
-    world.change(pending=(pending,), counts=CountsRecord(total=5, completed=3, failed=1), lease_until=200.0)
+    world.change(pending=(pending,), counts=CountsRecord(total=5, completed=3, failed=1), lease_until=110.0)
     return world
 
 
@@ -285,3 +286,9 @@ def test_a_collector_is_sent_gauges_and_spans(world: World, collector: Collector
         span.name for request in collector.traces for span in request.resource_spans[0].scope_spans[0].spans
     ]
     assert f"checkpoint {SALES}" in names
+
+
+def test_a_missing_client_of_prometheus_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(InvalidRequest, match=r"dagster-ckpt\[prometheus\]"):
+        exposition(list)

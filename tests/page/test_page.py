@@ -40,7 +40,7 @@ def world(tmp_path: Path) -> World:
         deadline_at=700.0,
         stages=(PendingStageRecord(uid="totals"), PendingStageRecord(uid="late")),
     )
-    world.change(pending=(pending,), counts=CountsRecord(total=5, completed=3, failed=1), lease_until=200.0)
+    world.change(pending=(pending,), counts=CountsRecord(total=5, completed=3, failed=1), lease_until=110.0)
     return world
 
 

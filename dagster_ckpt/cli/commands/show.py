@@ -116,7 +116,7 @@ def _kept(found: FoundSnapshot) -> str:
     known = found.known
     if known is None:
         return "" if found.stored.metadata.kind.is_savepoint else "by nobody: the store does not know it"
-    if known.kind.is_savepoint and known.taken_as is None:
+    if known.is_kept_for_its_owner:
         return "for you, until it is disposed of (dagster-ckpt dispose)"
     if known.stands_for:
         return f"for {known.kept_for} (setting retention), until there are enough newer ones"

@@ -136,6 +136,11 @@ class CompletedRecord(Record):
         return self.properties.kind
 
     @property
+    def is_kept_for_its_owner(self) -> bool:
+        """True for a savepoint that no newer checkpoint takes the place of: a person disposes of it."""
+        return self.known.kind.is_savepoint and not self.properties.discard_subsumed
+
+    @property
     def is_left_behind(self) -> bool:
         """True where a restore went back to before it."""
         return self.left_by is not None

@@ -296,7 +296,9 @@ def _by_id(entries: tuple[CompletedRecord, ...]) -> tuple[CompletedRecord, ...]:
 def subsume(state: CoordinatorState, old: CompletedRecord) -> Decision:
     """Note that an entry left the store: its files are to go, unless they are not ours to delete."""
     number = CheckpointId(old.checkpoint_id)
-    decision = status_changed(state, number, CheckpointStatus.SUBSUMED)
+    decision = Decision(state=state)
+    if not old.is_kept_for_its_owner:
+        decision = status_changed(state, number, CheckpointStatus.SUBSUMED)
     if old.properties.discard_subsumed:
         after = decision.state
         cleanup = CleanupRecord(checkpoint_id=number, location=old.location, complete=True)

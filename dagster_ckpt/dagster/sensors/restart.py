@@ -186,6 +186,6 @@ def _facts(found: dg.RunRecord, record: CoordinatorRecord | None, now: float) ->
         state=_LAST[state],
         run_id=run.run_id,
         ended_at=ended_at,
-        restarts=int(tag) if tag.isdigit() else 0,
+        restarts=int(tag) if tag.isdecimal() else 0,
         completed_a_checkpoint=completed,
     )

@@ -78,7 +78,7 @@ class Outside:
         Finding out takes it as long as the commit.
         """
         said = table.metadata().configuration.get("delta.checkpointInterval", "")
-        interval = int(said) if said.isdigit() and int(said) else _CHECKPOINT_INTERVAL
+        interval = int(said) if said.isdecimal() and int(said) else _CHECKPOINT_INTERVAL
         is_due = (table.version() + 2) % interval == 0
         none: PostCommitHookProperties = client().PostCommitHookProperties(
             create_checkpoint=False, cleanup_expired_logs=False

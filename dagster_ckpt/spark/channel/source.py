@@ -272,6 +272,6 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise InvalidRequest(f"option {name!r} of a channel must be a whole number from 1, got {text!r}")
     return int(text)

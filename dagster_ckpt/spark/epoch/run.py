@@ -123,7 +123,7 @@ class EpochRun:
     def checkpoint(self) -> CheckpointId | None:
         """The run's checkpoint; None before it was triggered, or when it could not be."""
         recorded = self.progress.read(_CHECKPOINT)
-        return CheckpointId(int(recorded)) if recorded and recorded.isdigit() else None
+        return CheckpointId(int(recorded)) if recorded and recorded.isdecimal() else None
 
     def forget_consumed_entries(self, completed: CheckpointId) -> None:
         """Drop channel log entries below the checkpoint before ``completed``: every consumer stands behind them.

@@ -69,7 +69,7 @@ def prepared_folder(stage_dir: Path) -> Path:
 def prepared_batches(stage_dir: Path) -> list[int]:
     """Return the ids of the batches a stage has prepared, ascending; below 0: of rows that its table begins with."""
     names = (path.stem for path in prepared_folder(stage_dir).glob("*.json"))
-    return sorted(int(name) for name in names if name.removeprefix("-").isdigit())
+    return sorted(int(name) for name in names if name.removeprefix("-").isdecimal())
 
 
 def batches_between(stage_dir: Path, after: int | None, through: BatchId | None) -> tuple[int, ...]:

@@ -257,7 +257,7 @@ class StagedSink(Sink):
         removed = 0
         for folder in self._staged.glob("*/batch-*"):
             batch, epoch = batch_of(folder.name), folder.parent.name
-            if batch is None or not epoch.isdigit() or batch in cuts or folder.name in named:
+            if batch is None or not epoch.isdecimal() or batch in cuts or folder.name in named:
                 continue
             is_shown = position.through_batch is not None and batch <= position.through_batch
             if int(epoch) < position.epoch or (is_shown and int(epoch) == position.epoch):

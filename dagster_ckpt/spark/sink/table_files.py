@@ -281,6 +281,6 @@ def folder_of(file: str, area: str = STAGED) -> str:
 def _folder(path: str, area: str) -> StagedFolder | None:
     epoch, _, name = path.removeprefix(area + "/").partition("/")
     batch = batch_of(name)
-    if batch is None or not epoch.isdigit():
+    if batch is None or not epoch.isdecimal():
         return None
     return StagedFolder(path, int(epoch), batch)

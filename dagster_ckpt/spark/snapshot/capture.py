@@ -72,7 +72,7 @@ class CapturePlan:
 
 def latest_committed_batch(query_dir: Path) -> BatchId | None:
     """Return the newest batch in the commit log, or None when there is none."""
-    numbers = [int(name) for name in _names(query_dir / "commits") if name.isdigit()]
+    numbers = [int(name) for name in _names(query_dir / "commits") if name.isdecimal()]
     return BatchId(max(numbers)) if numbers else None
 
 
@@ -222,7 +222,7 @@ def _log_up_to(names: list[str], last: int) -> list[str]:
     compacted = sorted(int(n.removesuffix(".compact")) for n in names if n.endswith(".compact"))
     newest = [number for number in compacted if number <= last][-2:]
     base = newest[-1] if newest else -1
-    single = {int(name) for name in names if name.isdigit()}
+    single = {int(name) for name in names if name.isdecimal()}
     missing = [number for number in range(base + 1, last + 1) if number not in single]
     if missing:
         raise Vanished(f"entry {missing[0]} of a file source's log is gone")

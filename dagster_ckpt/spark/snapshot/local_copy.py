@@ -87,7 +87,7 @@ def drop_local_copy(directory: Path, checkpoint_id: CheckpointId) -> None:
 
 def _copies_in(directory: Path) -> LocalCopies:
     names = os.listdir(directory) if directory.is_dir() else []
-    return LocalCopies(stored=tuple(sorted(CheckpointId(int(name)) for name in names if name.isdigit())))
+    return LocalCopies(stored=tuple(sorted(CheckpointId(int(name)) for name in names if name.isdecimal())))
 
 
 def _prune(directory: Path, change: LocalChange) -> None:

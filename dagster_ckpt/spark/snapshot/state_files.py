@@ -132,7 +132,7 @@ def state_files(root: Path, batch: int, commit: CommitRecord, partitions: int) -
 
 def _numbered(folder: Path) -> list[str]:
     try:
-        return [name for name in os.listdir(folder) if name.isdigit()]
+        return [name for name in os.listdir(folder) if name.isdecimal()]
     except FileNotFoundError:
         return []
 

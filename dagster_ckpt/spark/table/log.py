@@ -93,7 +93,7 @@ class Table:
 
     def newest(self) -> int | None:
         """Return the highest checkpoint that was ever published to the table; None: none was."""
-        numbers = [int(path.stem) for path in self.paths.log.glob("*.json") if path.stem.isdigit()]
+        numbers = [int(path.stem) for path in self.paths.log.glob("*.json") if path.stem.isdecimal()]
         return max(numbers, default=None)
 
     def visible(self) -> set[str]:

@@ -114,7 +114,7 @@ def _remove_staged(
     removed = 0
     for folder in table.paths.all_staged.glob("*/batch-*"):
         batch = batch_of(folder.name)
-        if batch is None or batch in needed or folder.name in waiting or not folder.parent.name.isdigit():
+        if batch is None or batch in needed or folder.name in waiting or not folder.parent.name.isdecimal():
             continue
         if folder.name in published or int(folder.parent.name) < state.epoch:
             shutil.rmtree(folder, ignore_errors=True)
