@@ -43,6 +43,11 @@ ASSET = (
     "sink another uid, or an asset of its own (asset='.../{1}')"
 )
 
+LONG = (
+    f"the name of pipeline '{'p' * 64}' has 64 characters, and Dagster tags runs with it, by at most 63: give it a "
+    "shorter name"
+)
+
 
 def named(name: str, *, source: str = "rows", sink: dict[str, str] | None = None, **settings: Any) -> Any:
     @spark_source(uid=source)
@@ -131,8 +136,7 @@ def stage(**settings: Any) -> Any:
         ),
         (
             lambda: build_pipeline_definitions(named("p" * 64)),
-            f"the name of pipeline '{'p' * 64}' has 64 characters, and Dagster tags runs with it, by at most 63: "
-             "give it a shorter name",
+            LONG,
         ),
         (lambda: build_pipeline_definitions(named("p", source="input")), OP.format("input", "stage_input")),
         (
