@@ -15,6 +15,7 @@ from dagster_ckpt.core.location import local_path
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.staging import stage_rows
 from dagster_ckpt.spark.table.parquet_sink import ParquetSink
@@ -197,17 +198,22 @@ class Staging:
         root, area, partition_by = self._place()
         session = spark.newSession()  # staging sets how Parquet is written
         frame, wanted = left.rows(session, schema_of_text(left.table.row_schema))
+        judge = Judge.of(self.sink, frame)
         self.sink.check(frame)
         folder = area / _ADOPTED / uuid.uuid4().hex[:12]
         self.written(folder)
-        prepared = stage_rows(
+        prepared = judge.carry_out(
+            lambda rows, batch: stage_rows(
+                rows,
+                batch,
+                AttemptId("", CoordinatorEpoch(0)),
+                root=root,
+                staged=folder,
+                row_schema=left.table.row_schema,
+                partition_by=partition_by,
+            ),
             frame,
             BatchId(0),
-            AttemptId("", CoordinatorEpoch(0)),
-            root=root,
-            staged=folder,
-            row_schema=left.table.row_schema,
-            partition_by=partition_by,
         )
         rows = sum(file.rows for file in prepared.files)
         if rows != wanted:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.delta.lake import client
+from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts, no_characters, no_empty_text
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Schema
@@ -36,6 +37,17 @@ _FEATURES_WE_KEEP |= {"checkConstraints", "generatedColumns", "changeDataFeed"}
 Column = dict[str, Any]
 
 
+def accepted(partition_by: Sequence[str]) -> Accepts:
+    """Return what a Delta table with these columns of partitions can hold."""
+    return Accepts(
+        types=PLAIN | NESTED,
+        names=(no_characters(_NO_NAME, "a Delta table"),),
+        folds_case=True,
+        values=(UTF8, *YEARS),
+        columns=no_empty_text(partition_by),
+    )
+
+
 def delta_columns(row_schema: str) -> list[Column]:
     """Return Spark's columns as a Delta table has them.
 
@@ -47,16 +59,8 @@ def delta_columns(row_schema: str) -> list[Column]:
         raise Corrupt(
             f"the columns of a prepared batch are damaged: {row_schema[:80]!r}; restore an earlier one"
         ) from error
-    names = [column["name"].lower() for column in columns]
     for column in columns:
-        name = column["name"]
-        if names.count(name.lower()) > 1:
-            raise InvalidRequest(f"the column {name} is there twice: a Delta table ignores case; rename one")
-        if set(name) & set(_NO_NAME):
-            raise InvalidRequest(
-                f"the column name {name!r} has a character that a Delta table refuses: rename it"
-            )
-        _refuse_type(name, column["type"])
+        _refuse_type(column["name"], column["type"])
     return columns
 
 

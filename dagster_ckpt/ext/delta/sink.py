@@ -14,6 +14,7 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.horizon import Pin
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ext.delta.columns import (
+    accepted,
     delta_columns,
     new_columns,
     refuse_columns,
@@ -29,6 +30,7 @@ from dagster_ckpt.ext.delta.read import rows_of
 from dagster_ckpt.ext.delta.remote import staged_files
 from dagster_ckpt.ext.delta.roll_back import roll_back, way_to
 from dagster_ckpt.ext.delta.upkeep import maintained, pins, planned
+from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.key_columns import refuse_nested_key
 from dagster_ckpt.spark.sink.log_table import LogTableSink, refuse_other_key, why_not
@@ -93,8 +95,13 @@ class DeltaSink(LogTableSink[Writer]):
 
     # --- rows -------------------------------------------------------------------------------------------------
 
+    @property
+    def accepts(self) -> Accepts:
+        """What Delta's own rules and its readers allow."""
+        return accepted(self.partition_by)
+
     def check(self, frame: DataFrame) -> None:
-        """Refuse columns that a Delta table cannot have, or that this one has otherwise."""
+        """Refuse columns that this table has otherwise."""
         columns = delta_columns(frame.schema.json())
         refuse_columns(columns, key=self._context.key, partition_by=self._lake.partition_by)
         refuse_nested_key(f"table {self.place}", frame.schema.json(), self._context.key)

@@ -32,6 +32,7 @@ from pyiceberg.types import (
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts, NameRule
 
 _PLAIN: dict[str, IcebergType] = {
     "string": StringType(),
@@ -48,6 +49,18 @@ _PLAIN: dict[str, IcebergType] = {
     "timestamp_ntz": TimestampType(),
 }
 _PARTITIONS = (StringType, LongType, IntegerType, BooleanType, DateType)
+ACCEPTED = Accepts(
+    types=PLAIN | NESTED,
+    names=(
+        NameRule(
+            broken=lambda name: "." in name or not name,
+            what="cannot be mapped to one of an Iceberg table (it has a dot, or no character)",
+        ),
+    ),
+    folds_case=True,
+    values=(UTF8, *YEARS),
+)
+"""What an Iceberg table can hold, by its own rules and those of its readers."""
 
 
 def iceberg_columns(row_schema: str) -> list[NestedField]:
@@ -62,21 +75,7 @@ def iceberg_columns(row_schema: str) -> list[NestedField]:
         raise Corrupt(
             f"the columns of a prepared batch are damaged: {row_schema[:80]!r}; restore an earlier one"
         ) from error
-    return [_field(name, kind, ids, within="") for name, kind in _named_once(fields, "")]
-
-
-def _named_once(fields: Sequence[tuple[str, Any]], within: str) -> Sequence[tuple[str, Any]]:
-    names = [name.lower() for name, _ in fields]
-    for name, _ in fields:
-        if names.count(name.lower()) > 1:
-            raise InvalidRequest(
-                f"the column {within}{name} is there twice: readers of Iceberg tables ignore case; rename one"
-            )
-        if "." in name or not name:
-            raise InvalidRequest(
-                f"the column name {within}{name!r} cannot be mapped to an Iceberg table's: rename it"
-            )
-    return fields
+    return [_field(name, kind, ids, within="") for name, kind in fields]
 
 
 def _field(name: str, kind: Any, ids: Iterator[int], *, within: str) -> NestedField:
@@ -93,8 +92,7 @@ def _type(name: str, kind: Any, ids: Iterator[int]) -> IcebergType:
         return DecimalType(int(found[1]), int(found[2]))
     match kind:
         case {"type": "struct", "fields": fields}:
-            named = _named_once([(f["name"], f["type"]) for f in fields], f"{name}.")
-            return StructType(*(_field(n, k, ids, within=f"{name}.") for n, k in named))
+            return StructType(*(_field(f["name"], f["type"], ids, within=f"{name}.") for f in fields))
         case {"type": "array", "elementType": element}:
             return ListType(next(ids), _type(name, element, ids), element_required=False)
         case {"type": "map", "keyType": key, "valueType": value}:

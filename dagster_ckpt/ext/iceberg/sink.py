@@ -15,6 +15,7 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_of
 from dagster_ckpt.ext.iceberg.columns import (
+    ACCEPTED,
     iceberg_columns,
     new_columns,
     refuse_columns,
@@ -93,8 +94,10 @@ class IcebergSink(LogTableSink[Writer]):
 
     # --- rows -------------------------------------------------------------------------------------------------
 
+    accepts = ACCEPTED
+
     def check(self, frame: DataFrame) -> None:
-        """Refuse columns that an Iceberg table cannot have, or that this one has otherwise."""
+        """Refuse columns that this table has otherwise."""
         columns = iceberg_columns(frame.schema.json())
         refuse_columns(columns, key=self._context.key, partition_by=self._lake.partition_by)
         refuse_nested_key(f"table {self.place}", frame.schema.json(), self._context.key)

@@ -10,6 +10,7 @@ from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown
 from dagster_ckpt.ext.kafka.broker import Broker, Message
 from dagster_ckpt.ext.kafka.messages import messages, refuse_unfit
+from dagster_ckpt.spark.sink.accepts import UTF8, YEARS, Accepts
 from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition
 from dagster_ckpt.spark.sink.positions import refuse_fenced
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
@@ -40,6 +41,8 @@ class KafkaSink(StagedSink):
     def position(self) -> SinkPosition | None:
         """Read the newest record of the position topic."""
         return self.broker.position()
+
+    accepts = Accepts(values=(UTF8, *YEARS))
 
     def check(self, frame: DataFrame) -> None:
         """Refuse rows that are no messages, and output mode *complete*."""

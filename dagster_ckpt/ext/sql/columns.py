@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.names import refuse_columns
+from dagster_ckpt.spark.sink.accepts import (
+    NO_NAN,
+    NO_NUL,
+    PLAIN,
+    UTF8,
+    YEARS,
+    Accepts,
+    ValueRule,
+    most_bytes,
+    no_null,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -55,8 +66,21 @@ class Dialect:
     """Type of a new column; None: there is none."""
     takes: Callable[[DataType, str], bool]
     """Whether a column of this type holds every value."""
+    values: tuple[ValueRule, ...]
+    """Values that it has no form for."""
+    most_key_bytes: int | None = None
+    """Text and bytes that a key can have; None: any."""
     key_text: Callable[[DataType], str] = lambda of: ""
     """Form of the texts that values are compared by, as a pattern; empty: they are compared by themselves."""
+
+    def accepts(self, key: Sequence[str], needed: Sequence[str]) -> Accepts:
+        """Return what a table with this key can hold, of whose columns ``needed`` have a value in every row."""
+        long = (
+            ()
+            if self.most_key_bytes is None
+            else (most_bytes(key, self.most_key_bytes, "a key in an index"),)
+        )
+        return Accepts(types=PLAIN, values=self.values, columns=(*no_null(needed), *long))
 
 
 def column_types(dialect: Dialect, place: str, schema: StructType) -> dict[str, str]:
@@ -176,6 +200,10 @@ def _digits(of: Any) -> tuple[int, int]:
 
 
 DIALECTS = {
-    "postgresql": Dialect("postgresql", _created_on_postgres, _taken_on_postgres),
-    "sqlite": Dialect("sqlite", _created_on_sqlite, _taken_on_sqlite, _key_text_on_sqlite),
+    "postgresql": Dialect(
+        "postgresql", _created_on_postgres, _taken_on_postgres, (UTF8, NO_NUL, *YEARS), most_key_bytes=2600
+    ),
+    "sqlite": Dialect(
+        "sqlite", _created_on_sqlite, _taken_on_sqlite, (UTF8, NO_NAN, *YEARS), key_text=_key_text_on_sqlite
+    ),
 }

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 from sqlalchemy import Connection
 
 from dagster_ckpt.authoring.targets import SqlTable as SqlTarget
-from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
@@ -22,10 +21,11 @@ from dagster_ckpt.ext.sql.names import SqlName
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.read import SqlRows
 from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
+from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
 from dagster_ckpt.spark.sink.rows import PublishedRows
-from dagster_ckpt.spark.sink.staged_rows import StagedRows, refuse_nan, refuse_nulls
+from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
 
 if TYPE_CHECKING:
@@ -65,22 +65,18 @@ class SqlSink(StagedSink):
     def _table(self, connection: Connection) -> SqlTable:
         return SqlTable(connection, self.name, self.context.key)
 
+    @property
+    def accepts(self) -> Accepts:
+        """What the database has types for, and every row of the table needs."""
+        with self._database.reading() as connection:
+            table = self._table(connection)
+            return table.dialect.accepts(self.context.key, table.needed_in_every_row())
+
     def check(self, frame: DataFrame) -> None:
         """Compare the rows with the table, if it exists."""
         super().check(frame)
         with self._database.reading() as connection:
             self._table(connection).refuse_unfit(frame.schema, self.place)
-
-    def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
-        """Stage the rows, and refuse those that the database would: they could not be published any more."""
-        batch = super().prepare(frame, batch_id)
-        with self._database.reading() as connection:
-            table = self._table(connection)
-            needed, is_sqlite = table.needed_in_every_row(), table.dialect.name == "sqlite"
-        refuse_nulls(self.place, self.context.work_dir, batch, needed)
-        if is_sqlite:
-            refuse_nan(self.place, self.context.work_dir, batch)
-        return batch
 
     @contextmanager
     def exclusively(self) -> Iterator[Outside]:

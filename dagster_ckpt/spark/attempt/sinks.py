@@ -25,6 +25,7 @@ from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.files import remove_files
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.sink.committables import committable_paths, prepared_batches, read_committables
+from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.opening import open_sink
 from dagster_ckpt.spark.sink.phases import SinkPart, cut_of_sink, preparing, publish_prepared
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
@@ -135,10 +136,11 @@ class PipelineSinks:
         """Return the function that takes a sink's micro-batches. Raises InvalidRequest for rows it cannot take."""
         sink = self.of(stage.uid)
         _refuse_collated(sink.place, stage.table.key if stage.table is not None else (), frame)
+        judge = Judge.of(sink, frame)
         sink.check(frame)
         if self.writes_through(sink):
-            return lambda batch, number: sink.write_through(batch, BatchId(number))
-        return preparing(sink, directory.root)
+            return lambda batch, number: judge.carry_out(sink.write_through, batch, BatchId(number))
+        return preparing(sink, directory.root, judge)
 
     def cut(self, stage: StageDefinition, directory: StageDirectory, batch: BatchId | None) -> SinkPart:
         """Return what the checkpoint must hold of a sink, flushed to disk; nothing for other stages."""

@@ -4,6 +4,8 @@
 |---|---|
 | ``port`` | ``Sink``, its positions, cuts and answers |
 | ``opening`` | sinks opened, for attempts and readers alike |
+| ``accepts`` | ``Accepts``: what a target can hold, of columns and of rows, as rules in SQL (pure) |
+| ``judge`` | ``Judge``: each batch compared with these rules where it is prepared |
 | ``committables`` | ``PreparedBatch``: what a micro-batch has staged, and where it is written down |
 | ``staging`` | a micro-batch's rows as plain Parquet files that nobody sees yet |
 | ``intact`` | staged files compared with what was staged, before their rows are shown |

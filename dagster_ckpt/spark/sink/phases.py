@@ -20,6 +20,7 @@ from dagster_ckpt.spark.sink.committables import (
     read_committables,
     write_committable,
 )
+from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.port import Published, Sink
 from dagster_ckpt.spark.sink.published import note_published, position_of
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile, planned
@@ -39,14 +40,18 @@ class SinkPart:
     """Waits until what they name survives; called before the acknowledgement, once the query's files are pinned."""
 
 
-def preparing(sink: Sink, stage_dir: Path) -> Callable[[DataFrame, int], None]:
-    """Return the function for ``foreachBatch`` that prepares micro-batches and writes their committables."""
+def preparing(sink: Sink, stage_dir: Path, judge: Judge | None = None) -> Callable[[DataFrame, int], None]:
+    """Return the function for ``foreachBatch`` that prepares micro-batches and writes their committables.
+
+    It raises InvalidRequest for a batch with rows that the sink cannot hold: nothing of it belongs to a checkpoint.
+    ``judge``: of the stage's rows; None: each batch's columns are compared with the sink anew.
+    """
 
     def prepare(batch: DataFrame, number: int) -> None:
         if is_prepared(stage_dir, number):  # the second try of a prepared batch stages nothing
             run_only(batch)
             return
-        prepared = sink.prepare(batch, BatchId(number))
+        prepared = (judge or Judge.of(sink, batch)).carry_out(sink.prepare, batch, BatchId(number))
         if prepared.files or prepared.replaces:  # nothing has to be published for a batch without rows
             write_committable(stage_dir, prepared)
 

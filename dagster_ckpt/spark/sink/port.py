@@ -19,6 +19,7 @@ from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.horizon import Pin
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
@@ -168,9 +169,18 @@ class Sink(ABC):
     def position(self) -> SinkPosition | None:
         """Return what the outside has seen of this pipeline; None: nothing. Needs no attempt, changes nothing."""
 
+    @property
+    def accepts(self) -> Accepts:
+        """What the outside can hold, of columns and of rows, as it is now; asked once, when the stage starts.
+
+        Rows that break a rule are refused while they are prepared: once their checkpoint is complete, they could
+        neither be shown nor taken back. Default: everything that can be staged.
+        """
+        return Accepts()
+
     @abstractmethod
     def check(self, frame: DataFrame) -> None:
-        """Refuse rows that this sink cannot take (InvalidRequest), before the first batch: names, types, keys."""
+        """Refuse rows that this sink cannot take (InvalidRequest), before the first batch, beyond ``accepts``."""
 
     forgets_calls: ClassVar[bool] = False
     """What it has shown is known by its folder alone, which may be lost: before it begins it hears what the store

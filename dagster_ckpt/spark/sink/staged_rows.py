@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.schema import arrow_schema, conformed, parsed_schema
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, from_last_replacing
 from dagster_ckpt.spark.sink.intact import refuse_changed
@@ -86,43 +85,3 @@ class StagedRows:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(BATCH_ROWS):
                     yield conformed(batch, schema)
-
-
-def refuse_nulls(place: str, folder: Path, batch: PreparedBatch, columns: Sequence[str]) -> None:
-    """Raise InvalidRequest when a staged row has no value in one of these columns. Reads footers only."""
-    for file in batch.files:
-        for column in columns:
-            if _nulls(folder / file.staged, column):
-                raise InvalidRequest(
-                    f"column {column!r} has no value in a row of batch {batch.batch_id}, and {place} needs one in "
-                    "every row: filter such rows out, or give the column a default, in the sink's function"
-                )
-
-
-def refuse_nan(place: str, folder: Path, batch: PreparedBatch) -> None:
-    """Raise InvalidRequest when a staged row has a NaN, which the outside would keep as no value."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    for file in batch.files:
-        with pq.ParquetFile(folder / file.staged) as opened:
-            names = [field.name for field in opened.schema_arrow if pa.types.is_floating(field.type)]
-            for rows in opened.iter_batches(BATCH_ROWS, columns=names) if names else ():
-                for name, values in zip(rows.schema.names, rows.columns, strict=True):
-                    if pc.any(pc.is_nan(values)).as_py():
-                        raise InvalidRequest(
-                            f"column {name!r} is NaN in a row of batch {batch.batch_id}, and {place} would keep no "
-                            "value instead: filter such rows out, or give the column a default, in the sink's function"
-                        )
-
-
-def _nulls(path: Path, column: str) -> int:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        index = file.schema_arrow.names.index(column)
-        groups = [file.metadata.row_group(i).column(index) for i in range(file.num_row_groups)]
-        if all(group.statistics is not None and group.statistics.has_null_count for group in groups):
-            return sum(int(group.statistics.null_count) for group in groups)
-        return int(file.read(columns=[column])[column].null_count)

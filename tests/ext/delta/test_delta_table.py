@@ -23,7 +23,7 @@ from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.ext.delta.adds import partition_values, statistics
-from dagster_ckpt.ext.delta.columns import delta_columns
+from dagster_ckpt.ext.delta.columns import accepted, delta_columns
 from dagster_ckpt.ext.delta.garbage import Garbage, retention_hours
 from dagster_ckpt.ext.delta.lake import Outside
 from dagster_ckpt.ext.delta.sink import DeltaSink
@@ -385,19 +385,26 @@ def test_a_table_that_only_takes_appends_takes_them_and_says_that_it_cannot_go_b
         keyed.publish(2)
 
 
+TWICE = [{"name": "a", "type": "long"}, {"name": "A", "type": "string"}]
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ([{"name": "v", "type": "variant"}], "column v is variant"),
-        ([{"name": "v", "type": "void"}], "column v is void"),
+        ([{"name": "v", "type": "variant"}], "column 'v' is variant"),
+        ([{"name": "v", "type": "void"}], "column 'v' is void"),
         ([{"name": "s", "type": {"type": "struct", "fields": [{"name": "t", "type": "time(6)"}]}}], r"s\.t"),
-        ([{"name": "Id", "type": "long"}, {"name": "id", "type": "long"}], "Id is there twice"),
+        (
+            [{"name": "s", "type": {"type": "array", "elementType": {"type": "struct", "fields": TWICE}}}],
+            r"'s\.a' is there twice",
+        ),
+        ([{"name": "Id", "type": "long"}, {"name": "id", "type": "long"}], "'Id' is there twice"),
         ([{"name": "a b", "type": "long"}], "'a b' has a character"),
     ],
 )
 def test_columns_that_a_delta_table_cannot_have_are_named(fields: list[dict[str, Any]], why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
-        delta_columns(json.dumps({"type": "struct", "fields": fields}))
+        accepted(()).refuse_columns("the table", json.dumps({"type": "struct", "fields": fields}))
 
 
 def test_text_that_is_no_schema_is_damage() -> None:

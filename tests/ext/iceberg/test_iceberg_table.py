@@ -25,7 +25,7 @@ from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_at, settings_of
-from dagster_ckpt.ext.iceberg.columns import iceberg_columns, spelt
+from dagster_ckpt.ext.iceberg.columns import ACCEPTED, iceberg_columns, spelt
 from dagster_ckpt.ext.iceberg.garbage import Garbage
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.roll_back import files_of
@@ -423,13 +423,20 @@ def test_rows_by_key_move_between_partitions(tmp_path: Path, transform: Any) -> 
     assert keys(run) == [1, 2, 3]
 
 
+TWICE = [{"name": "a", "type": "long"}, {"name": "A", "type": "string"}]
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ([{"name": "v", "type": "variant"}], "column v is variant"),
-        ([{"name": "v", "type": "void"}], "column v is void"),
+        ([{"name": "v", "type": "variant"}], "column 'v' is variant"),
+        ([{"name": "v", "type": "void"}], "column 'v' is void"),
         ([{"name": "s", "type": {"type": "struct", "fields": [{"name": "t", "type": "time(6)"}]}}], r"s\.t"),
-        ([{"name": "Id", "type": "long"}, {"name": "id", "type": "long"}], "Id is there twice"),
+        (
+            [{"name": "s", "type": {"type": "array", "elementType": {"type": "struct", "fields": TWICE}}}],
+            r"'s\.a' is there twice",
+        ),
+        ([{"name": "Id", "type": "long"}, {"name": "id", "type": "long"}], "'Id' is there twice"),
         ([{"name": "a.b", "type": "long"}], r"'a\.b' cannot be mapped"),
     ],
 )
@@ -437,7 +444,7 @@ def test_columns_that_an_iceberg_table_cannot_have_are_named(
     fields: list[dict[str, Any]], reason: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=reason):
-        iceberg_columns(json.dumps({"type": "struct", "fields": fields}))
+        ACCEPTED.refuse_columns("the table", json.dumps({"type": "struct", "fields": fields}))
 
 
 def test_text_that_is_no_schema_is_damage() -> None:

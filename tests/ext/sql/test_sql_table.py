@@ -17,6 +17,8 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ext.sql.sink import SqlSink
+from dagster_ckpt.spark.sink.committables import prepared_batches
+from dagster_ckpt.spark.sink.phases import preparing
 from dagster_ckpt.spark.sink.port import AlreadyPublished, LaterRows, Published, SinkCut
 from dagster_ckpt.spark.sink.published import note_published, position_of
 from dagster_ckpt.testing.sinks.run import context_in, in_attempt
@@ -82,11 +84,15 @@ def test_rows_that_it_could_not_publish_are_refused_while_they_are_prepared(
     rows = spark.sql("SELECT 1L AS id, 'x' AS name")
     sink.check(rows)
     assert sum(file.rows for file in sink.prepare(rows, BatchId(0)).files) == 1
-    with pytest.raises(InvalidRequest, match="'id' has no value"):
-        sink.prepare(spark.sql("SELECT CAST(NULL AS BIGINT) AS id, 'x' AS name"), BatchId(1))
-    assert sink.prepare(spark.sql("SELECT 1L AS id, double('Infinity') AS share, 'x' AS b"), BatchId(2)).files
-    with pytest.raises(InvalidRequest, match=r"'share' is NaN in a row of batch 3, .* would keep no value"):
-        sink.prepare(spark.sql("SELECT 1L AS id, double('NaN') AS share, 'x' AS b"), BatchId(3))
+    prepare = preparing(sink, tmp_path / "stage")
+    with pytest.raises(InvalidRequest, match="'id' has no value in 1 of the 1 rows"):
+        prepare(spark.sql("SELECT CAST(NULL AS BIGINT) AS id, 'x' AS name"), 1)
+    prepare(spark.sql("SELECT 1L AS id, double('Infinity') AS share, 'x' AS b"), 2)
+    with pytest.raises(
+        InvalidRequest, match=r"'share' has NaN in 1 of the 1 rows of batch 3, such as NaN, and sqlite"
+    ):
+        prepare(spark.sql("SELECT 1L AS id, double('NaN') AS share, 'x' AS b"), 3)
+    assert prepared_batches(tmp_path / "stage") == [2]
 
 
 @pytest.mark.parametrize(
