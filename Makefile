@@ -12,7 +12,7 @@ PROCESSES ?= 3
 BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo examples dev test platforms lowest lint types format reference docs wheel ci bench compare soak attack clean
+.PHONY: help setup demo examples dev quick test nightly platforms lowest lint types format reference docs wheel ci bench compare soak attack clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -33,9 +33,20 @@ dev: ## Open Dagster's UI on the reference deployment (state below .demo/)
 	@mkdir -p .demo/dagster_home && touch .demo/dagster_home/dagster.yaml
 	@DAGSTER_HOME="$$PWD/.demo/dagster_home" $(RUN) dagster dev -w workspace.yaml $(ARGS)
 
-test: ## Run the tests, in three processes with a Spark session each (PROCESSES=0: in this one)
-	@scripts/bootstrap python java postgres kafka spark_kafka spark_s3 chromium class_archive plain_files
+# JAVA_HOME leads nowhere: a test that starts a JVM without saying so fails.
+quick: ## Run the tests that need Python alone, in five minutes on two cores: before each commit
+	@scripts/bootstrap python
+	@scripts/in_memory $(RUN) env JAVA_HOME=/no/java python -m pytest -n 2 --dist loadfile -m quick --hypothesis-profile=quick $(ARGS)
+
+test: ## Run the tests, in three processes with a Spark session each (PROCESSES=0: in this one); ARGS: set-up is for them
+	@scripts/bootstrap python
+	@scripts/bootstrap $$($(RUN) python -m scripts.needs $(ARGS))
 	@scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
+
+nightly: ## Run the tests with what `make test` leaves out: every point of every sweep, the rest of clusters and Spark projects
+	@scripts/bootstrap python
+	@scripts/bootstrap $$($(RUN) python -m scripts.needs $(ARGS))
+	@SWEEP=all scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile -m 'not platform' $(ARGS)
 
 platforms: ## Run the tests on emulators of Azure and Google, YARN and Kubernetes, installed first (weekly in CI)
 	@CI=true scripts/bootstrap python java postgres clouds azurite spark_azure spark_google hadoop kubernetes

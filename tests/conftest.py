@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.adapters.clouds import PLAIN_CLIENT, AzureServer, GoogleServer, azure_server, google_server
 from tests.adapters.servers import (
@@ -21,14 +21,12 @@ from tests.adapters.servers import (
     spark_kafka_jars,
 )
 from tests.adapters.started import started
+from tests.needs import mark_needs, needs, refuse_unmarked
 from tests.order import keep_the_order, longest_first
-from tests.spark_session import allow_installed_pandas, mark_spark, shared_spark, spark
+from tests.properties import load_profile
+from tests.spark_session import allow_installed_pandas, shared_spark, spark
 
-# No example is too slow: the machine may be busy with other work. In CI the same examples every time: a new
-# counterexample is found at a desk, not in someone else's change.
-settings.register_profile("desk", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("desk"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "desk")
+load_profile()
 
 __all__ = ["shared_spark", "spark"]
 
@@ -38,8 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
     keep_the_order(config)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mark_spark(items)
+    mark_needs(items)
     longest_first(items)
 
 
@@ -49,7 +48,13 @@ def nothing_inlined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagster_ckpt.spark.snapshot.take.INLINE_THRESHOLD", 0)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
+    refuse_unmarked(fixturedef, request._pyfuncitem)
+
+
 @pytest.fixture(scope="session")
+@needs("postgres")
 def postgres_server() -> Iterator[PostgresCluster]:
     """A real PostgreSQL cluster for the whole session."""
     with started(postgres_cluster("fsync=off", "max_connections=60")) as cluster:
@@ -63,6 +68,7 @@ def postgres_url(postgres_server: PostgresCluster) -> str:
 
 
 @pytest.fixture(scope="session")
+@needs("kafka")
 def kafka() -> Iterator[KafkaBroker]:
     """A real Kafka for the whole session."""
     with started(kafka_broker()) as broker:
@@ -87,6 +93,7 @@ def kafka_for_spark(kafka: KafkaBroker) -> KafkaBroker:
 
 
 @pytest.fixture(scope="session")
+@needs("s3")
 def s3() -> Iterator[S3Server]:
     """S3 over HTTP for the whole session; ``s3.options`` are what ``open_storage`` needs to reach it."""
     with s3_server() as server:
@@ -94,6 +101,7 @@ def s3() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
+@needs("s3")
 def s3_apart() -> Iterator[S3Server]:
     """S3 in a process of its own, for clients that hold Python's lock while they wait, as delta-rs does."""
     with s3_server_process() as server:

@@ -13,6 +13,7 @@ import pytest
 from dagster_ckpt.spark.class_archive import fitting_archive, java_options
 from dagster_ckpt.spark.session import build_session
 from tests.adapters.servers import spark_kafka_jars, spark_s3_jars
+from tests.needs import needs
 from tests.plain_files import OPTION, plain_files
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
+@needs("spark")
 def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Our defaults on two cores and 2 GB, for fixtures that live longer than a test."""
     folder: Path = tmp_path_factory.mktemp("spark")
@@ -76,7 +78,7 @@ PATIENT_STARTS = 40
 
 @pytest.fixture
 def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, whose settings are afterwards what they were; every test that asks for it is marked ``spark``."""
+    """The session, whose settings are afterwards what they were."""
     before = shared_spark.conf.getAll
     with pytest.MonkeyPatch.context() as patience:
         for module in ("spark.streaming.running_stage", "spark.epoch.drains"):
@@ -95,10 +97,3 @@ def allow_installed_pandas(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning"
     )
-
-
-def mark_spark(items: list[pytest.Item]) -> None:
-    """Mark whatever uses the session."""
-    for item in items:
-        if "shared_spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)

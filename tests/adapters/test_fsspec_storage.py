@@ -340,7 +340,6 @@ def test_a_folder_is_not_an_object(local: FsspecCheckpointStorage) -> None:
         local.read("p/chk-1")
 
 
-@pytest.mark.s3
 def test_a_missing_bucket_is_unavailable_and_the_message_asks_for_it(s3: S3Server) -> None:
     storage = open_storage("s3://no-such-bucket/x", **s3.options)
     with pytest.raises(Unavailable, match=r"no-such-bucket"):
@@ -349,7 +348,6 @@ def test_a_missing_bucket_is_unavailable_and_the_message_asks_for_it(s3: S3Serve
         storage.check_writable()
 
 
-@pytest.mark.s3
 def test_an_endpoint_that_does_not_answer_is_unavailable() -> None:
     endpoint = {"endpoint_url": f"http://127.0.0.1:{free_port()}", "region_name": "us-east-1"}
     settings = {"connect_timeout": 1, "retries": {"max_attempts": 0}}
@@ -364,7 +362,6 @@ def test_an_endpoint_that_does_not_answer_is_unavailable() -> None:
             call()
 
 
-@pytest.mark.s3
 def test_endpoint_and_credentials_may_come_from_the_environment_alone(
     s3: S3Server, s3_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,7 +372,6 @@ def test_endpoint_and_credentials_may_come_from_the_environment_alone(
     open_storage(s3_uri).check_writable()
 
 
-@pytest.mark.s3
 def test_a_large_object_goes_up_in_parts_and_comes_down_whole(
     s3: S3Server, s3_uri: str, tmp_path: Path
 ) -> None:
@@ -388,7 +384,6 @@ def test_a_large_object_goes_up_in_parts_and_comes_down_whole(
     assert (tmp_path / "target").read_bytes() == source.read_bytes()
 
 
-@pytest.mark.s3
 def test_an_upload_in_parts_that_was_never_completed_is_invisible(s3: S3Server, s3_uri: str) -> None:
     import boto3
 

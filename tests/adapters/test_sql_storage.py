@@ -104,7 +104,6 @@ def behind_proxy(
     opened.close()
 
 
-@pytest.mark.postgres
 @pytest.mark.parametrize("loss", [Loss.ANSWER, Loss.LATE])
 def test_an_object_whose_commit_was_not_answered_is_found_to_be_ours(
     behind_proxy: SqlCheckpointStorage, proxy: CommitLosingProxy, loss: Loss
@@ -115,7 +114,6 @@ def test_an_object_whose_commit_was_not_answered_is_found_to_be_ours(
     assert behind_proxy.read(KEY) == b"content"
 
 
-@pytest.mark.postgres
 def test_an_object_whose_commit_never_arrived_was_certainly_not_stored(
     behind_proxy: SqlCheckpointStorage, proxy: CommitLosingProxy
 ) -> None:
@@ -126,7 +124,6 @@ def test_an_object_whose_commit_never_arrived_was_certainly_not_stored(
     assert behind_proxy.create(KEY, b"content") == digest_bytes(b"content")
 
 
-@pytest.mark.postgres
 def test_an_object_that_cannot_be_read_back_has_an_unknown_outcome(
     behind_proxy: SqlCheckpointStorage, proxy: CommitLosingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +133,6 @@ def test_an_object_that_cannot_be_read_back_has_an_unknown_outcome(
         behind_proxy.create(KEY, b"content")
 
 
-@pytest.mark.postgres
 def test_a_deletion_whose_commit_was_not_answered_is_to_be_repeated(
     behind_proxy: SqlCheckpointStorage, proxy: CommitLosingProxy
 ) -> None:

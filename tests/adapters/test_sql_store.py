@@ -117,7 +117,6 @@ def behind_proxy(
     opened.close()
 
 
-@pytest.mark.postgres
 @pytest.mark.parametrize("earlier_versions", [0, 1])
 @pytest.mark.parametrize("loss", [Loss.ANSWER, Loss.LATE])
 def test_a_commit_whose_answer_was_lost_is_found_by_its_write_id(
@@ -133,7 +132,6 @@ def test_a_commit_whose_answer_was_lost_is_found_by_its_write_id(
     assert behind_proxy.history(PIPELINE, limit=1)[0].checkpoint_id == 7
 
 
-@pytest.mark.postgres
 @pytest.mark.parametrize("earlier_versions", [0, 1])
 def test_a_commit_that_never_arrived_is_certainly_not_done(
     behind_proxy: SqlCoordinatorStore, proxy: CommitLosingProxy, earlier_versions: int
@@ -146,7 +144,6 @@ def test_a_commit_that_never_arrived_is_certainly_not_done(
     assert behind_proxy.compare_and_set(PIPELINE, earlier_versions, "new") == Committed(earlier_versions + 1)
 
 
-@pytest.mark.postgres
 def test_a_commit_that_cannot_be_read_back_has_an_unknown_outcome(
     behind_proxy: SqlCoordinatorStore,
     proxy: CommitLosingProxy,
@@ -170,7 +167,6 @@ def _write_versions(store: SqlCoordinatorStore, number: int) -> None:
 # --- failures that certainly changed nothing --------------------------------------------------------------------
 
 
-@pytest.mark.postgres
 def test_a_server_that_does_not_answer_is_unavailable_and_its_password_is_not_told(
     postgres_server: PostgresCluster,
 ) -> None:
@@ -180,7 +176,6 @@ def test_a_server_that_does_not_answer_is_unavailable_and_its_password_is_not_to
     assert "secret-word" not in f"{caught.value} {store!r}"
 
 
-@pytest.mark.postgres
 def test_connections_that_the_server_closed_meanwhile_are_replaced_unnoticed(
     postgres_server: PostgresCluster, postgres_url: str
 ) -> None:

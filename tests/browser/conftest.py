@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.deployment import Deployment, deployed
 from tests.browser.till import Till
+from tests.needs import needs
 from tests.progress import QUIET
 
 
@@ -24,6 +25,7 @@ class Shop:
 
 
 @pytest.fixture(scope="module")
+@needs("browser")
 def chromium() -> Iterator[Browser]:
     """Chromium of the system; without one the tests are skipped, but not in CI.
 
@@ -42,6 +44,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
+@needs("spark")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """A fresh instance on which the pipeline has run once, so that there is a checkpoint to restore from."""
     folder = tmp_path_factory.mktemp("shop")
@@ -62,11 +65,3 @@ def page(chromium: Browser) -> Iterator[Page]:
     expect.set_options(timeout=QUIET * 1000)
     yield made
     context.close()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark whatever drives the browser."""
-    for item in items:
-        if "page" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.browser)

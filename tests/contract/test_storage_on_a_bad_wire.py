@@ -20,8 +20,6 @@ from dagster_ckpt.errors import OutcomeUnknown, Unavailable
 from tests.adapters.s3_proxy import Request, S3Proxy, Wire, always_fine, s3_proxy
 from tests.adapters.servers import S3Server
 
-pytestmark = pytest.mark.s3
-
 FIRST_SEED = int(os.environ.get("DAGSTER_CKPT_SEED", "0"))
 BAD = {Wire.SLOW_DOWN: 0.15, Wire.LOST: 0.07, Wire.UNHEARD: 0.07}
 

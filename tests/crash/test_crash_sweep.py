@@ -33,6 +33,7 @@ from dagster_ckpt.testing.faults import CrashAt, Effect, FaultyStorage, FaultySt
 from dagster_ckpt.testing.gateway import RecordingGateway
 from dagster_ckpt.testing.graph import build_graph
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
+from tests.properties import fifth
 from tests.records import find_record
 
 GRAPH = build_graph("pipeline", {"source": 1, "sink": 1}, [("source", "sink")], frozenset())
@@ -196,7 +197,7 @@ def test_the_history_is_worth_sweeping() -> None:
 
 @pytest.mark.parametrize("effect", [Effect.NONE, Effect.HAPPENED], ids=["before", "after"])
 def test_a_crash_at_any_call_loses_nothing_and_leaves_nothing(effect: Effect) -> None:
-    for nth in range(1, CALLS + 1):
+    for nth in fifth(range(1, CALLS + 1)):
         machine = Machine()
         assert survive(machine, CrashAt(nth, effect)), f"no crash at call {nth}"
         check(machine, f"crash {effect.value} call {nth} of {CALLS}")
@@ -205,7 +206,7 @@ def test_a_crash_at_any_call_loses_nothing_and_leaves_nothing(effect: Effect) ->
 @pytest.mark.parametrize("effect", [Effect.NONE, Effect.HAPPENED], ids=["before", "after"])
 def test_a_crash_while_recovering_from_a_crash_loses_nothing(effect: Effect) -> None:
     """The second process dies too, at each of its first calls."""
-    for nth in range(1, CALLS + 1, 7):
+    for nth in fifth(range(1, CALLS + 1, 7)):
         for again in range(1, 12):
             machine = Machine()
             survive(machine, CrashAt(nth, effect))

@@ -12,7 +12,7 @@ from tests.root import ROOT
 PAGE = ROOT / "docs" / "tutorial.md"
 
 
-@pytest.mark.e2e
+@pytest.mark.spark
 def test_whoever_follows_the_tutorial_sees_what_it_says(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     for step in steps(PAGE.read_text()):

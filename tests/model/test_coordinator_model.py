@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.model.world import World
+from tests.properties import examples
 
-SEEDS = [int(os.environ["MODEL_SEED"])] if "MODEL_SEED" in os.environ else list(range(24))
+SEEDS = [int(os.environ["MODEL_SEED"])] if "MODEL_SEED" in os.environ else list(range(examples(24)))
 STEPS = 150
 
 
@@ -45,7 +46,10 @@ def _add_rules() -> None:
 _add_rules()
 TestChosenHistories = CoordinatorModel.TestCase
 TestChosenHistories.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(40),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

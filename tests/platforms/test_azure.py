@@ -93,14 +93,12 @@ def places(feed: Feed, postgres_server: PostgresCluster, azure: AzureServer) -> 
     return Places.new(feed.folder, postgres_server, azure).all_in_the_bucket
 
 
-@pytest.mark.postgres
 def test_epochs_and_a_stream_go_from_empty_disk_to_empty_disk(
     tmp_path: Path, feed: Feed, places: Places
 ) -> None:
     go_from_empty_disk_to_empty_disk(tmp_path, places, feed)
 
 
-@pytest.mark.postgres
 def test_executors_without_a_shared_disk_hand_rows_and_state_over_there(
     cluster: StandaloneCluster, tmp_path: Path, feed: Feed, places: Places
 ) -> None:

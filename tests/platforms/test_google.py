@@ -52,21 +52,18 @@ def places(feed: Feed, postgres_server: PostgresCluster, google: GoogleServer) -
     return Places.new(feed.folder, postgres_server, google).all_in_the_bucket
 
 
-@pytest.mark.postgres
 def test_epochs_and_a_stream_go_from_empty_disk_to_empty_disk(
     tmp_path: Path, feed: Feed, places: Places
 ) -> None:
     go_from_empty_disk_to_empty_disk(tmp_path, places, feed)
 
 
-@pytest.mark.postgres
 def test_executors_without_a_shared_disk_hand_rows_and_state_over_there(
     cluster: StandaloneCluster, tmp_path: Path, feed: Feed, places: Places
 ) -> None:
     a_stream_dies_with_its_disk_and_an_epoch_goes_on(cluster, tmp_path, places, feed)
 
 
-@pytest.mark.postgres
 def test_state_is_refused_where_spark_has_no_connector(
     cluster: StandaloneCluster, tmp_path: Path, feed: Feed, places: Places
 ) -> None:

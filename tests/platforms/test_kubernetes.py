@@ -117,8 +117,6 @@ def test_a_run_in_a_namespace_whose_quota_is_used_up_fails_as_one_that_may_be_re
     assert again["said"].endswith("split/chk-1"), again
 
 
-@pytest.mark.s3
-@pytest.mark.postgres
 def test_pods_without_a_shared_volume_hand_rows_over_in_a_bucket(
     kubernetes: RealKubernetes,
     tmp_path: Path,

@@ -120,6 +120,7 @@ def _session(folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.spark
 @pytest.mark.skipif(
     not Path("/proc/self/maps").exists(), reason="a JVM's mapped files are looked at in /proc"
 )
@@ -136,6 +137,7 @@ def test_a_session_maps_the_archive_beside_options_of_the_users(tmp_path: Path) 
     assert "mapped True" in said
 
 
+@pytest.mark.spark
 @pytest.mark.skipif(
     not Path("/proc/self/maps").exists(), reason="a JVM's mapped files are looked at in /proc"
 )

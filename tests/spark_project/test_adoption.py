@@ -37,6 +37,7 @@ from tests.root import ROOT
 from tests.spark_project.conftest import Project, rows_of
 from tests.spark_project.played_spark import adopted, once, runs_under_spark, storage, warehouse
 from tests.spark_project.test_projects import as_rows
+from tests.sweeps import third
 
 Make = Callable[..., Project]
 
@@ -179,6 +180,7 @@ def firsts():
 """
 
 
+@pytest.mark.nightly
 def test_a_project_in_a_folder_with_blanks_and_percents_is_adopted(written: Make) -> None:
     made = written(FIRSTS)
     project = Project(made.root.rename(made.root.with_name("my shop 100%20")), made.spark)
@@ -221,6 +223,7 @@ def test_spark_may_run_on_and_be_adopted_again(shop: Shop) -> None:
     shop.check()
 
 
+@pytest.mark.nightly
 def test_a_preview_and_a_fork_of_the_adopted_savepoint(shop: Shop) -> None:
     fed_and_run(shop)
     done = shop.adopt()
@@ -257,6 +260,7 @@ def test_a_preview_and_a_fork_of_the_adopted_savepoint(shop: Shop) -> None:
     assert at_the_savepoint() == as_rows(row("a", 1), row("b", 2))
 
 
+@pytest.mark.nightly
 def test_a_flow_that_has_read_nothing_begins_with_what_comes(shop: Shop) -> None:
     shop.feed("orders", row("a", 1))
     runs_under_spark(shop.project)  # more and extra are empty
@@ -271,6 +275,7 @@ def test_a_flow_that_has_read_nothing_begins_with_what_comes(shop: Shop) -> None
     shop.check()
 
 
+@pytest.mark.nightly
 def test_a_project_that_has_read_nothing_at_all_is_adopted_as_it_is(shop: Shop) -> None:
     runs_under_spark(shop.project)
     shop.adopt()
@@ -279,6 +284,7 @@ def test_a_project_that_has_read_nothing_at_all_is_adopted_as_it_is(shop: Shop) 
     assert shop.project.rows("orders") == as_rows(row("a", 1))
 
 
+@pytest.mark.nightly
 def test_tables_are_found_by_the_catalog_of_the_session(shop: Shop) -> None:
     fed_and_run(shop)
     with pytest.raises(
@@ -471,7 +477,7 @@ def test_staged_rows_stay_where_a_savepoint_may_name_them(
 def test_an_adoption_that_is_killed_has_changed_nothing_that_anybody_sees(shop: Shop) -> None:
     """Each after the first comes past the point at which the one before it was killed, on what that one has left."""
     fed_and_run(shop)
-    for call, number in (("rows of a table", 3), ("files of a stage", 4), ("registration", 1)):
+    for call, number in third((("rows of a table", 3), ("files of a stage", 4), ("registration", 1))):
         child = [sys.executable, "-m", "tests.spark_project.adopt_child"]
         child += [str(shop.project.root), call, str(number)]
         killed = subprocess.run(child, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -486,6 +492,7 @@ def test_an_adoption_that_is_killed_has_changed_nothing_that_anybody_sees(shop: 
     shop.check()
 
 
+@pytest.mark.nightly
 def test_the_command_line_adopts_a_project_with_its_checkpoints(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_dataset_that_is_renamed_after_its_adoption_keeps_state_and_table(shop
     assert not (shop.tables / "sales").exists()
 
 
+@pytest.mark.nightly
 def test_a_dataset_that_is_renamed_before_its_adoption_is_refused_until_spark_has_run_it(
     shop: Project,
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_dataset_that_is_renamed_before_its_adoption_is_refused_until_spark_ha
 # --- removed datasets -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_dataset_that_is_removed_before_the_adoption_is_left_to_spark(shop: Project) -> None:
     text = (shop.root / "transformations" / "main.py").read_text()
     (shop.root / "transformations" / "main.py").write_text(text.partition("@dp.table\ndef large")[0])
@@ -223,6 +225,7 @@ def test_a_flow_that_runs_once_is_refused_and_never_run_twice(how: str, shop: Pr
 # --- a graph that is not of the project -----------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_an_adoption_makes_a_stale_graph_again_and_keeps_it(shop: Project) -> None:
     shop.pipeline()
     graph = shop.root / ".dagster_ckpt" / "graph.json"
@@ -244,6 +247,7 @@ def test_an_adoption_makes_a_stale_graph_again_and_keeps_it(shop: Project) -> No
     assert shop.rows("large") == as_rows(row("b", 7))
 
 
+@pytest.mark.nightly
 def test_a_pipeline_of_the_graph_before_an_adoption_does_not_run_a_changed_project(shop: Project) -> None:
     stale = shop.pipeline()
     rewritten(shop, "v > 5", "v > 6")

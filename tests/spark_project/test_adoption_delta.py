@@ -35,6 +35,7 @@ from tests.spark_project.played_spark import (
 )
 from tests.spark_project.test_lake_targets import delta_rows
 from tests.spark_project.test_projects import as_rows
+from tests.sweeps import third
 
 Make = Callable[..., Project]
 
@@ -146,6 +147,7 @@ def test_delta_tables_go_on_with_exactly_their_rows_whoever_of_their_flows_wrote
     shop.check()
 
 
+@pytest.mark.nightly
 def test_spark_may_run_on_and_delta_tables_are_adopted_again(shop: Shop) -> None:
     adopted(shop.project)
     shop.project.epoch()
@@ -160,6 +162,7 @@ def test_spark_may_run_on_and_delta_tables_are_adopted_again(shop: Shop) -> None
     shop.check()
 
 
+@pytest.mark.nightly
 def test_rows_of_a_flow_that_the_project_no_longer_has_stay(shop: Shop) -> None:
     main = shop.project.root / "transformations" / "main.py"
     before, _, rest = main.read_text().partition('@dp.append_flow(target="both")\ndef two')
@@ -170,6 +173,7 @@ def test_rows_of_a_flow_that_the_project_no_longer_has_stay(shop: Shop) -> None:
     shop.check()
 
 
+@pytest.mark.nightly
 def test_delta_and_parquet_tables_begin_one_another(written: Make) -> None:
     python = (
         SHOP.partition("dp.create_streaming")[0]
@@ -191,6 +195,7 @@ def plain():
     assert delta_rows(shop.project.tables / "plain") == as_rows(*shop.fed["orders"])
 
 
+@pytest.mark.nightly
 def test_a_delta_sink_goes_on_in_a_folder_of_its_own(written: Make) -> None:
     sink = """
 dp.create_sink("out", format="delta", options={"path": str(Path.cwd() / "out")})
@@ -317,6 +322,7 @@ def test_a_delta_table_that_is_not_as_its_flows_and_readers_left_it_is_refused(s
     shop.check()
 
 
+@pytest.mark.nightly
 def test_commits_that_change_no_rows_leave_a_reader_where_it_was(shop: Shop) -> None:
     write_deltalake(
         warehouse_of(shop, "orders"),
@@ -362,7 +368,7 @@ def test_an_adoption_of_delta_tables_that_is_killed_has_changed_nothing(shop: Sh
         str(shop.project.root),
         "rows of a Delta table",
     ]
-    for number in ("1", "2"):
+    for number in third(("1", "2")):
         killed = subprocess.run([*child, number], cwd=ROOT, capture_output=True, text=True, check=False)
         assert killed.returncode == 9, killed.stderr[-2000:]
         found = find_record(shop.project.coordinator.deployment().store, "written")

@@ -108,6 +108,7 @@ def outs():
 """
 
 
+@pytest.mark.nightly
 def test_what_spark_itself_has_left_is_adopted(written: Make) -> None:
     shop = Shop(written(SHOP + SINK))
     elsewhere = {"out": ParquetTable(str(shop.project.root / "told"))}
@@ -172,6 +173,7 @@ def merging(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return ("--conf", f"spark.jars={jar}", "--conf", catalog)
 
 
+@pytest.mark.nightly
 def test_auto_cdc_of_both_types_has_the_rows_that_spark_has(written: Make, merging: tuple[str, ...]) -> None:
     crm, rng = written(CDC), random.Random(5)
     changes = [
@@ -198,6 +200,7 @@ def test_auto_cdc_of_both_types_has_the_rows_that_spark_has(written: Make, mergi
     assert seen == sparks
 
 
+@pytest.mark.nightly
 def test_spark_runs_auto_cdc_into_tables_that_can_merge_only(project: Callable[[str], Project]) -> None:
     crm = project("changes")
     crm.feed("changes", change(1, "ann", 1))

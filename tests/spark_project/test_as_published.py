@@ -60,6 +60,7 @@ def counted():
     assert project.rows("counted") == as_rows({"n": 1, "word": "hi"})
 
 
+@pytest.mark.nightly
 def test_a_spec_file_of_another_name_that_lists_its_files_is_the_project(written: Make) -> None:
     project = written("")
     root = project.root
@@ -159,6 +160,7 @@ def test_windows_of_a_stream_close_by_the_watermark_across_epochs_restores_and_f
     assert rows_of(project.root / "forks" / "windowed") == as_rows(*everything)
 
 
+@pytest.mark.nightly
 def test_files_that_sql_names_by_their_path_are_read_where_they_are(written: Make) -> None:
     project = written("")
     place = project.root / "data" / "sensors.parquet"
@@ -222,6 +224,7 @@ def some():
     assert project.rows("some") == as_rows(*({"k": k, "one": 1, "extra": None} for k in "ab"))
 
 
+@pytest.mark.nightly
 def test_a_flow_whose_columns_depend_on_settings_of_its_own_has_them_from_the_graph_on(written: Make) -> None:
     """Also those of a view that it reads, which has the project's for other readers."""
     project = written(

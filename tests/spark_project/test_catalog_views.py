@@ -89,6 +89,7 @@ def test_readers_find_tables_by_their_names_after_epochs_and_restores(named: Mak
     assert found(shop) == shop_tables(*first)
 
 
+@pytest.mark.nightly
 def test_a_reader_who_has_read_before_finds_what_is_published_since(named: Make) -> None:
     shop = named(SHOP)
     shop.feed("orders", row("a", 1))
@@ -161,6 +162,7 @@ def test_spark_refuses_to_stream_or_to_write_by_the_name(named: Make) -> None:
     assert found(shop) == shop_tables(row("a", 1))
 
 
+@pytest.mark.nightly
 def test_columns_that_come_later_are_in_the_view_and_empty_before(named: Make) -> None:
     shop = named(SHOP.partition("dp.create_streaming_table")[0])
     shop.feed("orders", row("a", 1))
@@ -188,6 +190,7 @@ def test_what_has_the_name_already_is_left_alone_and_the_run_says_so(named: Make
     assert by_name(shop, "orders_of_spark") == as_rows(row("old", 0))
 
 
+@pytest.mark.nightly
 def test_a_fork_leaves_the_names_to_the_pipeline_it_forks(named: Make) -> None:
     shop = named(SHOP)
     shop.feed("orders", row("a", 1))
@@ -200,6 +203,7 @@ def test_a_fork_leaves_the_names_to_the_pipeline_it_forks(named: Make) -> None:
     assert found(shop) == shop_tables(row("a", 1))
 
 
+@pytest.mark.nightly
 def test_another_pipeline_does_not_take_a_name_over(named: Make) -> None:
     shop = named(SHOP, views="[counted]")
     shop.feed("orders", row("a", 1))
@@ -252,6 +256,7 @@ def told():
         project.pipeline()
 
 
+@pytest.mark.nightly
 def test_a_reader_in_another_process_finds_them_in_the_metastore(written: Make) -> None:
     shop = written(SHOP)
     (shop.root / "dagster-ckpt.yml").write_text("catalog_views: '*'\n")

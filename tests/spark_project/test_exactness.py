@@ -87,6 +87,7 @@ def read_back():
     assert project.rows("read_back") == as_rows({"name": None, "v": 2}, {"name": "A", "v": None})
 
 
+@pytest.mark.nightly
 def test_a_dataset_that_is_read_twice_is_read_twice(written: Make) -> None:
     project = written(
         ORDERS
@@ -112,6 +113,7 @@ def both():
     assert project.rows("both") == as_rows({"k": "a"}, {"k": "b"}, {"k": "b"})
 
 
+@pytest.mark.nightly
 def test_reads_in_threads_that_a_function_starts_are_of_the_project(written: Make) -> None:
     project = written(
         ORDERS
@@ -186,6 +188,7 @@ def test_an_empty_project_has_empty_views_and_goes_on(written: Make) -> None:
     assert project.rows("counted") == as_rows({"n": 1})
 
 
+@pytest.mark.nightly
 def test_views_show_the_rows_of_tables_that_are_written_at_least_once(written: Make) -> None:
     project = written(ORDERS + COUNTED)
     pipeline = project.pipeline(checkpointing={"mode": "at_least_once"})
@@ -198,6 +201,7 @@ def test_views_show_the_rows_of_tables_that_are_written_at_least_once(written: M
         assert project.rows("counted") == as_rows({"n": number})
 
 
+@pytest.mark.nightly
 def test_a_view_that_reads_more_than_the_project_is_computed_in_every_run_whatever_its_plan_shows(
     written: Make,
 ) -> None:
@@ -274,6 +278,7 @@ def test_a_stream_computes_materialized_views_after_its_checkpoints(
 # --- the graph beside the project -----------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_definitions_load_without_a_session_until_something_changes(
     written: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

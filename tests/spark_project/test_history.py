@@ -163,6 +163,7 @@ def test_a_restore_and_a_fork_have_the_versions_of_their_changes(written: Make) 
     assert crm.all_rows() == tables(said)
 
 
+@pytest.mark.nightly
 def test_an_epoch_that_is_killed_while_versions_are_published_is_made_up(written: Make) -> None:
     crm = written(CRM)
     said = [change(1, "ann", "rome", 10), change(2, "bob", "rome", 20)]
@@ -202,6 +203,7 @@ def test_versions_of_random_changes_in_random_order_are_those_of_the_reference(w
         assert crm.all_rows() == tables(arrived), json.dumps(arrived)
 
 
+@pytest.mark.nightly
 def test_of_changes_with_one_sequence_the_same_one_wins_however_they_arrive(spark: SparkSession) -> None:
     schema = "id INT, __row STRUCT<id: INT, name: STRING>, __order INT, __deleted BOOLEAN"
     rows = [(1, (1, name), 5, False) for name in ("ann", "bob", None)]
@@ -214,6 +216,7 @@ def test_of_changes_with_one_sequence_the_same_one_wins_however_they_arrive(spar
     assert "Row(" in newest.pop()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["VARIANT", "STRUCT<at: ARRAY<VARIANT>>", "MAP<STRING, VARIANT>"])
 def test_of_rows_with_a_variant_and_one_sequence_the_same_one_wins(kind: str, spark: SparkSession) -> None:
     texts = {

@@ -27,6 +27,7 @@ from tests.root import ROOT
 from tests.spark.epoch.conftest import WITHOUT_CAPTURE, failure_text
 from tests.spark_project.conftest import Project
 from tests.spark_project.test_projects import change, changes_tables, fan_in_tables, order
+from tests.sweeps import third
 
 KILLED_AT = {"before computing": 1, "before replacing": 2, "before noting": 2}
 """Of the two notes of each view, the second follows its rows."""
@@ -41,7 +42,7 @@ def test_a_killed_epoch_leaves_nothing_that_the_next_does_not_put_right(
     shop.feed("us", *us)
     shop.epoch()
     where = shop.coordinator.model_copy(update={"concurrent_runs": "take_over"})
-    for call, number in KILLED_AT.items():
+    for call, number in third(KILLED_AT.items()):
         shop.feed("us", order("dan", 4))
         us.append(order("dan", 4))
         killed(shop, call, number)
@@ -58,6 +59,7 @@ def killed(project: Project, call: str, number: int) -> None:
     assert done.returncode == 9, done.stderr[-2000:]
 
 
+@pytest.mark.nightly
 def test_changes_are_applied_once_though_an_epoch_is_killed_and_its_rows_are_forked_and_taken_back(
     project: Callable[[str], Project],
 ) -> None:
@@ -116,6 +118,7 @@ def test_its_tables_are_assets_of_dagster_and_load(project: Callable[[str], Proj
         load_table(pipeline, "totals", coordinator=shop.coordinator, as_of="chk-1")
 
 
+@pytest.mark.nightly
 def test_the_command_line_adopts_a_project(project: Callable[[str], Project], tmp_path: Path) -> None:
     shop = project("fan_in")
     for feed in ("eu", "us"):

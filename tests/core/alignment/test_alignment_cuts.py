@@ -33,6 +33,7 @@ from dagster_ckpt.core.config import CheckpointConfig, CheckpointingMode
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import Alignment, BarrierOptions
 from dagster_ckpt.core.model import CheckpointKind
+from tests.properties import examples
 
 Entry = tuple[str, int]
 """("data", n), ("barrier", id), ("cancel", id) or ("end", 0)."""
@@ -236,7 +237,7 @@ CONFIGS = st.sampled_from(
 KINDS = st.lists(st.booleans(), min_size=5, max_size=5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(config=CONFIGS, channels=logs(faults=True), moves=steps, kinds=KINDS)
 def test_every_snapshot_is_a_consistent_cut(
     config: CheckpointConfig, channels: list[list[Entry]], moves: list[tuple[str, int]], kinds: list[bool]
@@ -257,7 +258,7 @@ def test_every_snapshot_is_a_consistent_cut(
                 assert taken == belongs, f"channel {channel} of checkpoint {number}"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     # an input that ends while others are aligned aborts the checkpoint where that feature is off
     config=CONFIGS.filter(lambda config: config.checkpoints_after_tasks_finish),
@@ -278,7 +279,7 @@ def test_without_faults_every_checkpoint_is_taken_unless_a_newer_barrier_came_fi
         assert not reader.declined
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(channels=logs(faults=True), moves=steps)
 def test_at_least_once_never_holds_and_takes_checkpoints_in_order(
     channels: list[list[Entry]], moves: list[tuple[str, int]]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dagster_ckpt.core.coordinator.event_gate import EventGate, HeldEvent
 from dagster_ckpt.core.ids import CheckpointId
+from tests.properties import examples
 
 SUBTASKS = 2
 Part = tuple[CheckpointId, int]
@@ -118,7 +119,7 @@ class Run:
 STEPS = ("send", "arrive", "checkpoint", "trigger", "answer", "tell", "snapshot", "hear", "abort")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 1)), min_size=20, max_size=80))
 def test_every_snapshot_has_the_events_of_its_coordinators_state_and_none_is_lost(
     history: list[tuple[str, int]],

@@ -30,6 +30,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.dagster.names import LOCATION_TAG
 from tests import progress
 from tests.dagster.launched.program import SESSION, coordinator
+from tests.needs import needs
 from tests.records import find_record
 from tests.root import ROOT
 from tests.spark.epoch.conftest import WITHOUT_CAPTURE
@@ -204,6 +205,7 @@ def feed(tmp_path: Path) -> Feed:
 
 
 @pytest.fixture(scope="module")
+@needs("spark")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A warm engine for the programs of a module that end by themselves."""
     with engine_in(tmp_path_factory.mktemp("warm") / "engine") as started:

@@ -18,9 +18,6 @@ from dagster_ckpt.testing.sinks.run import Row
 from tests.adapters.servers import S3Server
 from tests.ext.delta.test_delta_contract import TestDeltaSink as Local
 
-pytestmark = pytest.mark.s3
-
-
 ON_THE_WIRE = {
     "test_a_checkpoint_makes_all_its_batches_visible",
     "test_nothing_of_an_older_attempt_appears_after_a_newer_one_took_over",

@@ -22,9 +22,6 @@ from tests.adapters.servers import S3Server
 from tests.ext.iceberg.rest_catalog import rest_catalog
 from tests.ext.iceberg.test_iceberg_contract import TestIcebergSink as Local
 
-pytestmark = pytest.mark.s3
-
-
 ON_THE_WIRE = {
     "test_a_checkpoint_makes_all_its_batches_visible",
     "test_nothing_of_an_older_attempt_appears_after_a_newer_one_took_over",

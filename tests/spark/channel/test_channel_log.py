@@ -29,6 +29,7 @@ from dagster_ckpt.spark.channel.entries import (
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.retention import sweep_staging
 from dagster_ckpt.spark.files import DataFile, batch_folder_name
+from tests.properties import examples
 from tests.spark.crashing import crash_before_change, crashes_at_every_change
 
 
@@ -308,7 +309,7 @@ _ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(actions=_ACTIONS)
 def test_any_interleaving_of_appends_and_crashes_keeps_the_log_total_and_gap_free(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int, int | None]]

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.started import started
+from tests.needs import needs
 from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster, standalone_cluster
 from tests.spark.epoch.small_pipeline import Feed
 
 
 @pytest.fixture(scope="module")
+@needs("spark")
 def cluster() -> Iterator[StandaloneCluster]:
     """A master and two workers, for all tests of a module."""
     with started(standalone_cluster("one", "two")) as running:

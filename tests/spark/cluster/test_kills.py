@@ -89,6 +89,7 @@ def test_tables_are_exact_after_worker_disk_master_and_driver_were_killed(
     assert read_totals(shop.tables) == feed.expected_totals()
 
 
+@pytest.mark.nightly
 def test_a_worker_that_joins_late_with_another_disk_costs_no_rows(
     cluster: StandaloneCluster, driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:

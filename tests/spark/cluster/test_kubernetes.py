@@ -9,6 +9,7 @@ import pytest
 
 from tests.adapters.servers import PostgresCluster, S3Server
 from tests.adapters.started import started
+from tests.needs import needs
 from tests.spark.cluster.apart import a_stream_dies_with_its_disk_and_an_epoch_goes_on
 from tests.spark.cluster.asked_of_pods import (
     a_stream_is_exact_after_pods_were_lost,
@@ -22,6 +23,7 @@ from tests.spark.lake.deployment import Places
 
 
 @pytest.fixture(scope="module")
+@needs("spark")
 def kubernetes() -> Iterator[KubernetesCluster]:
     """An API server without pods, for all tests of a module."""
     with started(kubernetes_cluster()) as running:
@@ -35,12 +37,14 @@ def pods_driver(kubernetes: KubernetesCluster, tmp_path: Path) -> Iterator[Drive
     made.kill()
 
 
+@pytest.mark.nightly
 def test_epochs_run_on_pods_and_the_pods_go_with_the_session(
     kubernetes: KubernetesCluster, pods_driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:
     epochs_run_and_nothing_is_left(kubernetes, pods_driver, feed, tmp_path / "lab")
 
 
+@pytest.mark.nightly
 def test_a_path_that_is_a_disk_of_each_pods_own_is_refused(
     kubernetes: KubernetesCluster, pods_driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:
@@ -53,8 +57,7 @@ def test_tables_of_a_stream_are_exact_after_pods_ran_out_of_memory_and_were_evic
     a_stream_is_exact_after_pods_were_lost(kubernetes, pods_driver, feed, tmp_path / "lab")
 
 
-@pytest.mark.s3
-@pytest.mark.postgres
+@pytest.mark.nightly
 def test_pods_without_a_shared_volume_hand_rows_over_in_a_bucket(
     kubernetes: KubernetesCluster,
     tmp_path: Path,

@@ -14,8 +14,7 @@ from tests.spark.cluster.apart import (
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.lake.deployment import Places
-
-pytestmark = [pytest.mark.s3, pytest.mark.postgres]
+from tests.sweeps import third
 
 
 @pytest.fixture
@@ -23,13 +22,14 @@ def places(feed: Feed, postgres_server: PostgresCluster, s3_apart: S3Server) -> 
     return Places.new(feed.folder, postgres_server, s3_apart).all_in_the_bucket
 
 
-@pytest.mark.parametrize("kind", ["stateless", "stateful"])
+@pytest.mark.parametrize("kind", third(["stateful", "stateless"]))
 def test_a_stream_is_killed_with_its_disk_and_an_epoch_goes_on_elsewhere(
     cluster: StandaloneCluster, tmp_path: Path, places: Places, feed: Feed, kind: str
 ) -> None:
     a_stream_dies_with_its_disk_and_an_epoch_goes_on(cluster, tmp_path, places, feed, pipeline=kind)
 
 
+@pytest.mark.nightly
 def test_state_is_refused_where_spark_has_no_connector(
     cluster: StandaloneCluster, tmp_path: Path, places: Places, feed: Feed
 ) -> None:

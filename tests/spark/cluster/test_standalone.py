@@ -13,6 +13,7 @@ from dagster_ckpt.version import __version__
 from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals
+from tests.sweeps import third
 
 ALONE = {"spark.cores.max": "1"}
 """One executor: each is a JVM to start, and what this one finds a second one would find too."""
@@ -47,6 +48,7 @@ def test_without_the_package_executors_are_refused_before_the_first_query(
     assert not list((tmp_path / "lab").rglob(".probe-*"))
 
 
+@pytest.mark.nightly
 def test_another_version_on_executors_is_refused_and_what_is_sent_comes_before_it(
     driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path
 ) -> None:
@@ -62,6 +64,7 @@ def test_another_version_on_executors_is_refused_and_what_is_sent_comes_before_i
     assert read_lines(tmp_path / "lab" / "tables" / "shop") == feed.expected_lines()
 
 
+@pytest.mark.nightly
 def test_executors_without_pyarrow_are_refused(
     driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path
 ) -> None:
@@ -76,6 +79,7 @@ def test_executors_without_pyarrow_are_refused(
     assert "has no pyarrow that PySpark can use with " in answer["said"]
 
 
+@pytest.mark.nightly
 def test_a_python_that_executors_do_not_have_is_told(driver: Driver, feed: Feed, tmp_path: Path) -> None:
     answer = driver.run(feed, tmp_path / "lab", conf={**ALONE, "spark.pyspark.python": "python9"})
     assert answer["failed"] == "InvalidRequest"
@@ -84,7 +88,7 @@ def test_a_python_that_executors_do_not_have_is_told(driver: Driver, feed: Feed,
     )
 
 
-@pytest.mark.parametrize("place", ["work_dir", "table_dir"])
+@pytest.mark.parametrize("place", third(["work_dir", "table_dir"]))
 def test_a_folder_that_is_another_disk_to_executors_is_refused(
     driver: Driver, cluster: StandaloneCluster, feed: Feed, tmp_path: Path, place: str
 ) -> None:
@@ -100,12 +104,15 @@ CHANNELS = {"pipeline": "shop", "place": "work_dir"}
 
 @pytest.mark.parametrize(
     "how",
-    [
-        CHANNELS,
-        {**CHANNELS, "stream": True},
-        *({"pipeline": kind, "place": "table_dir"} for kind in ("delta", "iceberg")),
-        {"pipeline": "parquet", "place": "table_dir", "stream": True},
-    ],
+    third(
+        [
+            CHANNELS,
+            {**CHANNELS, "stream": True},
+            *({"pipeline": kind, "place": "table_dir"} for kind in ("delta", "iceberg")),
+            {"pipeline": "parquet", "place": "table_dir", "stream": True},
+        ],
+        history=1,
+    ),
     ids=lambda how: "-".join(map(str, how.values())),
 )
 def test_rows_on_another_disk_fail_the_run_without_a_probe_too(
@@ -133,6 +140,7 @@ def test_state_on_another_disk_is_in_no_checkpoint_without_a_probe_too(
     assert not list((tmp_path / "lab").glob("tables/**/sums/part-*.parquet"))
 
 
+@pytest.mark.nightly
 def test_bare_paths_of_another_default_file_system_are_not_taken_for_ours(
     driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:

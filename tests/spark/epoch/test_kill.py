@@ -18,6 +18,7 @@ from tests.progress import Sampled, wait_until, work_of
 from tests.root import ROOT
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.sweeps import third
 
 pytestmark = pytest.mark.usefixtures("nothing_inlined")
 
@@ -41,7 +42,9 @@ POINTS = [
 ]
 
 
-def test_a_run_killed_at_five_points_in_turn_is_made_good_by_the_next_one(tmp_path: Path, lab: Lab) -> None:
+def test_a_run_killed_at_one_point_after_the_other_is_made_good_by_the_next_one(
+    tmp_path: Path, lab: Lab
+) -> None:
     feed = Feed(tmp_path / "feed")
     pipeline = shop(feed.folder)
     feed.customer("ann", "fr")
@@ -49,7 +52,7 @@ def test_a_run_killed_at_five_points_in_turn_is_made_good_by_the_next_one(tmp_pa
     first = lab.run(pipeline)
     assert first.success, failure_text(first)
     feed.customer("bob", "de")
-    for point in POINTS:
+    for point in third(POINTS):
         for _ in range(6 if point.times > 1 else 2):  # two to a batch
             feed.order(("ann", 3), ("bob", 4))
         _run_and_kill(point, tmp_path, lab, lab.record(pipeline))
@@ -68,14 +71,15 @@ def test_runs_killed_on_a_warm_engine_are_made_good_by_the_next_one(tmp_path: Pa
     feed.order(*[("ann", n) for n in range(20)])
     first = lab.run(pipeline)
     assert first.success, failure_text(first)
-    for point in (POINTS[0], POINTS[-1]):
+    points = third((POINTS[0], POINTS[-1]))
+    for point in points:
         for _ in range(6 if point.times > 1 else 2):
             feed.order(("ann", 3), ("ann", 4))
         before = lab.record(pipeline)
         _run_and_kill(point, tmp_path, lab, before, "filesystem", str(engine))
     log = engine / "engine.log"
     wait_until(
-        lambda: log.read_text().count("its borrower ended without giving it back") == 2,
+        lambda: log.read_text().count("its borrower ended without giving it back") == len(points),
         "the engines end with the runs that used them",
     )
 

@@ -18,6 +18,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.attempt import PipelineAttempt
+from tests.needs import needs
 from tests.records import stored_record
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.multiprocess_job import BROKEN, ENGINE, epoch_job, streaming_job
@@ -26,6 +27,7 @@ from tests.warm_engine import engine_in
 
 
 @pytest.fixture
+@needs("spark")
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     with engine_in(tmp_path / ENGINE), dg.instance_for_test(temp_dir=str(tmp_path)) as made:
         yield made

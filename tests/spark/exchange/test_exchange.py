@@ -31,8 +31,6 @@ from tests.adapters.s3_proxy import Wire, s3_proxy
 from tests.adapters.servers import S3Server
 from tests.spark.exchange.places import KINDS, LINEAGE, Place, parts, place_of, values
 
-pytestmark = pytest.mark.s3
-
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path, s3: S3Server) -> Iterator[Place]:

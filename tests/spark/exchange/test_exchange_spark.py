@@ -21,8 +21,6 @@ from tests.spark.exchange.places import Place, place_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.s3
-
 
 @pytest.fixture
 def place(tmp_path: Path, s3_apart: S3Server) -> Iterator[Place]:

@@ -27,7 +27,6 @@ from tests.spark.exchange.places import Place, place_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.s3
 UID = StageUid("totals")
 
 

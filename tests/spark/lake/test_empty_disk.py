@@ -25,8 +25,6 @@ from tests.spark.lake.machines import a_machine_dies
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.s3, pytest.mark.postgres]
-
 
 @pytest.fixture
 def places(feed: Feed, postgres_server: PostgresCluster, s3_apart: S3Server) -> Places:

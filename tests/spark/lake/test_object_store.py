@@ -12,7 +12,7 @@ from tests.spark.lake.deployment import Places, truth
 from tests.spark.lake.empty_disks import attempts, go_from_empty_disk_to_empty_disk
 from tests.spark.lake.machines import a_machine_runs
 
-pytestmark = [pytest.mark.s3, pytest.mark.postgres]
+pytestmark = pytest.mark.spark  # in children
 
 
 @pytest.fixture
@@ -26,6 +26,7 @@ def test_epochs_and_a_stream_go_from_empty_disk_to_empty_disk(
     go_from_empty_disk_to_empty_disk(tmp_path, places, feed)
 
 
+@pytest.mark.nightly
 def test_a_machine_that_comes_back_goes_on_in_its_directory(
     tmp_path: Path, feed: Feed, places: Places
 ) -> None:

@@ -20,6 +20,7 @@ from dagster_ckpt.spark.sink import table_files
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.latest import latest_rows, replaced
 from dagster_ckpt.spark.sink.table_files import StagedFiles
+from tests.properties import examples
 
 
 def staged_below(folder: Path) -> StagedFiles:
@@ -42,7 +43,7 @@ def batches_of(folder: Path, batches: list[list[tuple[int, int]]]) -> list[Table
     ]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers()), max_size=4), min_size=1, max_size=6),
     st.sampled_from([1, 900, 10**9]),

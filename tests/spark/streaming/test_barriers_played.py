@@ -21,6 +21,7 @@ from dagster_ckpt.spark.channel.entries import CancelEntry
 from dagster_ckpt.spark.streaming.garbage import MIN_ENTRIES_TO_TRUNCATE, cut_logs
 from dagster_ckpt.spark.streaming.gate import Hold, InducedBarriers
 from dagster_ckpt.spark.streaming.loop import IsAborted
+from tests.properties import examples
 from tests.spark.streaming.played_stages import DIAMOND, TWO_SOURCES, Graph, Play, rows_between
 
 MODES: dict[str, dict[str, Any]] = {
@@ -100,7 +101,9 @@ def test_a_graph_at_rest_takes_checkpoints_almost_without_batches_and_its_logs_s
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_any_order_of_events_gives_consistent_cuts_and_loses_nothing(mode: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as made:

@@ -15,6 +15,7 @@ from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from tests.spark.streaming.lab import Running, StreamLab, until
 from tests.spark.streaming.pipelines import Numbers, expected_totals, line, read_totals, short_diamond
+from tests.sweeps import third
 
 if TYPE_CHECKING:
     from dagster_ckpt import CheckpointedPipeline
@@ -59,9 +60,11 @@ def feed(numbers: Numbers, files: int) -> None:
         numbers.put(5)
 
 
-def die_at_every_stage(lab: StreamLab, pipeline: CheckpointedPipeline, numbers: Numbers) -> Running:
-    """Restore, complete a checkpoint, die at the next one's barrier: for every stage; return the run after that."""
-    for uid in STAGES:
+def die_at_every_stage(
+    lab: StreamLab, pipeline: CheckpointedPipeline, numbers: Numbers, history: int = 0
+) -> Running:
+    """Restore, complete a checkpoint, die at the next one's barrier: at stage after stage; return the next run."""
+    for uid in third(STAGES, history):
         running = lab.start(pipeline)
         feed(numbers, 1)
         running.checkpoint()
@@ -78,13 +81,13 @@ def die_at_every_stage(lab: StreamLab, pipeline: CheckpointedPipeline, numbers: 
 def test_a_run_that_dies_at_any_barrier_restores_exactly(lab: StreamLab, tmp_path: Path, mode: str) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = short_diamond(numbers.folder, **MODES[mode])
-    ends_exactly(die_at_every_stage(lab, pipeline, numbers), lab, numbers)
+    ends_exactly(die_at_every_stage(lab, pipeline, numbers, [*MODES].index(mode)), lab, numbers)
 
 
 def test_a_run_that_dies_at_an_instant_cut_restores_exactly(lab: StreamLab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = line(numbers.folder, instant_cuts=True)
-    ends_exactly(die_at_every_stage(lab, pipeline, numbers), lab, numbers)
+    ends_exactly(die_at_every_stage(lab, pipeline, numbers, history=2), lab, numbers)
 
 
 def test_a_run_that_dies_between_a_batch_that_was_read_and_its_commit_restores_exactly(
@@ -158,7 +161,7 @@ def test_a_run_that_reads_at_least_once_loses_nothing_wherever_it_dies(
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = short_diamond(numbers.folder, mode="at_least_once")
-    running = die_at_every_stage(lab, pipeline, numbers)
+    running = die_at_every_stage(lab, pipeline, numbers, history=1)
     wanted = expected_totals(numbers.count)
 
     def holds() -> bool:

@@ -22,6 +22,7 @@ from dagster_ckpt.spark.streaming import garbage
 from dagster_ckpt.spark.streaming.garbage import cut_logs
 from dagster_ckpt.spark.streaming.gate import InducedBarriers
 from dagster_ckpt.spark.streaming.instant_cut import NotAtOnce, batch_before
+from tests.properties import examples
 from tests.spark.streaming.played_stages import DIAMOND, LINE, TWO_SOURCES, Graph, Play
 
 SOURCE, LEFT, RIGHT, SINK = (StageUid(uid) for uid in ("source", "left", "right", "sink"))
@@ -284,7 +285,9 @@ def test_an_aborted_checkpoint_leaves_nothing_behind(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("graph", [LINE, TWO_SOURCES], ids=["line", "two sources"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_whatever_the_stages_are_doing_a_checkpoint_needs_no_more_than_commits(
     graph: Graph, data: st.DataObject
@@ -381,7 +384,9 @@ MOVES = st.sampled_from(["trigger", "savepoint", "clean", "look", "emit"])
 
 @pytest.mark.parametrize("graph", [LINE, DIAMOND, TWO_SOURCES])
 @pytest.mark.parametrize("unaligned", [False, True])
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_every_checkpoint_restores_exactly_while_logs_are_cleaned(
     graph: Graph, unaligned: bool, data: st.DataObject
@@ -409,7 +414,7 @@ def test_every_checkpoint_restores_exactly_while_logs_are_cleaned(
             stage.check_batches(number)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     entries=st.lists(st.sampled_from(["data", "barrier", "cancel"]), min_size=1, max_size=30),
     cut=st.integers(0, 30),

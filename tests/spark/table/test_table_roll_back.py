@@ -29,6 +29,7 @@ from dagster_ckpt.spark.table.retention import collect_garbage
 from dagster_ckpt.spark.table.roll_back import check_roll_back, roll_back
 from dagster_ckpt.spark.table.version_digests import digest_path
 from dagster_ckpt.testing.faults import SimulatedCrash
+from tests.properties import examples
 from tests.spark.crashing import crash_before_change, crashes_at_every_change
 from tests.spark.table.tables import (
     LINEAGE,
@@ -373,7 +374,7 @@ _WALK = st.lists(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(walk=_WALK)
 def test_a_random_walk_of_publishes_crashes_and_roll_backs_always_shows_the_oracles_rows(
     tmp_path_factory: pytest.TempPathFactory, mode: Append | Upsert, walk: list[tuple[str, int, int | None]]

@@ -21,6 +21,7 @@ import pytest
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.warm.messages import EngineFiles, KeeperAddress
 from dagster_ckpt.spark.warm.session import warm_session
+from tests.needs import needs
 from tests.progress import wait_until
 
 PROGRAM = """
@@ -122,6 +123,7 @@ class Runs:
 
 
 @pytest.fixture
+@needs("spark")
 def runs(tmp_path: Path) -> Iterator[Runs]:
     made = Runs(tmp_path)
     yield made
@@ -153,6 +155,7 @@ def test_the_next_run_uses_the_jvm_with_a_context_and_python_processes_of_its_ow
     assert runs.folder.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.nightly
 def test_one_process_may_borrow_it_again_and_again(runs: Runs) -> None:
     program = """
 import sys
@@ -178,6 +181,7 @@ for _ in range(2):
     assert first.endswith("True 3")
 
 
+@pytest.mark.nightly
 def test_functions_of_runs_before_go_without_those_of_this_run(runs: Runs) -> None:
     """Java names a function it has thrown away by its number, to whoever has the engine."""
     first = runs.run("work")
@@ -204,6 +208,7 @@ def test_a_run_that_is_killed_takes_the_jvm_with_it(runs: Runs) -> None:
     assert runs.run()["jvm"] != first["jvm"]
 
 
+@pytest.mark.nightly
 def test_a_run_with_other_settings_gets_another_jvm_and_says_which(runs: Runs) -> None:
     first = runs.run()
     second = runs.run(memory="600m")
@@ -219,6 +224,7 @@ def test_an_engine_nobody_uses_ends(runs: Runs) -> None:
     assert "nobody used it for 0.2 s" in (runs.folder / "engine.log").read_text()
 
 
+@pytest.mark.nightly
 def test_an_engine_whose_folder_was_removed_ends_and_leaves_the_next_one_alone(runs: Runs) -> None:
     runs.run()
     first = runs.keeper()
