@@ -11,10 +11,11 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | ``lake`` | the table: loaded, made, committed to, and its errors in the library's words |
 | ``marks`` | what our commits say, and the table's history read through them |
 | ``columns`` | rows against the table's columns; what delta-rs must not write to |
-| ``adds`` | staged files as actions of a commit, with their statistics |
+| ``adds`` | files as actions of a commit |
+| ``bounds`` | least and greatest values of a file's columns, by which readers pass over it |
 | ``remote`` | where staged files are: the table's folder, or its object store |
 | ``publish`` | second phase: one commit for a checkpoint |
-| ``upsert`` | rows merged by key |
+| ``upsert`` | rows by key: the files they touch, written again |
 | ``roll_back`` | the version of a cut, and the way to it |
 | ``read`` | the rows of one version |
 | ``fork`` | a table that begins with the rows of a cut |

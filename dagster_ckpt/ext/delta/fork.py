@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.ext.delta.bounds import wanted_bounds
 from dagster_ckpt.ext.delta.columns import delta_columns, schema_of, table_columns
 from dagster_ckpt.ext.delta.lake import Lake, Outside, Raced, Version
 from dagster_ckpt.ext.delta.marks import Commit, commits
@@ -29,7 +30,7 @@ def fork(writer: Writer, attempt: AttemptId, cut: SinkCut) -> str:
         if version is None:
             columns = table_columns(source.at(seed.version)) if seed else _first_columns(cut)
             if columns:
-                lake.create(schema_of(columns), attempt)
+                lake.create(schema_of(columns), wanted_bounds(columns, writer.key), attempt)
                 raise Raced
             return
         mark = version.mark

@@ -106,7 +106,7 @@ class Garbage:
 
     def _is_expired(self, version: Version, commit: Commit) -> bool:
         """True where the rows of a commit have been out of the table for long, or went into other files at once."""
-        if self.writer.key and commit.operation == "MERGE":
+        if commit.mark is not None and commit.mark.rewrites:
             return True
         later = [c for c in version.history if c.version > commit.version]
         restored = next((c.version for c in later if c.operation == "RESTORE"), commit.version)

@@ -16,7 +16,7 @@ from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
-    from deltalake.transaction import AddAction
+    from deltalake.transaction import AddAction, RemoveAction
 
 T = TypeVar("T")
 
@@ -42,12 +42,15 @@ class Outside:
     """The calls of delta-rs that commit; nothing else of this package changes a table."""
 
     @staticmethod
-    def create(lake: Lake, schema: Schema, properties: CommitProperties) -> None:
+    def create(
+        lake: Lake, schema: Schema, configuration: dict[str, str], properties: CommitProperties
+    ) -> None:
         """Make the table: version 0, without rows."""
         client().DeltaTable.create(
             lake.uri,
             schema=schema,
             partition_by=list(lake.partition_by),
+            configuration=configuration,
             storage_options=lake.storage_options,
             commit_properties=properties,
         )
@@ -55,13 +58,13 @@ class Outside:
     @staticmethod
     def write(
         table: DeltaTable,
-        actions: Sequence[AddAction],
+        actions: Sequence[AddAction | RemoveAction],
         properties: CommitProperties,
         *,
         mode: str = "append",
         schema: Schema | None = None,
     ) -> None:
-        """Add files; with the mode ``overwrite`` all others go, and the columns may be others."""
+        """Add and remove files; with the mode ``overwrite`` all others go, and the columns may be others."""
         table.create_write_transaction(
             list(actions),
             mode,
@@ -89,21 +92,6 @@ class Outside:
     def add_columns(table: DeltaTable, columns: Schema, properties: CommitProperties) -> None:
         """Add columns."""
         table.alter.add_columns(columns.fields, commit_properties=properties)
-
-    @staticmethod
-    def merge(table: DeltaTable, rows: Any, predicate: str, properties: CommitProperties) -> None:
-        """Update the rows that match (t: the table, s: these rows), insert the others."""
-        # Not streamed: the source's bounds tell which of the table's files can match.
-        merging = table.merge(
-            rows,
-            predicate,
-            source_alias="s",
-            target_alias="t",
-            merge_schema=True,
-            streamed_exec=False,
-            commit_properties=properties,
-        )
-        merging.when_matched_update_all().when_not_matched_insert_all().execute()
 
     @staticmethod
     def restore(table: DeltaTable, version: int, properties: CommitProperties) -> None:
@@ -179,7 +167,7 @@ class Version:
             epoch=attempt.epoch,
             base=self.number,
         )
-        mine = {"lineage": attempt.lineage, "epoch": int(attempt.epoch), "staged": ()}
+        mine = {"lineage": attempt.lineage, "epoch": int(attempt.epoch), "staged": (), "rewrites": False}
         return mark.model_copy(update=mine | changes)
 
     def commit(self, mark: Mark, act: Callable[[DeltaTable, CommitProperties], T]) -> T:
@@ -190,7 +178,7 @@ class Version:
     def fence(self, attempt: AttemptId, **changes: Any) -> None:
         """Commit no rows, so that older attempts are refused from here on."""
         mark = self.next_mark(attempt, **changes)
-        if mark != (self.mark and self.mark.model_copy(update={"staged": ()})):
+        if mark != (self.mark and self.mark.model_copy(update={"staged": (), "rewrites": False})):
             self.commit(mark, lambda table, properties: Outside.write(table, [], properties))
 
 
@@ -284,11 +272,11 @@ class Lake:
             ) from error
         return table
 
-    def create(self, schema: Schema, attempt: AttemptId) -> None:
-        """Make the table, without rows, unless somebody did."""
+    def create(self, schema: Schema, configuration: dict[str, str], attempt: AttemptId) -> None:
+        """Make the table, with these properties and without rows, unless somebody did."""
         mark = Mark(pipeline=self.pipeline, sink=self.uid, lineage=attempt.lineage, epoch=int(attempt.epoch))
         with contextlib.suppress(Raced), committing(self.uri):
-            Outside.create(self, schema, self.properties(mark))
+            Outside.create(self, schema, configuration, self.properties(mark))
 
     def properties(self, mark: Mark) -> CommitProperties:
         """Return what a commit carries; without retries, so that it never lands on what was not read."""

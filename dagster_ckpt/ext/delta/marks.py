@@ -22,10 +22,12 @@ class Mark(TableMark):
     """Staged folders whose files this commit made part of the table."""
     reapply: dict[str, str] = Field(default_factory=dict)
     """Properties that somebody set after the version which this commit restored: they are to be set again."""
+    rewrites: bool = False
+    """Rows by key: what was staged went into other files, as did those that stay of files which left the table."""
 
     def metadata(self) -> dict[str, Any]:
         """Return it as metadata of a commit."""
-        left_out = set() if self.reapply else {"reapply"}
+        left_out = {name for name in ("reapply", "rewrites") if not getattr(self, name)}
         said = self.model_dump(mode="json", exclude=left_out)
         return {MARK_PREFIX + name: value for name, value in said.items()}
 
@@ -123,7 +125,7 @@ def _commit(entry: dict[str, Any], owner: tuple[str, str] | None) -> Commit:
         version=entry["version"],
         timestamp_ms=entry.get("timestamp") or 0,
         operation=entry.get("operation") or "",
-        mode=str(parameters.get("mode", "")),
+        mode="" if fields.get("rewrites") else str(parameters.get("mode", "")),
         mark=mark,
         restored=_restored(parameters) if entry.get("operation") == "RESTORE" and mark is None else None,
     )

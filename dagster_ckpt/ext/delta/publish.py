@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.delta.adds import add_actions
+from dagster_ckpt.ext.delta.bounds import wanted_bounds
 from dagster_ckpt.ext.delta.columns import (
     Column,
     columns_together,
@@ -27,6 +28,9 @@ from dagster_ckpt.spark.sink.owner import Owner, note_owner, read_owner
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
 from dagster_ckpt.spark.sink.positions import not_shown, refuse_fenced
 from dagster_ckpt.spark.sink.table_files import StagedFiles, folder_of
+
+if TYPE_CHECKING:
+    from deltalake.transaction import AddAction, RemoveAction
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class Writer:
         columns = _columns(batches)
         refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
         self.staged.footers([file for batch in batches for file in batch.files])
-        self.lake.create(schema_of(columns), attempt)
+        self.lake.create(schema_of(columns), wanted_bounds(columns, self.key), attempt)
         raise Raced
 
     def add(
@@ -129,6 +133,8 @@ class Writer:
         refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
         extra = new_columns(table, columns, self.lake.uri)
         files, replaces = shown_files(batches)
+        # Rows by key have no folders of partitions, also those that replace all.
+        rewrites = bool(self.key) and (not replaces or bool(table.metadata().partition_columns))
         newest = version.mark.checkpoint if version.mark is not None else None
         mark = version.next_mark(
             attempt,
@@ -137,19 +143,19 @@ class Writer:
             through_batch=max(batch.batch_id for batch in batches),
             key=text_of_key(self.key),
             staged=tuple(sorted({folder_of(file.staged, self.staged.area) for file in files})),
+            rewrites=rewrites,
         ).model_copy(update=changes)
-        if self.key and not replaces:
+        if extra and not replaces:
+            self._add_columns(version, attempt, extra)
+        actions: Sequence[AddAction | RemoveAction]
+        if rewrites:
             self.staged.refuse_changed(files)
-            version.commit(
-                mark, lambda t, properties: upsert(t, self.staged, files, key=self.key, properties=properties)
-            )
+            actions = upsert(table, self.staged, files, key=self.key, is_alone=replaces)
         else:
-            actions = add_actions(self.staged, files)
-            if extra and not replaces:
-                self._add_columns(version, attempt, extra)
-            mode = "overwrite" if replaces else "append"
-            schema = schema_of([*table_columns(table), *extra])
-            version.commit(mark, lambda t, p: Outside.write(t, actions, p, mode=mode, schema=schema))
+            actions = add_actions(table, self.staged, files)
+        mode = "overwrite" if replaces else "append"
+        schema = schema_of([*table_columns(table), *extra])
+        version.commit(mark, lambda t, p: Outside.write(t, actions, p, mode=mode, schema=schema))
         return Published(
             rows=sum(file.rows for file in files),
             bytes=sum(file.bytes for file in files),

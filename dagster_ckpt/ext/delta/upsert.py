@@ -1,18 +1,37 @@
-"""Rows by key: the latest of each, merged into the table in one commit."""
+"""Rows by key: the latest of each, and the files that they touch written again without the rows they replace.
+
+Not by delta-rs's MERGE: it takes NaN, the zeros and nulls of a key for others than Spark does, and writes bounds that
+hide rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
-from dagster_ckpt.ext.delta.lake import Outside
+from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.ext.delta.adds import adds
 from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, have_bounds, staying
+from dagster_ckpt.spark.sink.staging import flush_staged
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+_FORMAT = pads.ParquetFileFormat(read_options=pads.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
 
 
 def upsert(
@@ -21,17 +40,139 @@ def upsert(
     files: Sequence[TableFile],
     *,
     key: Sequence[str],
-    properties: CommitProperties,
-) -> None:
-    """Merge the rows of these files, the last of each key, into the table."""
-    rows = staged.latest_rows(files, key)
-    for column in pa.schema(table.schema().to_arrow()):
-        if column.name not in rows.column_names:  # it stayed away: the row that wins has no value there
-            rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.type))
-    Outside.merge(table, rows, _same_key(rows, key), properties)
+    is_alone: bool = False,
+) -> list[AddAction | RemoveAction]:
+    """Write the rows of these files, the last of each key; return what adds them, and removes the files they touch.
+
+    ``is_alone``: no row of the table stays; what removes them is left to the commit.
+    """
+    schema = pa.schema(table.schema().to_arrow())
+    new = conformed(staged.latest_rows(files, key), schema)
+    actions: list[AddAction | RemoveAction] = []
+
+    def parts() -> Iterator[pa.Table]:
+        yield new
+        for file, stay in () if is_alone else _touched(table, staged, new.select(key), schema):
+            actions.append(file.removed())
+            yield stay
+
+    for rows in gathered(parts()):
+        actions += adds(table, write_files(staged, rows, table.metadata().partition_columns))
+    return actions
 
 
-def _same_key(rows: pa.Table, key: Sequence[str]) -> str:
-    """Return the condition of a match. Only a plain ``=`` lets files be passed over, and it never matches a null."""
-    operators = {name: "IS NOT DISTINCT FROM" if rows[name].null_count else "=" for name in key}
-    return " AND ".join(f't."{name}" {operator} s."{name}"' for name, operator in operators.items())
+def write_files(
+    staged: StagedFiles, rows: pa.Table, partition_by: Sequence[str]
+) -> list[tuple[str, int, pq.FileMetaData]]:
+    """Write rows into files of the table's folder, as ``adds`` takes them: no commit names them yet."""
+    store, folder = _store(staged)
+    written: list[tuple[str, int, pq.FileMetaData]] = []
+
+    def note(file: Any) -> None:
+        written.append((file.path[len(folder) + 1 :], file.size, file.metadata))
+
+    pads.write_dataset(
+        rows,
+        folder,
+        filesystem=store,
+        format=_FORMAT,
+        file_options=_FORMAT.make_write_options(
+            store_schema=False, write_statistics=have_bounds(rows.schema)
+        ),
+        partitioning=pads.partitioning(
+            pa.schema([rows.schema.field(name) for name in partition_by]), flavor="hive"
+        ),
+        basename_template=f"part-{uuid.uuid4()}-{{i}}.parquet",
+        existing_data_behavior="overwrite_or_ignore",
+        use_threads=False,  # their order is kept
+        file_visitor=note,
+    )
+    if staged.table_dir is not None:
+        flush_staged([staged.table_dir / name for name, _, _ in written])
+    return written
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the table."""
+
+    path: str
+    bytes: int
+    partition: dict[str, Any]
+    bounds: dict[str, tuple[Any, Any]]
+
+    def may_have(self, keys: pa.Table) -> bool:
+        """Tell whether its bounds are those of one that has one of these keys."""
+        for name in keys.column_names:
+            there, ours = self.bounds.get(name), bounds_of(keys[name])
+            if there is None or ours is None or None in there:
+                continue
+            if there[1] < ours[0] or there[0] > ours[1]:
+                return False
+            low, high = (pa.scalar(bound, keys.schema.field(name).type) for bound in there)
+            is_within = pc.and_(pc.greater_equal(keys[name], low), pc.less_equal(keys[name], high))
+            keys = keys.filter(is_within)
+        return bool(keys.num_rows)
+
+    def read(self, staged: StagedFiles, schema: pa.Schema, names: Sequence[str]) -> pa.Table:
+        """Return these columns of its rows."""
+        store, folder = _store(staged)
+        said = pc.scalar(True)
+        for name, value in self.partition.items():
+            said = said & (
+                pc.field(name).is_null()
+                if value is None
+                else pc.field(name) == pa.scalar(value, schema.field(name).type)
+            )
+        fragment = _FORMAT.make_fragment(f"{folder}/{self.path}", store, said)
+        try:
+            rows = fragment.to_table(schema=schema, columns=list(names))
+        except FileNotFoundError as error:
+            raise Corrupt(
+                f"table {staged.place} has lost rows of this version: {error}. Choose a later checkpoint"
+            ) from error
+        return conformed(rows, pa.schema([schema.field(name) for name in names]))
+
+    def removed(self) -> RemoveAction:
+        """Return the action that takes it out of the table."""
+        from deltalake.transaction import RemoveAction
+
+        values = {name: _text(value) for name, value in self.partition.items()}
+        return RemoveAction(self.path, True, int(time.time() * 1000), self.bytes, values)
+
+
+def _touched(
+    table: DeltaTable, staged: StagedFiles, keys: pa.Table, schema: pa.Schema
+) -> Iterator[tuple[_File, pa.Table]]:
+    """Yield each file that has one of these keys, with its rows that have none."""
+    for file in _files_of(table):
+        if (
+            not file.may_have(keys)
+            or pc.all(staying(file.read(staged, schema, keys.column_names), keys)).as_py()
+        ):
+            continue
+        rows = file.read(staged, schema, schema.names)
+        yield file, rows.filter(staying(rows.select(keys.column_names), keys))
+
+
+def _files_of(table: DeltaTable) -> Iterator[_File]:
+    for action in pa.table(table.get_add_actions()).to_pylist():
+        partition = action.get("partition") or {}
+        least, most = action.get("min") or {}, action.get("max") or {}
+        bounds = {name: (least[name], most.get(name)) for name in least} | {
+            name: (value, value) for name, value in partition.items()
+        }
+        yield _File(unquote(action["path"]), action["size_bytes"], partition, bounds)
+
+
+def _text(value: Any) -> str | None:
+    """Return a partition's value as the log has it."""
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _store(staged: StagedFiles) -> tuple[Any, str]:
+    if staged.table_dir is not None:
+        return pafs.LocalFileSystem(), str(Path(staged.table_dir).absolute())
+    return staged.store

@@ -14,6 +14,7 @@ catalog (docs/decisions/0020-iceberg.md).
 | ``marks`` | what our snapshots say |
 | ``version`` | the table as it was read: whose rows it shows, what was committed in between |
 | ``columns`` | rows against the table's columns; what must not be written to |
+| ``files`` | staged files as a snapshot names them, with bounds that hold |
 | ``staged`` | where staged files are: the table's location, or its object store |
 | ``publish`` | second phase: one snapshot for a checkpoint |
 | ``upsert`` | rows by key: the files they touch, written again |

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from pyiceberg import exceptions as errors
 from pyiceberg.catalog import Catalog
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -34,6 +33,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ext.iceberg.catalogs import CatalogSettings
+from dagster_ckpt.ext.iceberg.files import data_file
 from dagster_ckpt.ext.iceberg.marks import Mark, Refs
 from dagster_ckpt.ext.iceberg.version import MAIN, Version
 
@@ -180,7 +180,7 @@ def _files(
     version: Version, transaction: Transaction, change: Change
 ) -> tuple[list[DataFile], list[DataFile]]:
     io, metadata = version.table.io, transaction.table_metadata
-    added = [parquet_file_to_data_file(io, metadata, location) for location in change.staged]
+    added = [data_file(io, metadata, location) for location in change.staged]
     removed: list[DataFile] = []
     if change.replaces:
         removed = [task.file for task in transaction._scan().plan_files()]

@@ -18,9 +18,10 @@ from pyiceberg.table import FileScanTask, Transaction
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.ext.iceberg.expiry import Expiry
 from dagster_ckpt.ext.iceberg.lake import Change, Lake, Raced, reading
-from dagster_ckpt.ext.iceberg.upsert import conformed, written_below
+from dagster_ckpt.ext.iceberg.upsert import written_below
 from dagster_ckpt.ext.iceberg.version import Version
 from dagster_ckpt.spark.sink.port import Upkeep
+from dagster_ckpt.spark.sink.rewrite import conformed
 
 _TARGET = 100 * 1024 * 1024
 """Size of a file from which it is left as it is."""

@@ -5,7 +5,6 @@ Copy on write, as every reader understands it. Files whose bounds exclude all th
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,14 +17,11 @@ from pyiceberg.table import DataScan, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.latest import comparable
+from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, staying
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 
-_AT_ONCE = 256 * 1024 * 1024
-"""Bytes of rows that stay, gathered from touched files before they are written."""
 _AT_LEAST: Any = GreaterThanOrEqual
 _AT_MOST: Any = LessThanOrEqual
-_ORDER, _IS_NEW = "__dagster_ckpt_order", "__dagster_ckpt_new"
 
 
 def upsert(
@@ -47,15 +43,15 @@ def upsert(
     new = conformed(staged.latest_rows(files, key), arrow)
     removed: list[DataFile] = []
     added: list[DataFile] = []
-    parts = [new]
-    for file, stay in () if is_alone else _touched(metadata, io, new.select(key), arrow):
-        removed.append(file)
-        parts.append(stay)
-        if sum(part.nbytes for part in parts) > _AT_ONCE:
-            added += _dataframe_to_data_files(written, pa.concat_tables(parts), io)
-            parts = []
-    if parts:
-        added += _dataframe_to_data_files(written, pa.concat_tables(parts), io)
+
+    def parts() -> Iterator[pa.Table]:
+        yield new
+        for file, stay in () if is_alone else _touched(metadata, io, new.select(key), arrow):
+            removed.append(file)
+            yield stay
+
+    for rows in gathered(parts()):
+        added += _dataframe_to_data_files(written, rows, io)
     return added, removed
 
 
@@ -74,46 +70,16 @@ def _touched(
     only_keys = pa.schema([arrow.field(name) for name in names])
     for task in DataScan(metadata, io, row_filter=_within(keys)).plan_files():
         there = ArrowScan(metadata, io, schema.select(*names), AlwaysTrue()).to_table([task])
-        stay = staying(conformed(there, only_keys), keys)
-        if len(stay) == there.num_rows:
+        if pc.all(staying(conformed(there, only_keys), keys)).as_py():
             continue
         rows = conformed(ArrowScan(metadata, io, schema, AlwaysTrue()).to_table([task]), arrow)
-        yield task.file, rows.take(staying(rows.select(names), keys))
-
-
-def staying(there: pa.Table, keys: pa.Table) -> pa.Array:
-    """Return the places of rows that have none of the keys; a null is equal to a null."""
-    names = keys.column_names
-    order = pa.array(range(there.num_rows + keys.num_rows), pa.int64())
-    both = comparable(pa.concat_tables([there, keys]), names).append_column(_ORDER, order)
-    both = both.append_column(_IS_NEW, pc.greater_equal(order, there.num_rows))
-    groups = both.group_by(names).aggregate([(_ORDER, "list"), (_IS_NEW, "any")])
-    kept = groups.filter(pc.invert(groups[f"{_IS_NEW}_any"]))[f"{_ORDER}_list"]
-    return pc.list_flatten(kept.combine_chunks()).sort()
+        yield task.file, rows.filter(staying(rows.select(names), keys))
 
 
 def _within(keys: pa.Table) -> BooleanExpression:
     """Return the bounds of the keys, where a file's statistics can be compared with them."""
-    bounds: BooleanExpression = AlwaysTrue()
+    within: BooleanExpression = AlwaysTrue()
     for name in keys.column_names:
-        found = pc.min_max(keys[name]) if _has_bounds(keys[name]) else None
-        low, high = (found["min"].as_py(), found["max"].as_py()) if found is not None else (None, None)
-        if low is None or isinstance(low, bool) or not isinstance(low, int | str | datetime.date):
-            continue
-        bounds = And(bounds, *(_AT_LEAST(name, low), _AT_MOST(name, high)))
-    return bounds
-
-
-def _has_bounds(column: Any) -> bool:
-    kind = column.type
-    plain = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date32(kind)
-    return plain and column.null_count == 0 and len(column) > 0
-
-
-def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with exactly these columns; one that is missing is null."""
-    columns = [
-        rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
-        for f in schema
-    ]
-    return pa.table(columns, schema=schema)
+        if (bounds := bounds_of(keys[name])) is not None:
+            within = And(within, _AT_LEAST(name, bounds[0]), _AT_MOST(name, bounds[1]))
+    return within

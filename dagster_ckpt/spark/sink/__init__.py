@@ -20,6 +20,7 @@
 | ``carried`` | what a checkpoint takes with it of such a sink's own folder |
 | ``through`` | the last micro-batch of each publish of such a sink |
 | ``latest`` | the last row of each key |
+| ``rewrite`` | copy on write: which rows of a touched file stay |
 | ``key_columns`` | which columns can be a key |
 | ``rows`` | ``PublishedRows``: one state of a table, as Arrow, pandas, Polars, DuckDB or Spark |
 | ``published`` | note of a stage's directory: what its sink had published when it was last asked |

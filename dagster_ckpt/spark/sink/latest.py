@@ -19,7 +19,7 @@ def latest_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the last row of each key."""
     if not rows.num_rows or _are_distinct(rows, keys):
         return rows
-    numbered = comparable(rows, keys).append_column(_ORDER_COLUMN, _numbers(rows.num_rows))
+    numbered = comparable(rows, keys).append_column(_ORDER_COLUMN, numbers(rows.num_rows))
     try:
         latest = numbered.group_by(list(keys)).aggregate([(_ORDER_COLUMN, "max")])
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
@@ -39,7 +39,7 @@ def replaced(before: pa.Table, new: pa.Table, keys: Sequence[str]) -> pa.Table:
     """
     if not before.num_rows or not new.num_rows:
         return new if not before.num_rows else before
-    if len(keys) > 1 or not _is_plain(new.schema.field(keys[0]).type):
+    if len(keys) > 1 or not compares_as_it_is(new.schema.field(keys[0]).type):
         return latest_rows(pa.concat_tables([before, new]), keys)
     comes_again = pc.is_in(
         before[keys[0]], value_set=new[keys[0]].combine_chunks()
@@ -63,21 +63,25 @@ def _one_of_equals(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return found
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def compares_as_it_is(kind: pa.DataType) -> bool:
     """Tell whether values are equal exactly where grouping takes them for one: not so for floating-point numbers."""
-    is_text = pa.types.is_string(kind) or pa.types.is_binary(kind)
-    return bool(is_text or pa.types.is_integer(kind) or pa.types.is_date32(kind))
+    is_text = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_boolean(kind)
+    return bool(
+        is_text or pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_temporal(kind)
+    )
 
 
 def _are_distinct(rows: pa.Table, keys: Sequence[str]) -> bool:
     """Tell whether no key comes twice, where that is seen without grouping; grouping imports pandas."""
-    if len(keys) > 1 or not _is_plain(rows.schema.field(keys[0]).type):
+    if len(keys) > 1 or not compares_as_it_is(rows.schema.field(keys[0]).type):
         return False
     return bool(len(rows[keys[0]].unique()) == rows.num_rows)
 
 
-def _numbers(count: int) -> pa.Array:
+def numbers(count: int) -> pa.Array:
     """Return the numbers from 0: with no object for each, and not by ``pa.scalar``, which imports pandas."""
+    if not count:
+        return pa.array([], pa.int64())
     zero, one = (number.to_bytes(8, sys.byteorder) for number in (0, 1))
     steps = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(zero + one * (count - 1))])
     return pc.cumulative_sum(steps)

@@ -40,11 +40,12 @@ Step = tuple[Any, str]
 
 _SPARK_TYPES = {
     pa.bool_(): "boolean",
+    pa.int8(): "byte",
+    pa.int16(): "short",
     pa.int32(): "integer",
     pa.int64(): "long",
     pa.float32(): "float",
     pa.float64(): "double",
-    pa.decimal128(20, 2): "decimal(20,2)",
     pa.date32(): "date",
     pa.timestamp("us", "UTC"): "timestamp",
     pa.timestamp("us"): "timestamp_ntz",
@@ -63,6 +64,8 @@ class Staging:
     """Below it: a folder for each batch."""
     finish: Callable[[pa.Table], pa.Table] = lambda rows: rows
     """What ``prepare`` adds to the rows."""
+    write: Callable[[pa.Table, Path], None] = pq.write_table
+    """Writes a file."""
 
 
 def stage(
@@ -77,7 +80,7 @@ def stage(
     folder = staging.folder / batch_folder_name(batch_id)
     folder.mkdir(parents=True)
     for number, rows in enumerate(files):
-        pq.write_table(staging.finish(rows), folder / f"{number}.parquet")
+        staging.write(staging.finish(rows), folder / f"{number}.parquet")
     named = (
         TableFile(
             name=f"part-{attempt.epoch:06d}-{batch_id:010d}-{number:05d}-{folder.name[-12:]}.parquet",
@@ -100,11 +103,23 @@ def stage(
 
 def row_schema(schema: pa.Schema) -> str:
     """Return the Spark schema of rows with these columns."""
-    fields = [
-        {"name": column.name, "type": _SPARK_TYPES[column.type], "nullable": True, "metadata": {}}
-        for column in schema
-    ]
-    return json.dumps({"type": "struct", "fields": fields})
+    return json.dumps(_spark_type(pa.struct(list(schema))))
+
+
+def _spark_type(kind: Any) -> Any:
+    if pa.types.is_struct(kind):
+        fields = [
+            {"name": f.name, "type": _spark_type(f.type), "nullable": True, "metadata": {}} for f in kind
+        ]
+        return {"type": "struct", "fields": fields}
+    if pa.types.is_map(kind):
+        parts = {"keyType": _spark_type(kind.key_type), "valueType": _spark_type(kind.item_type)}
+        return {"type": "map", **parts, "valueContainsNull": True}
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": _spark_type(kind.value_type), "containsNull": True}
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _SPARK_TYPES[kind]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkContract, Staging
 from dagster_ckpt.testing.sinks.run import Row, Step
 
-COMMITS = ("create", "write", "add_columns", "merge", "restore", "replace_rows")
+COMMITS = ("create", "write", "add_columns", "restore", "replace_rows")
 
 
 class TestDeltaSink(SinkContract):

@@ -22,7 +22,8 @@ from deltalake import write_deltalake
 from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
-from dagster_ckpt.ext.delta.adds import partition_values, statistics
+from dagster_ckpt.ext.delta.adds import partition_values
+from dagster_ckpt.ext.delta.bounds import statistics, wanted_bounds
 from dagster_ckpt.ext.delta.columns import accepted, delta_columns
 from dagster_ckpt.ext.delta.garbage import Garbage, retention_hours
 from dagster_ckpt.ext.delta.lake import Outside
@@ -522,39 +523,83 @@ def test_others_that_never_stop_committing_are_not_waited_for_forever(
 # --- what readers see -------------------------------------------------------------------------------------------
 
 
+MOMENT = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=datetime.UTC)
+AT = "2026-01-02T03:04:05"
+PRICES = decimal.Decimal("0.10"), decimal.Decimal("999999999999999999.99")
+BOUNDS: dict[str, tuple[Any, Any]] = {
+    "whole": (pa.array([3, None, -7], pa.int64()), (-7, 3)),
+    "flag": ([True, None, False], (False, True)),
+    "price": (pa.array([PRICES[1], None, PRICES[0]], pa.decimal128(20, 2)), PRICES),
+    "text": (["b", "a" * 99, None], ("a" * 32, "b")),
+    "long": (["", "ä" * 99, None], ("", "ä" * 31 + "å")),
+    "edge": (["x" + "\ud7ff" * 40, "x", None], ("x", "x" + "\ud7ff" * 30 + "\ue000")),
+    "last": (["y" + "\U0010ffff" * 40, "y", None], ("y", "z")),
+    "day": (pa.array([datetime.date(2026, 1, 2), None, None], pa.date32()), ("2026-01-02", "2026-01-02")),
+    "at": (pa.array([MOMENT, None, None], pa.timestamp("us", "UTC")), (f"{AT}.678Z", f"{AT}.679Z")),
+    "nothing": (pa.array([None, None, None], pa.int64()), (None, None)),
+}  # fmt: skip
+UNKNOWN = {
+    "real": pa.array([1.5, float("nan"), 2.5], pa.float64()),
+    "greatest text": ["\U0010ffff" * 40, "y", None],
+    "endless text": ["x" * 5_000, "y", None],
+    "text that is no UTF-8": pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
+    ),
+    "last moment": pa.array([datetime.datetime.max, None, None], pa.timestamp("us")),  # noqa: DTZ901
+    "a day that Python has not": pa.array([10**7, None, None], pa.int32()).cast(pa.date32()),
+    "inner": [{"x": 1}, {"x": 2}, None],
+}
+
+
+def footer_of(folder: Path, **columns: Any) -> pq.FileMetaData:
+    pq.write_table(pa.table(columns), folder / "f.parquet")
+    return pq.read_metadata(folder / "f.parquet")
+
+
 def test_bounds_are_never_narrower_than_the_rows(tmp_path: Path) -> None:
-    moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=datetime.UTC)
-    rows = pa.table(
-        {
-            "whole": pa.array([3, None, -7], pa.int64()),
-            "real": pa.array([1.5, float("nan"), 2.5], pa.float64()),
-            "text": ["b", "a" * 99, None],
-            "day": pa.array([datetime.date(2026, 1, 2), None, None], pa.date32()),
-            "moment": pa.array([moment, None, None], pa.timestamp("us", "UTC")),
-            "flag": [True, None, False],
-            "price": pa.array([decimal.Decimal("1.50"), None, None], pa.decimal128(10, 2)),
-            "nothing": pa.array([None, None, None], pa.int64()),
-            "inner": [{"x": 1}, {"x": 2}, None],
-        }
-    )
-    pq.write_table(rows, tmp_path / "f.parquet")
-    found = statistics(pq.read_metadata(tmp_path / "f.parquet"))
+    footer = footer_of(tmp_path, **{name: rows for name, (rows, _) in BOUNDS.items()})
+    found = json.loads(statistics(footer, [*BOUNDS, "new"]), parse_float=decimal.Decimal)
     assert found["numRecords"] == 3
-    assert found["nullCount"] == {
-        "whole": 1,
-        "real": 0,
-        "text": 1,
-        "day": 2,
-        "moment": 2,
-        "flag": 1,
-        "price": 2,
-        "nothing": 3,
+    assert found["nullCount"] == {name: pa.array(rows).null_count for name, (rows, _) in BOUNDS.items()} | {
+        "new": 3
     }
-    assert (found["minValues"]["whole"], found["maxValues"]["whole"]) == (-7, 3)
-    assert found["minValues"]["day"] == found["maxValues"]["day"] == "2026-01-02"
-    assert found["minValues"]["moment"] == "2026-01-02T03:04:05.678Z"
-    assert found["maxValues"]["moment"] == "2026-01-02T03:04:05.679Z"
-    assert not {"text", "flag", "price", "nothing", "inner"} & found["minValues"].keys()
+    for name, (_, bounds) in BOUNDS.items():
+        assert (found["minValues"].get(name), found["maxValues"].get(name)) == bounds, name
+    assert json.loads(statistics(footer, [])) == {"numRecords": 3, "nullCount": {}}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_file_has_bounds_of_all_columns_that_readers_want_them_of_or_of_none(
+    tmp_path: Path, name: str
+) -> None:
+    """delta-rs takes one that is missing beside others for a bound that no value fulfils."""
+    footer = footer_of(tmp_path, k=list(range(len(UNKNOWN[name]))), unknown=UNKNOWN[name])
+    assert json.loads(statistics(footer, ["k", "unknown"])).keys() == {"numRecords", "nullCount"}
+    assert "minValues" in json.loads(statistics(footer, ["k"]))
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [
+        ((), {"delta.dataSkippingStatsColumns": "k,day"}),
+        (("text",), {"delta.dataSkippingStatsColumns": "text,k,day"}),
+    ],
+)
+def test_bounds_are_wanted_of_columns_that_every_writer_gets_right(
+    key: tuple[str, ...], wanted: dict[str, str]
+) -> None:
+    kinds = {
+        "k": "long",
+        "x": "double",
+        "at": "timestamp",
+        "day": "date",
+        "text": "string",
+        "a.b": "long",
+        "ü": "long",
+    }
+    columns = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    assert wanted_bounds(columns, key) == wanted
+    assert wanted_bounds(columns[1:3], key) == {"delta.dataSkippingNumIndexedCols": "0"}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from dagster_ckpt.ext.iceberg.garbage import Garbage
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.roll_back import files_of
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
-from dagster_ckpt.ext.iceberg.upsert import staying
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in
@@ -620,13 +619,3 @@ def test_every_reader_finds_the_same_rows_also_with_a_condition(tmp_path: Path) 
     description = run.sink.describe()
     assert description.columns == (("k", "long"), ("v", "long"), ("w", "string"))
     assert (description.rows, description.details["files"]) == (3, "3")
-
-
-def test_a_null_is_a_key_like_any_other() -> None:
-    there = pa.table({"a": [1, 1, None, 2, 2], "b": ["x", None, "y", "z", "z"]})
-    now = pa.table({"a": [1, None], "b": pa.array([None, "y"], pa.string())})
-    assert staying(there, now).to_pylist() == [0, 3, 4]
-
-
-def test_zeros_of_both_signs_are_one_key() -> None:
-    assert staying(pa.table({"k": [0.0, -0.0, 1.0]}), pa.table({"k": [-0.0]})).to_pylist() == [2]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import math
+import random
 import struct
 from pathlib import Path
 from unittest.mock import patch
@@ -16,9 +19,10 @@ from hypothesis import strategies as st
 
 from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.spark.sink import table_files
+from dagster_ckpt.spark.sink import rewrite, table_files
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.latest import latest_rows, replaced
+from dagster_ckpt.spark.sink.rewrite import staying
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from tests.properties import examples
 
@@ -86,6 +90,57 @@ def test_zeros_of_both_signs_are_one_key_as_in_spark_and_so_is_every_nan(keys: l
         assert found["v"].to_pylist() == [1, 3, 5, 6]
         assert math.copysign(1, found["k"][0].as_py()) == -1, "the row that wins is as it came"
         assert replaced(rows.slice(0, 1), rows.slice(1, 1), keys)["v"].to_pylist() == [1]
+
+
+KEYS = {
+    "flag": [True, False, None],
+    "whole": [1, 2, 3, None],
+    "real": [0.0, -0.0, math.nan, 1.5, None],
+    "text": ["", "a", "b", None],
+    "bytes": [b"", b"a", None],
+    "price": [decimal.Decimal("1.50"), decimal.Decimal("0.00"), None],
+    "day": [datetime.date(2026, 1, 1), datetime.date(2026, 1, 2), None],
+    "at": [datetime.datetime(2026, 1, 1, 0, 0, 0, 1), datetime.datetime(2026, 1, 1), None],  # noqa: DTZ001
+}
+
+
+@pytest.mark.parametrize(
+    "keys", [*([name] for name in KEYS), ["flag", "real", "text"], ["whole", "price"]], ids="-".join
+)
+def test_rows_that_stay_and_new_ones_are_the_last_of_each_key(keys: list[str]) -> None:
+    chance = random.Random(7)
+    for _ in range(60):
+        sizes = chance.randrange(8), chance.randrange(8)
+        kinds = {name: pa.array(KEYS[name]).type for name in keys}
+        before, new = (
+            latest_rows(
+                pa.table(
+                    {
+                        **{
+                            name: pa.array([chance.choice(KEYS[name]) for _ in range(size)], kind)
+                            for name, kind in kinds.items()
+                        },
+                        "v": pa.array(range(first, first + size), pa.int64()),
+                    }
+                ),
+                keys,
+            )
+            for first, size in zip((0, 100), sizes, strict=True)
+        )
+        found = pa.concat_tables([before.filter(staying(before.select(keys), new.select(keys))), new])
+        assert found["v"].to_pylist() == latest_rows(pa.concat_tables([before, new]), keys)["v"].to_pylist()
+
+
+def test_rows_are_gathered_in_their_order_into_files_of_some_size() -> None:
+    parts = [
+        pa.table({"v": pa.array(range(first, first + size), pa.int64())})
+        for first, size in ((0, 1), (1, 9), (10, 2), (12, 0), (12, 3))
+    ]
+    with patch.object(rewrite, "_AT_ONCE", 32):
+        found = [rows["v"].to_pylist() for rows in rewrite.gathered(parts)]
+    assert [v for rows in found for v in rows] == list(range(15))
+    assert [len(rows) for rows in found] == [5, 4, 6]
+    assert list(rewrite.gathered(parts[3:4])) == []
 
 
 def test_what_is_gone_is_named_while_others_are_read(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Copy on write: the files that rows by key touch are written again, without the rows that are replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_ckpt.spark.sink.latest import comparable, compares_as_it_is, numbers
+
+_AT_ONCE = 256 * 1024 * 1024
+"""Bytes of rows that are gathered before they are written as one file."""
+_ORDER, _IS_NEW = "__dagster_ckpt_order", "__dagster_ckpt_new"
+
+
+def gathered(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of all parts in their order, of small ones together and great ones apart; none where none are."""
+    gathering: list[pa.Table] = []
+    for piece in _pieces(parts):
+        gathering.append(piece)
+        if sum(one.nbytes for one in gathering) >= _AT_ONCE:
+            yield pa.concat_tables(gathering)
+            gathering = []
+    if gathering:
+        yield pa.concat_tables(gathering)
+
+
+def _pieces(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    for part in parts:
+        at_once = max(1, part.num_rows * _AT_ONCE // max(part.nbytes, _AT_ONCE))
+        for first in range(0, part.num_rows, at_once):
+            yield part.slice(first, at_once)
+
+
+def staying(there: pa.Table, keys: pa.Table) -> Any:
+    """Tell for each row whether it stays: it has none of the keys. A null is equal to a null, NaN to NaN, -0.0 to 0.0.
+
+    Both have exactly the columns of the key, in the same types.
+    """
+    names = keys.column_names
+    plain = [name for name in names if compares_as_it_is(keys.schema.field(name).type)]
+    has_ours = [pc.is_in(there[name], value_set=keys[name].unique()) for name in plain]
+    if len(names) == len(plain) == 1:
+        return pc.invert(has_ours[0])
+    places: Any = numbers(there.num_rows)
+    if has_ours:  # grouping is dear: only rows whose values are there, one by one, are compared as a whole
+        places = pc.indices_nonzero(reduce(pc.and_, has_ours))
+    gone = places.take(_comes_again(there.take(places), keys))
+    return pc.invert(pc.is_in(numbers(there.num_rows), value_set=gone.cast(pa.int64())))
+
+
+def _comes_again(there: pa.Table, keys: pa.Table) -> Any:
+    """Return the places of rows that have one of the keys."""
+    order = numbers(there.num_rows + keys.num_rows)
+    both = comparable(pa.concat_tables([there, keys]), keys.column_names).append_column(_ORDER, order)
+    both = both.append_column(_IS_NEW, pc.greater_equal(order, there.num_rows))
+    groups = both.group_by(keys.column_names).aggregate([(_ORDER, "list"), (_IS_NEW, "any")])
+    found: Any = pc.list_flatten(groups.filter(groups[f"{_IS_NEW}_any"])[f"{_ORDER}_list"].combine_chunks())
+    return found.filter(pc.less(found, there.num_rows))
+
+
+def bounds_of(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    """Return the least and greatest of key values that a file's bounds can be compared with; None: compare with none.
+
+    No bounds tell where a null is; and those of floating-point numbers leave out NaN.
+    """
+    kind = column.type
+    has_bounds = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date32(kind)
+    if not has_bounds or column.null_count or not len(column):
+        return None
+    found = pc.min_max(column)
+    return found["min"].as_py(), found["max"].as_py()
+
+
+def have_bounds(schema: pa.Schema) -> list[str]:
+    """Return the columns whose bounds are written into files: pyarrow leaves NaN out of them, and by them passes over
+    groups of rows that have it.
+    """
+    return [column.name for column in schema if not pa.types.is_floating(column.type)]
+
+
+def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with exactly these columns; one that is missing is null."""
+    columns = [
+        rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
+        for f in schema
+    ]
+    return pa.table(columns, schema=schema)
