@@ -55,7 +55,7 @@ def bounded_columns(table: DeltaTable) -> list[str]:
     if listed != [""] and all(_PLAIN_NAME.fullmatch(name) for name in listed):
         wanted = [name for name in listed if name in kinds]
     else:
-        wanted = list(kinds)[: int(first) if first.isdigit() else None]
+        wanted = list(kinds)[: int(first) if first.isdecimal() else None]
     without = {name for name, kind in kinds.items() if kind in _WITHOUT_BOUNDS}
     return [name for name in wanted if name not in {*without, *metadata.partition_columns}]
 

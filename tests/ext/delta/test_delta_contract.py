@@ -20,7 +20,6 @@ COMMITS = ("create", "write", "add_columns", "restore", "replace_rows")
 
 
 class TestDeltaSink(SinkContract):
-    keys_not_taken = frozenset({"several"})
     can_load = can_load_cuts = True
 
     def open(self, context: SinkContext) -> Sink:
