@@ -162,6 +162,8 @@ def _told(change: TableChanged) -> tuple[str, dict[str, dg.MetadataValue[Any]]]:
     if change.taken_back:
         text = f"brought to the rows of checkpoint {change.checkpoint_id}: {change.taken_back}"
         metadata["taken_back"] = dg.MetadataValue.text(change.taken_back)
+    elif change.is_of_before:
+        text = f"shows the rows of checkpoint {change.checkpoint_id} with all tables of the pipeline"
     else:
         text = f"{change.rows:,} rows of checkpoint {change.checkpoint_id}"
         metadata["rows_added"] = dg.MetadataValue.int(change.rows)

@@ -68,6 +68,13 @@ def retained_tables(deployment: Deployment) -> Iterator[RetainedTable]:
                     yield RetainedTable(key=entry.known.key, source=source, stage=stage, table=stage.table)
 
 
+def shown_tables(deployment: Deployment) -> Iterator[TableSnapshot]:
+    """Yield what readers of several tables at one moment find of each, of all pipelines."""
+    for pipeline in deployment.store.pipelines():
+        shown = load_record(deployment.store, pipeline).shown
+        yield from () if shown is None else (table.as_cut() for table in shown.tables.values())
+
+
 def _each(
     pipeline: CheckpointedPipeline,
     coordinator: Coordinator,
@@ -75,7 +82,7 @@ def _each(
 ) -> tuple[TableUpkeep, ...]:
     deployment = coordinator.deployment(pipeline)
     load_record(deployment.store, pipeline.name)  # says what there is
-    retained = [found.table for found in retained_tables(deployment)]
+    retained = [*(found.table for found in retained_tables(deployment)), *shown_tables(deployment)]
     done = []
     for uid, stage in pipeline.stages.items():
         if stage.table is not None:

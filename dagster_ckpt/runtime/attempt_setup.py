@@ -11,6 +11,7 @@ from random import Random
 
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.shown import Moved
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.events import CoordinatorEvent
 from dagster_ckpt.core.coordinator.state import AckDurability, Now, Setup
@@ -52,6 +53,10 @@ class Occupied(CheckpointError):
 
 def admit_anyone(_record: CoordinatorRecord) -> None:
     """Let the claim go on, whoever owns the pipeline."""
+
+
+def unheard(_moved: Moved) -> None:
+    """Tell nobody that tables show another checkpoint."""
 
 
 def starts_anyway(_decision: RestoreDecision) -> None:
@@ -103,6 +108,8 @@ class AttemptSetup:
     """Returns what working directory and sinks have seen of the pipeline: asked before every claim."""
     check_start: Callable[[RestoreDecision], None] = starts_anyway
     """Raises InvalidRequest where the attempt could not go on from what it starts from: nothing was claimed then."""
+    tell_shown: Callable[[Moved], None] = unheard
+    """Told what all tables show, once readers find that in the store."""
     new_lineage: Callable[[], str] = _random_lineage
     """Makes the identity of a history."""
     acks: AckDurability = AckDurability.PER_STAGE

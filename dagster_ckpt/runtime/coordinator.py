@@ -8,6 +8,7 @@ from typing import cast
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.checkpoint.line import newest_retained
+from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.coordinator import inputs as i
 from dagster_ckpt.core.coordinator.lifecycle import PERIODIC, next_timer, renotified
@@ -146,9 +147,16 @@ class CheckpointCoordinator(CoordinatorView):
 
     # --- the attempt ----------------------------------------------------------------------------------------
 
-    def started(self, working_directory: str) -> None:
-        """Record that the stages are restored in ``working_directory``: the run is RUNNING, not clean."""
-        self._workings.submit(i.Started(working_directory))
+    def started(self, working_directory: str, shown: ShownTables | None = None) -> None:
+        """Record that the stages are restored in ``working_directory``: the run is RUNNING, not clean.
+
+        ``shown``: what their tables were brought to; None: they are as they were.
+        """
+        self._workings.submit(i.Started(working_directory, shown))
+
+    def tables_shown(self, shown: ShownTables) -> None:
+        """Let readers of several tables go on to what every one of them shows now."""
+        self._workings.note_shown(shown)
 
     def tables_change(self) -> None:
         """Record that the restore changes tables now: one that was refused before it leaves ``latest`` alone."""
@@ -158,6 +166,7 @@ class CheckpointCoordinator(CoordinatorView):
         """Tell the stages of the latest completion once more: whoever heard of it may have been another process."""
         self._workings.refresh()
         self._workings.perform(renotified(self._engine.state))
+        self._workings.settle_shown()
 
     def report_stage(
         self, uid: StageUid, status: StageStatus, subtask: int | None = None, *, number: int | None = None

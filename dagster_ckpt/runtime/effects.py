@@ -89,6 +89,7 @@ class EffectRunner:
         | e.AbortCoordinators
         | e.ReleaseFinished
         | e.CompleteHooks
+        | e.ReleaseHooks
         | e.AbortHooks
         | e.DiscardFiles
         | e.Tell,
@@ -111,7 +112,7 @@ class EffectRunner:
                     if isinstance(driver, HearsAcknowledgements):
                         told = partial(driver.subtask_acknowledged, number, attempt.subtask)
                         self._quietly("coordinator", told)
-            case e.CompleteHooks() | e.AbortHooks():
+            case e.CompleteHooks() | e.ReleaseHooks() | e.AbortHooks():
                 self._tell_hooks(effect)
             case e.DiscardFiles(base_uri, keys):
                 self._discard(base_uri, keys)
@@ -122,14 +123,15 @@ class EffectRunner:
             case _:
                 assert_never(effect)
 
-    def _tell_hooks(self, effect: e.CompleteHooks | e.AbortHooks) -> None:
+    def _tell_hooks(self, effect: e.CompleteHooks | e.ReleaseHooks | e.AbortHooks) -> None:
         for hook in self._setup.hooks.values():
             if not isinstance(hook, HearsEnds):
                 continue
             if isinstance(effect, e.AbortHooks):
                 self._quietly("hook", partial(hook.aborted, effect.checkpoint_id))
                 continue
-            self._quietly("hook", partial(hook.complete, effect.checkpoint_id))
+            if isinstance(effect, e.CompleteHooks):
+                self._quietly("hook", partial(hook.complete, effect.checkpoint_id))
             if effect.subsumed is not None:
                 self._quietly("hook", partial(hook.subsumed, effect.subsumed))
 

@@ -15,6 +15,7 @@ from random import Random
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 from dagster_ckpt.core.coordinator import inputs as i
+from dagster_ckpt.core.coordinator.showing import rides
 from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState, Decision, Now, reconciled
 from dagster_ckpt.core.coordinator.transitions import decide
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
@@ -125,8 +126,13 @@ class Engine:
             self._reload(outcome.current)
 
     def _must_store(self, event: i.Input, decision: Decision) -> bool:
-        """A change of what is left to delete alone can wait: doing that work twice does no harm."""
+        """A change of what is left to delete alone can wait: doing that work twice does no harm.
+
+        So can a pointer of readers: the one that is stored is shown as well.
+        """
         changed = _changed_fields(self._state.record, decision.state.record)
+        if isinstance(event, i.TablesShown) and rides(decision.state, self.now()):
+            return False
         if isinstance(event, i.StageAcked) and self._state.setup.acks is AckDurability.AT_COMPLETION:
             return bool(set(changed) - {"cleanup", "pending"})
         return bool(set(changed) - {"cleanup"})

@@ -9,6 +9,7 @@ from functools import partial
 from typing import cast
 
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.checkpoint.shown import Moved, ShownTables
 from dagster_ckpt.core.checkpoint.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
@@ -82,6 +83,10 @@ class EventLoop:
         self._asked_for: CheckpointId | None = None
         """The checkpoint at whose first stage the store was asked; it is asked again before its metadata is written."""
         self._parsed: dict[int, tuple[str, CheckpointStatistics | None]] = {}
+        self._noted: ShownTables | None = None
+        """What all tables show, as noted and not decided yet."""
+        self._told = state.record.shown
+        self._is_untold = False
 
     # --- events and effects ---------------------------------------------------------------------------------
 
@@ -90,6 +95,7 @@ class EventLoop:
         before = self.engine.state
         decision = self.engine.commit(event)
         if not isinstance(event, i.MetadataWritten):
+            self._is_untold |= isinstance(event, i.Started) and event.shown is not None
             self._follow_up(decision.effects)
             return decision.answer
         self._note_completed(event, before, decision.state)
@@ -99,6 +105,7 @@ class EventLoop:
 
     def _follow_up(self, effects: Iterable[Effect]) -> None:
         self.perform(effects)
+        self.settle_shown()
         self._next_in_queue()
         self.clean()
 
@@ -112,6 +119,29 @@ class EventLoop:
         for effect in effects:
             for event in self._performer.perform(effect):
                 self.submit(event)
+
+    # --- what tables show -----------------------------------------------------------------------------------
+
+    def note_shown(self, shown: ShownTables) -> None:
+        """Note what every table shows; it is decided on once what led to it is performed."""
+        self._noted = shown
+
+    def settle_shown(self) -> None:
+        """Move the pointer of readers, and tell of it as soon as they find it in the store."""
+        shown, self._noted = self._noted, None
+        if shown is not None:
+            self._is_untold = True
+            self.perform(self.engine.commit(i.TablesShown(shown)).effects)
+        stored = self.engine.stored.shown
+        if self._is_untold and stored is not None and stored == self.engine.state.record.shown:
+            self._is_untold = False
+            moved, self._told = Moved(self._told, stored), stored
+            try:
+                self.outside.tell_shown(moved)
+            except (
+                Exception
+            ) as error:  # the listener's failure is its own: readers find the pointer all the same
+                log.warning("that tables show checkpoint %s was not told: %s", stored.checkpoint_id, error)
 
     def acknowledge(self, event: i.StageAcked | i.SubtaskAcked) -> AcknowledgeResult:
         """Take an acknowledgement; its shared files are noted first, always, even when it comes too late.

@@ -70,6 +70,11 @@ class CoordinatorView:
         return self._engine.state.record
 
     @property
+    def stored_record(self) -> CoordinatorRecord:
+        """The record as it was stored last: what other processes go by."""
+        return self._engine.stored
+
+    @property
     def working_directory(self) -> str:
         """The directory this attempt's stages were restored in; empty until ``started``."""
         record = self._engine.state.record

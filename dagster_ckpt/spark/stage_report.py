@@ -82,6 +82,8 @@ class TableChanged:
     """The outside's own name of its state."""
     taken_back: str = ""
     """What a restore did to it; empty: rows were published."""
+    is_of_before: bool = False
+    """An earlier run has published the rows, and not all tables showed its checkpoint: nobody counted them."""
 
     def after(self, earlier: TableChanged) -> TableChanged:
         """Return both changes as one: the newest state, with the rows that both have brought."""

@@ -1,21 +1,24 @@
 """Stop the process at every call to the store and the storage in turn, start again, check what must hold.
 
 The same history is played each time: checkpoints that share files, a savepoint, a decline, a restart of the run, a
-savepoint disposed of. ``before`` the effect of the call, and ``after`` it.
+savepoint disposed of. Two tables are published with each checkpoint, each in a call of its own. ``before`` the effect
+of the call, and ``after`` it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from dagster_ckpt.core.checkpoint.failures import UNLIMITED
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.shown import Moved, ShownTable, ShownTables
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.messages import StageAcknowledgement, StateHandle, StateScope
+from dagster_ckpt.core.messages import NotifyComplete, StageAcknowledgement, StateHandle, StateScope
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, StageSnapshot
 from dagster_ckpt.core.outcomes import Triggered
@@ -29,7 +32,15 @@ from dagster_ckpt.runtime.coordinator import AttemptSetup, CheckpointCoordinator
 from dagster_ckpt.runtime.shared_files import handles_of, no_manifest, write_subtask_handles
 from dagster_ckpt.testing.background import ManualBackground
 from dagster_ckpt.testing.clock import ManualClock
-from dagster_ckpt.testing.faults import CrashAt, Effect, FaultyStorage, FaultyStore, SimulatedCrash
+from dagster_ckpt.testing.faults import (
+    Call,
+    CrashAt,
+    Effect,
+    FaultyStorage,
+    FaultyStore,
+    Operation,
+    SimulatedCrash,
+)
 from dagster_ckpt.testing.gateway import RecordingGateway
 from dagster_ckpt.testing.graph import build_graph
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
@@ -50,9 +61,32 @@ class Machine:
         self.savepoints = MemoryCheckpointStorage("memory://savepoints")
         self.used: list[int] = []
         self.published: list[int] = []
+        self.tables: dict[str, list[int]] = {"orders": [], "totals": []}
+        """Checkpoints that each has shown; one that went back would still have them."""
 
     def at(self, uri: str) -> MemoryCheckpointStorage:
         return self.savepoints if uri == self.savepoints.base_uri else self.storage
+
+    def publish(self, number: int, crash: CrashAt) -> ShownTables:
+        """Publish one table after the other; what is published is passed over."""
+        for uid, shown in self.tables.items():
+            if not shown or shown[-1] < number:
+                crash.around(Call(Operation.CREATE, uid), partial(shown.append, number))
+        tables = {uid: ShownTable(uri=uid, head=shown[-1]) for uid, shown in self.tables.items()}
+        return ShownTables(checkpoint_id=number, tables=tables)
+
+    def readers_find(self) -> ShownTables | None:
+        """Return what the pointer says, which every table shows and which is retained."""
+        record = self.record()
+        shown = None if record is None else record.shown
+        if record is None or shown is None:
+            return None
+        for uid, table in shown.tables.items():
+            assert shown.checkpoint_id == table.head
+            assert table.head in self.tables[uid], f"{uid} does not show {table.head}"
+        assert shown.checkpoint_id is not None
+        assert record.completed_of(shown.checkpoint_id) is not None, f"{shown.checkpoint_id} is not retained"
+        return shown
 
     def record(self) -> CoordinatorRecord | None:
         return find_record(self.store, GRAPH.pipeline)
@@ -62,9 +96,10 @@ class Process:
     """One process of the run; every call passes through ``crash``."""
 
     def __init__(self, machine: Machine, crash: CrashAt, owner: str) -> None:
-        self.machine = machine
+        self.machine, self.crash = machine, crash
         self.gateway = RecordingGateway()
-        self.gateway.on_complete = lambda message: machine.published.append(message.checkpoint_id)
+        self.gateway.on_complete = self.publish
+        self.told: list[ShownTables] = []
 
         def open_storage(uri: str) -> CheckpointStorage:
             return FaultyStorage(machine.at(uri), crash)
@@ -81,9 +116,20 @@ class Process:
                 clock=ManualClock(),
                 owner=owner,
                 background=ManualBackground(),
+                tell_shown=self.tell,
             )
         )
         self.coordinator.started("/work")
+
+    def publish(self, message: NotifyComplete) -> None:
+        self.machine.published.append(message.checkpoint_id)
+        shown = self.machine.publish(message.checkpoint_id, self.crash)
+        if hasattr(self, "coordinator"):  # while it is opened there is no working directory yet
+            self.coordinator.tables_shown(shown)
+
+    def tell(self, moved: Moved) -> None:
+        assert self.machine.readers_find() == moved.after, "what is told is what readers find"
+        self.told.append(moved.after)
 
     def trigger(self, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> CheckpointId:
         target = "memory://savepoints" if kind.is_savepoint else ""
@@ -222,6 +268,7 @@ def recover_until(machine: Machine, crash: CrashAt) -> None:
 def check(machine: Machine, where: str) -> None:
     """Recover as the same run, then as a newer one; check every promise."""
     assert not missing_files(machine), f"{where}: {missing_files(machine)}"
+    machine.readers_find()
     before = machine.record()
     never = CrashAt(None)
     owner = before.owner if before is not None and before.owner else "run-1"
@@ -236,6 +283,13 @@ def check(machine: Machine, where: str) -> None:
     assert started > max([0, *machine.used[:-1]]), f"{where}: id {started} was used before"
     newer.complete()
     newer.coordinator.close(RunStatus.SUSPENDED, clean=True)
+    found = machine.readers_find()
+    assert found is not None, where
+    assert newer.told[-1] == found, where
+    assert (found.checkpoint_id, found.tables["orders"].head) == (
+        machine.used[-1],
+        machine.tables["orders"][-1],
+    ), where
     Process(machine, never, "run-10")
     assert not missing_files(machine), where
     left_over(machine, where)

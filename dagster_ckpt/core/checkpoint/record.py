@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from dagster_ckpt.core.checkpoint.failures import FailureCounter
+from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.label import Labeled
 from dagster_ckpt.core.location import SnapshotLocation
@@ -303,6 +304,13 @@ class CoordinatorRecord(Record):
     mailbox: tuple[MailRecord, ...] = ()
     serving: ServingRecord | None = None
     """Pipeline whose tables readers of this one's name find; None: its own."""
+    shown: ShownTables | None = None
+    """What all tables show at one moment; None: nothing was published yet."""
+
+    @property
+    def shown_id(self) -> int | None:
+        """Newest checkpoint that every table shows: it is retained, however many newer ones are."""
+        return None if self.shown is None else self.shown.checkpoint_id
 
     def pending_of(self, checkpoint_id: int) -> PendingRecord | None:
         """Return a pending checkpoint, or None."""

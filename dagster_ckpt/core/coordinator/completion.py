@@ -269,28 +269,24 @@ def _stored(state: CoordinatorState, entry: CompletedRecord, progress: Progress,
     after = replace(state, record=record.without_pending(entry.checkpoint_id), last_completion=now.monotonic)
     if entry.kind.is_savepoint:
         return Decision(state=after.with_record(**changes, savepoints=(*record.savepoints, entry)))
-    store = completed_store(state.config, record.completed)
-    added = store.add(entry)
-    changes |= {"completed": _by_id(_marked(added.store)), "force_full": False}
+    added = completed_store(state.config, record.completed, shown=record.shown_id).add(entry)
+    changes |= {"completed": retained_in(added.store), "force_full": False}
     decision = Decision(state=after.with_record(**changes), answer=added.notified_subsumed)
     for old in added.subsumed:
         decision = decision.then(subsume, old)
     return decision
 
 
-def _marked(store: CompletedStore[CompletedRecord]) -> tuple[CompletedRecord, ...]:
-    """Return the entries, and of each why it is kept beside the newest."""
+def retained_in(store: CompletedStore[CompletedRecord]) -> tuple[CompletedRecord, ...]:
+    """Return the entries by id, and of each for which hour or day it is kept beside the newest."""
     why = store.standing
-    return tuple(
+    marked = (
         e
         if e.stands_for == why.get(e.checkpoint_id, "")
         else e.model_copy(update={"stands_for": why.get(e.checkpoint_id, "")})
         for e in store.entries
     )
-
-
-def _by_id(entries: tuple[CompletedRecord, ...]) -> tuple[CompletedRecord, ...]:
-    return tuple(sorted(entries, key=lambda e: e.checkpoint_id))
+    return tuple(sorted(marked, key=lambda e: e.checkpoint_id))
 
 
 def subsume(state: CoordinatorState, old: CompletedRecord) -> Decision:

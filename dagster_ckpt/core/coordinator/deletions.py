@@ -70,7 +70,7 @@ def lowest_in_use(state: CoordinatorState) -> CheckpointId | None:
 
     None: there is none, so no shared file is needed.
     """
-    store = completed_store(state.config, state.record.completed)
+    store = completed_store(state.config, state.record.completed, shown=state.record.shown_id)
     pending = [p.builds_on for p in state.record.pending if p.builds_on is not None]
     retained = store.lowest_retained
     both = [*pending, *([retained] if retained is not None else [])]

@@ -69,6 +69,13 @@ class CompleteHooks:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseHooks:
+    """Tell the hooks that this checkpoint, and older ones, may be deleted."""
+
+    subsumed: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class AbortHooks:
     """Tell the hooks that a checkpoint is over without completing."""
 
@@ -132,6 +139,7 @@ Effect = (
     | ReleaseFinished
     | CallHooks
     | CompleteHooks
+    | ReleaseHooks
     | AbortHooks
     | SendTrigger
     | WriteMetadata

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
 from dagster_ckpt.core.location import SnapshotLocation
@@ -36,6 +37,8 @@ class Started:
     """The stages are restored in ``working_directory``: the run is RUNNING."""
 
     working_directory: str
+    shown: ShownTables | None = None
+    """What their tables were brought to; None: they are as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +285,13 @@ class StagesNotified:
 
 
 @dataclass(frozen=True, slots=True)
+class TablesShown:
+    """Every table shows this checkpoint."""
+
+    shown: ShownTables
+
+
+@dataclass(frozen=True, slots=True)
 class CleaningBegan:
     """The files of these checkpoints are being deleted."""
 
@@ -329,6 +339,7 @@ Input = (
     | RequestBroken
     | MetadataWritten
     | StagesNotified
+    | TablesShown
     | CleaningBegan
     | CleaningEnded
 )

@@ -57,6 +57,7 @@ def started(state: CoordinatorState, input: Started, now: Now, draw: float) -> D
     after = state.with_record(
         status=RunStatus.RUNNING,
         status_epoch=record.epoch,
+        shown=record.shown if input.shown is None else input.shown,
         working_directory=input.working_directory,
         clean=False,
         before_restore=None,
@@ -324,7 +325,7 @@ def closing(state: CoordinatorState, input: Closing, now: Now) -> Decision:
 
 def _retained_after(state: CoordinatorState, input: Closing) -> Decision:
     record = state.record
-    store = completed_store(state.config, record.completed)
+    store = completed_store(state.config, record.completed, shown=record.shown_id)
     discarded = store.shut_down(input.status).discarded
     newest = newest_retained(record) if input.keeps_newest else None
     discarded = tuple(c for c in discarded if c is not newest)

@@ -12,6 +12,7 @@ from dagster_ckpt.core.coordinator import (
     lifecycle,
     mailbox,
     participants,
+    showing,
     triggering,
 )
 from dagster_ckpt.core.coordinator import inputs as i
@@ -93,6 +94,8 @@ def decide(  # noqa: PLR0911, PLR0912 - one flat dispatch table
             return completion.complete(state, input, now)
         case i.StagesNotified(number):
             return completion.stages_notified(state, number)
+        case i.TablesShown(shown):
+            return showing.tables_shown(state, shown)
         case i.CleaningBegan():
             return deletions.cleaning_began(state, input)
         case i.CleaningEnded():

@@ -89,12 +89,15 @@ class ShutDown(Generic[C]):
 class CompletedStore(Generic[C]):
     """At most ``num_retained`` completed checkpoints, oldest first; more where no rule lets one go.
 
-    Those that ``retention`` keeps for an hour or a day are beside them, and count towards nothing.
+    Those that ``retention`` keeps for an hour or a day are beside them, and count towards nothing; so is the newest one
+    that all tables show, while newer ones wait to be published.
     """
 
     num_retained: int
     retention: Retention = NEWEST_ONLY
     entries: tuple[C, ...] = ()
+    shown: int | None = None
+    """Newest checkpoint that all tables show; None: there is none, or no table."""
 
     def __post_init__(self) -> None:
         if self.num_retained < 1:
@@ -107,26 +110,28 @@ class CompletedStore(Generic[C]):
 
     @property
     def lowest_retained(self) -> CheckpointId | None:
-        """Id of the first entry that is no savepoint and not kept for an hour or a day.
+        """Id of the first entry that is no savepoint and not kept beside the newest.
 
         Shared files last used before it are free, but for those which entries before it use. None: there is no such
         entry, so nothing may be freed.
         """
         own = [c for c in self.entries if not _is_savepoint(c)]
-        beside = {c.checkpoint_id for c in _beside(self.entries, self._kept, self.retention)}
+        beside = {c.checkpoint_id for c in self._beside}
         return next((CheckpointId(c.checkpoint_id) for c in own if c.checkpoint_id not in beside), None)
 
     @property
     def standing(self) -> dict[int, str]:
-        """Why each entry that is kept beside the newest is: its hour, its day or both."""
+        """Hour, day or both for which an entry is kept beside the newest."""
         why = _standing(self.entries, self.retention)
-        return {
-            c.checkpoint_id: why[c.checkpoint_id] for c in _beside(self.entries, self._kept, self.retention)
-        }
+        return {c.checkpoint_id: why[c.checkpoint_id] for c in self._beside if c.checkpoint_id in why}
 
     @property
-    def _kept(self) -> int:
-        return self.retention.keep_last or self.num_retained
+    def _beside(self) -> tuple[C, ...]:
+        """Entries before the newest that are kept for their hour or day, or for what tables show."""
+        standing = _standing(self.entries, self.retention)
+        kept_beside = {*standing, self.shown}
+        newest = self.retention.keep_last or self.num_retained
+        return tuple(c for c in self.entries[:-newest] if c.checkpoint_id in kept_beside)
 
     def add(self, entry: C) -> Added[C]:
         """Return the store with ``entry``, whose pointer is already durable, and what it subsumed.
@@ -135,8 +140,29 @@ class CompletedStore(Generic[C]):
         """
         if any(c.checkpoint_id == entry.checkpoint_id for c in self.entries):
             raise InvalidRequest(f"checkpoint {entry.checkpoint_id} is already in the store")
-        kept, subsumed = _subsume((*self.entries, entry), self._kept, self.retention)
-        return Added(store=replace(self, entries=kept), subsumed=subsumed)
+        longer = replace(self, entries=(*self.entries, entry))
+        subsumed = longer._in_excess()
+        return Added(store=longer._without(subsumed), subsumed=subsumed)
+
+    def let_go(self, number: int) -> Added[C]:
+        """Return the store without an entry that nothing keeps any more: tables show a newer one now."""
+        subsumed = tuple(c for c in self._in_excess() if c.checkpoint_id == number)
+        return Added(store=self._without(subsumed), subsumed=subsumed)
+
+    def _without(self, gone: tuple[C, ...]) -> CompletedStore[C]:
+        return replace(self, entries=tuple(c for c in self.entries if c not in gone)) if gone else self
+
+    def _in_excess(self) -> tuple[C, ...]:
+        """Return the entries that no rule keeps, from the oldest to the newest, without an early stop."""
+        protected = next((c for c in reversed(self.entries) if not _is_savepoint(c)), None)
+        beside = self._beside
+        excess = len(self.entries) - len(beside) - (self.retention.keep_last or self.num_retained)
+        subsumed: list[C] = []
+        for entry in self.entries:
+            droppable = _can_subsume(entry, latest=self.entries[-1], newest_checkpoint=protected)
+            if len(subsumed) < excess and droppable and entry not in beside:
+                subsumed.append(entry)
+        return tuple(subsumed)
 
     def shut_down(self, status: RunStatus) -> ShutDown[C]:
         """Return what ends with the run; a status that is not globally terminal keeps every pointer.
@@ -149,9 +175,13 @@ class CompletedStore(Generic[C]):
         return ShutDown(forgotten=self.entries, discarded=discarded, kept=())
 
 
-def completed_store(config: CheckpointConfig, entries: tuple[C, ...]) -> CompletedStore[C]:
-    """Return the store as a run's settings bound it."""
-    return CompletedStore(num_retained=config.num_retained, retention=config.retention, entries=entries)
+def completed_store(
+    config: CheckpointConfig, entries: tuple[C, ...], *, shown: int | None
+) -> CompletedStore[C]:
+    """Return the store as a run's settings, and what tables show, bound it."""
+    return CompletedStore(
+        num_retained=config.num_retained, retention=config.retention, entries=entries, shown=shown
+    )
 
 
 def recover(entries: Iterable[C | UnreadableEntry], *, num_retained: int) -> CompletedStore[C]:
@@ -175,33 +205,9 @@ def recover(entries: Iterable[C | UnreadableEntry], *, num_retained: int) -> Com
     )
 
 
-def _beside(entries: tuple[C, ...], num_retained: int, retention: Retention) -> tuple[C, ...]:
-    """Return the entries before the newest that are kept for their hour or day."""
-    standing = _standing(entries, retention)
-    return tuple(c for c in entries[:-num_retained] if c.checkpoint_id in standing)
-
-
 def _standing(entries: tuple[C, ...], retention: Retention) -> dict[int, str]:
     """Return why each stands for an hour or a day; savepoints and what a restore has left behind stand for none."""
     return retention.standing([c for c in entries if not (_is_savepoint(c) or c.is_left_behind)])
-
-
-def _subsume(
-    entries: tuple[C, ...], num_retained: int, retention: Retention
-) -> tuple[tuple[C, ...], tuple[C, ...]]:
-    """Split ``entries`` into kept and subsumed, from the oldest to the newest, without an early stop."""
-    protected = next((c for c in reversed(entries) if not _is_savepoint(c)), None)
-    beside = _beside(entries, num_retained, retention)
-    excess = len(entries) - len(beside) - num_retained
-    kept: list[C] = []
-    subsumed: list[C] = []
-    for entry in entries:
-        droppable = _can_subsume(entry, latest=entries[-1], newest_checkpoint=protected)
-        if len(subsumed) < excess and droppable and entry not in beside:
-            subsumed.append(entry)
-        else:
-            kept.append(entry)
-    return tuple(kept), tuple(subsumed)
 
 
 def _can_subsume(entry: C, *, latest: C, newest_checkpoint: C | None) -> bool:

@@ -81,6 +81,7 @@ class Attempt(Generic[G]):
         self.gateway = gateway
         self.hooks = {uid: hook.hook for uid, hook in hooks.items()}
         """What the pipeline's hooks made for this attempt."""
+        gateway.all_shown = coordinator.tables_shown
         for hook in hooks.values():
             hook.answer_to(coordinator)
 
@@ -146,6 +147,7 @@ class Attempt(Generic[G]):
                 hooks=hooks,
                 read_manifest=handles_in_manifest,
                 directory_state=partial(state_of_directory, pipeline, setup.work_dir),
+                tell_shown=tables.tell_shown,
                 check_start=partial(_check_start, setup, tables),
                 seen=lambda: [*tables.seen(), *seen_in_directory(setup.work_dir, setup.pipeline.name)],
                 acks=options.acks,

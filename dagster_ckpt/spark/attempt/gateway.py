@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
@@ -23,6 +25,8 @@ class StageGateway:
     """Set once the working directory is restored."""
     publishing: threading.Lock = field(default_factory=threading.Lock)
     """Held while tables are published."""
+    all_shown: Callable[[ShownTables], None] = lambda shown: None
+    """Called with what every table shows; set once the coordinator is open."""
     notified: CheckpointId | None = None
     """Checkpoint of whose completion this process has heard last: its tables were published, or it knows why not."""
 
@@ -35,15 +39,20 @@ class StageGateway:
         if self.attempt is None:
             return
         with self.publishing:
-            self.publish(self.attempt, message)
+            shown = self.publish(self.attempt, message)
+            if shown is not None:
+                self.all_shown(shown)
         self.notified = message.checkpoint_id
         for uid in self.tables.pipeline.stages:
             drop_local_copies_before(self.attempt.local_copies(uid), message.checkpoint_id)
 
-    def publish(self, attempt: AttemptDirectory, message: NotifyComplete) -> None:
-        """Publish what the checkpoint contains in every two-phase table; nobody else publishes meanwhile."""
+    def publish(self, attempt: AttemptDirectory, message: NotifyComplete) -> ShownTables | None:
+        """Publish what the checkpoint contains in every two-phase table; nobody else publishes meanwhile.
+
+        Returns what all of them show; None where one does not show this checkpoint.
+        """
         try:
-            self.tables.publish(attempt, message.checkpoint_id, message.permit, self.reporter)
+            return self.tables.publish(attempt, message.checkpoint_id, message.permit, self.reporter)
         except Exception as error:  # of which one is not known
             self.tables.none_published(str(error))
             raise

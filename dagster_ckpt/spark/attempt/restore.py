@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.model import FileEntry
@@ -201,7 +202,7 @@ class AttemptRestorer:
                 assert_never(decision)
         self.reporter.info(f"attempt {self.coordinator.epoch} of {self.pipeline.name}: {decision.reason}")
         mark(directory, self.coordinator.lineage, self.coordinator.epoch)
-        self.coordinator.started(str(directory.root))
+        self.coordinator.started(str(directory.root), self._shown(directory, decision))
         sweep_older(directory.root)
         for removed in directory.remove_older_siblings():
             self.reporter.info(f"removed the working directory of an earlier attempt: {removed.name}")
@@ -226,6 +227,24 @@ class AttemptRestorer:
     @property
     def _later(self) -> LaterRows:
         return LaterRows.SET_ASIDE if self.options.roll_back_tables else LaterRows.KEEP
+
+    def _shown(self, directory: AttemptDirectory, decision: RestoreDecision) -> ShownTables | None:
+        """Return what the tables were brought to; None: they show what they did, whatever was restored."""
+        if not any(self.tables.two_phase()):
+            return ShownTables()
+        match decision:
+            case Restore(purpose=RestorePurpose.FORK) as restored:
+                return self.tables.shown_in(directory, restored.metadata.checkpoint_id)
+            case Adopt():
+                return None
+            case _ if self._later is LaterRows.KEEP:
+                return None
+            case Restore():
+                return self.tables.shown_in(directory, decision.metadata.checkpoint_id)
+            case Fresh():
+                return self.tables.shown_in(directory, None)
+            case _:
+                assert_never(decision)
 
     # --- the three beginnings ----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stages import StageDefinition
+from dagster_ckpt.core.checkpoint.shown import Moved, ShownTables
 from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.location import local_path, same_place
@@ -19,6 +20,7 @@ from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.attempt.catalog_views import CatalogViews
 from dagster_ckpt.spark.attempt.derived import DerivedFile, refresh
+from dagster_ckpt.spark.attempt.showing import HeldChanges, changed_before
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
@@ -29,6 +31,7 @@ from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.opening import open_sink
 from dagster_ckpt.spark.sink.phases import SinkPart, cut_of_sink, preparing, publish_prepared
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
+from dagster_ckpt.spark.sink.published import has_waiting, shown_as_noted
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:
@@ -51,12 +54,13 @@ class PipelineSinks:
     """For derived tables and views only."""
     views: CatalogViews = field(default_factory=CatalogViews)
     tell: Callable[[TableChanged], None] = lambda change: None
-    """Told of every sink whose rows have changed."""
+    """Told of every sink whose rows readers find changed."""
     unpublished: dict[str, str] = field(default_factory=dict)
     """Why a sink does not show the rows of the newest checkpoint, by name; a publish that succeeds takes it out."""
     _missed: Counter[str] = field(default_factory=Counter)
     """How many checkpoints in a row each of these was not published for."""
     _opened: dict[StageUid, Sink] = field(default_factory=dict)
+    _changes: HeldChanges = field(default_factory=HeldChanges)
 
     def of(self, uid: StageUid) -> Sink:
         """Return a stage's sink, opened once. Raises NotFound for a stage that has none."""
@@ -152,18 +156,25 @@ class PipelineSinks:
 
     def publish(
         self, attempt: AttemptDirectory, checkpoint: CheckpointId, permit: CommitPermit, reporter: Reporter
-    ) -> None:
-        """Make visible what the checkpoint contains; a sink that fails is in ``unpublished`` till one catches up."""
+    ) -> ShownTables | None:
+        """Make visible what the checkpoint contains; a sink that fails is in ``unpublished`` till one catches up.
+
+        Returns what all of them show; None where one does not show this checkpoint, or none waits for checkpoints.
+        """
+        late: set[StageUid] = set()
         for uid, name, sink in self.two_phase():
             directory = attempt.stage(uid)
             log = ChannelLog(directory.log)
             found = log.find_barrier(checkpoint)
             barrier = log.read(found) if found is not None else None
             if not isinstance(barrier, BarrierEntry):
+                if name in self.unpublished or has_waiting(directory.root):
+                    late.add(uid)
                 continue
             try:
                 done = publish_prepared(sink, directory.root, barrier.batch_id, permit)
             except Exception as error:  # the other sinks are published all the same
+                late.add(uid)
                 self.unpublished[name] = str(error)
                 self._missed[name] += 1
                 reporter.warn(f"table {name} is not published yet, the next checkpoint tries again: {error}")
@@ -176,6 +187,25 @@ class PipelineSinks:
                 )
                 self.tell_changed(uid, checkpoint, rows=done.rows, bytes=done.bytes, version=done.version)
         self.compute_derived(checkpoint, reporter)
+        shown = self.shown_in(attempt, checkpoint)
+        # Rows of later checkpoints stay where a restore was told to keep them: then a table shows more than this one.
+        shows_more = any((table.head or 0) > checkpoint for table in shown.tables.values())
+        return None if late or shows_more or not shown.tables else shown
+
+    def shown_in(self, attempt: AttemptDirectory, checkpoint: int | None) -> ShownTables:
+        """Return what the attempt's tables show, as noted when each was published or brought to its rows."""
+        tables = {
+            str(uid): shown_as_noted(attempt.stage(uid).root, sink.place) for uid, _, sink in self.two_phase()
+        }
+        return ShownTables(checkpoint_id=checkpoint, tables=tables)
+
+    def tell_shown(self, moved: Moved) -> None:
+        """Tell of the tables whose rows readers find since now."""
+        told = self._changes.released(moved)
+        at = moved.after.checkpoint_id or 0
+        before = [self._change(uid, at, is_of_before=True) for uid in changed_before(moved, told)]
+        for change in (*told, *before):
+            self.tell(change)
 
     def compute_derived(self, checkpoint: int, reporter: Reporter, *, only_existing: bool = False) -> None:
         """Compute the derived tables whose inputs have changed; one that fails is in ``unpublished``."""
@@ -221,17 +251,25 @@ class PipelineSinks:
         return f"{names[uid]} ({uid})" if [*names.values()].count(names[uid]) > 1 else names[uid]
 
     def tell_changed(self, uid: StageUid, checkpoint: int, **what: Any) -> None:
-        """Tell that a sink's rows have changed with a checkpoint; ``what`` as ``TableChanged`` has it."""
+        """Tell that a sink's rows have changed with a checkpoint, once all tables show that one.
+
+        ``what``: as ``TableChanged`` has it. Where no table waits for checkpoints it is told at once.
+        """
+        change = self._change(uid, checkpoint, **what)
+        if any(self.two_phase()):
+            self._changes.hold(change)
+        else:
+            self.tell(change)
+
+    def _change(self, uid: StageUid, checkpoint: int, **what: Any) -> TableChanged:
         attempt = self.attempt_id()
-        self.tell(
-            TableChanged(
-                uid=uid,
-                place=self.of(uid).place if uid in self.pipeline.stages else str(self.table_dir / uid),
-                checkpoint_id=checkpoint,
-                # A restore shows the rows of an old checkpoint again: the attempt makes it a version of its own.
-                data_version=f"{attempt.lineage}.{attempt.epoch}.{checkpoint}",
-                **what,
-            )
+        return TableChanged(
+            uid=uid,
+            place=self.of(uid).place if uid in self.pipeline.stages else str(self.table_dir / uid),
+            checkpoint_id=checkpoint,
+            # A restore shows the rows of an old checkpoint again: the attempt makes it a version of its own.
+            data_version=f"{attempt.lineage}.{attempt.epoch}.{checkpoint}",
+            **what,
         )
 
     def none_published(self, why: str) -> None:
@@ -248,23 +286,39 @@ class PipelineSinks:
         return None
 
     def _tables_of(
-        self, uid: StageUid, sink: Sink, restorable: Sequence[CheckpointMetadata]
+        self,
+        uid: StageUid,
+        sink: Sink,
+        restorable: Sequence[CheckpointMetadata],
+        shown: ShownTables | None,
     ) -> list[TableSnapshot]:
-        """Return what snapshots go back to of a sink: under its names, and of its table under whichever name."""
+        """Return what snapshots go back to of a sink: under its names, and of its table under whichever name.
+
+        And what readers of ``shown`` find in that table.
+        """
         names = (uid, *self.pipeline.stages[uid].previous_uids)
         stages = (stage for metadata in restorable for stage in metadata.stages if stage.table is not None)
-        return [
+        found = [
             stage.table
             for stage in stages
             if stage.table is not None and (stage.uid in names or same_place(stage.table.uri, sink.place))
         ]
+        tables = () if shown is None else shown.tables.values()
+        return [*found, *(table.as_cut() for table in tables if same_place(table.uri, sink.place))]
 
-    def collect_garbage(self, attempt: AttemptDirectory, restorable: Sequence[CheckpointMetadata]) -> int:
-        """Remove what neither the sinks nor a restorable snapshot needs; return how many files went."""
+    def collect_garbage(
+        self,
+        attempt: AttemptDirectory,
+        restorable: Sequence[CheckpointMetadata],
+        shown: ShownTables | None = None,
+    ) -> int:
+        """Remove what neither the sinks, nor a restorable snapshot, nor readers of ``shown`` need; return how many files
+        went.
+        """
         removed = 0
         for uid, _, sink in self.two_phase():
             stage_dir = attempt.stage(uid).root
-            needed = self._tables_of(uid, sink, restorable)
+            needed = self._tables_of(uid, sink, restorable, shown)
             position = sink.position()
             done = position.through_batch if position is not None else None
             prepared = prepared_batches(stage_dir)  # once: the stage goes on preparing

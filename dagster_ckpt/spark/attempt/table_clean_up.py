@@ -46,7 +46,8 @@ class TableCleanUp:
             if record.pending or any(number not in self._read for number in restorable):
                 return None
             self._read = {number: self._read[number] for number in restorable}
-            return self._tables.collect_garbage(self._attempt, list(self._read.values()))
+            shown = self._coordinator.stored_record.shown
+            return self._tables.collect_garbage(self._attempt, list(self._read.values()), shown)
 
     def _read_missing(self) -> None:
         """Read snapshots not read yet; each once, because none changes. Raises what keeps one from being read."""

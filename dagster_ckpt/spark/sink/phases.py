@@ -115,6 +115,7 @@ def publish_prepared(
     done = position.through_batch if position is not None else None
     numbers = batches_between(stage_dir, done, through)
     if not numbers:
+        note_published(stage_dir, sink.place, position)  # of one whose answer was lost nothing is noted yet
         return None
     published = sink.publish(read_committables(stage_dir, numbers), permit)
     note_published(stage_dir, sink.place, sink.position())

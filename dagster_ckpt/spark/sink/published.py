@@ -9,11 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from dagster_ckpt.core.checkpoint.shown import ShownTable
 from dagster_ckpt.core.model import Record
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
-from dagster_ckpt.spark.sink.committables import encoded, read_record
+from dagster_ckpt.spark.sink.committables import encoded, prepared_batches, read_record
 from dagster_ckpt.spark.sink.port import Sink, SinkPosition
 
 
@@ -33,8 +34,6 @@ def note_published(stage_dir: Path, place: str, position: SinkPosition | None) -
     """Write down where the sink, whose rows are in ``place``, stands."""
     if position is None:
         return
-    path = StageDirectory(stage_dir).published
-    path.parent.mkdir(parents=True, exist_ok=True)
     note = PublishedNote(
         lineage=position.lineage,
         epoch=position.epoch,
@@ -42,7 +41,24 @@ def note_published(stage_dir: Path, place: str, position: SinkPosition | None) -
         through_batch=position.through_batch,
         place=place,
     )
+    if note == _note(stage_dir):
+        return
+    path = StageDirectory(stage_dir).published
+    path.parent.mkdir(parents=True, exist_ok=True)
     replace_whole(path, encoded(note))
+
+
+def shown_as_noted(stage_dir: Path, place: str) -> ShownTable:
+    """Return what readers find of a sink, as the directory has noted it."""
+    note = _note(stage_dir)
+    return ShownTable(uri=place, head=None if note is None else note.checkpoint_id)
+
+
+def has_waiting(stage_dir: Path) -> bool:
+    """Tell whether rows are prepared that the sink does not show, as the directory has noted it."""
+    note = _note(stage_dir)
+    through = None if note is None else note.through_batch
+    return any(through is None or number > through for number in prepared_batches(stage_dir))
 
 
 def place_of_rows(stage_dir: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import Declined
@@ -46,10 +47,10 @@ class StreamingGateway(StageGateway):
         if self.after_completion is not None:
             self.after_completion()
 
-    def publish(self, attempt: AttemptDirectory, message: NotifyComplete) -> None:
+    def publish(self, attempt: AttemptDirectory, message: NotifyComplete) -> ShownTables | None:
         """Publish; say so where that takes longer than the next checkpoint is away, because then it has to wait."""
         began = self.clock.monotonic()
-        super().publish(attempt, message)
+        shown = super().publish(attempt, message)
         now = self.clock.monotonic()
         took = now - began
         if self.interval is not None and took > self.interval and now >= self._warn_from:
@@ -58,6 +59,7 @@ class StreamingGateway(StageGateway):
                 f"publishing the tables of checkpoint {message.checkpoint_id} took {duration(took)}, and checkpoints "
                 f"are {duration(self.interval)} apart: they wait for it. Raise interval"
             )
+        return shown
 
     def notify_aborted(self, message: NotifyAborted) -> None:
         """Tell the stages: alignments of this checkpoint end, snapshots of it stop, no local copy is kept."""
