@@ -16,18 +16,13 @@ from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
 from dagster_ckpt.core.messages import StageAcknowledgement, SubtaskAcknowledgement
 from dagster_ckpt.core.outcomes import (
-    CheckpointOutcome,
-    Completed,
-    Failed,
-    Pending,
-    Queued,
     Rejected,
     Triggered,
     TriggerOutcome,
 )
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin, SnapshotScope
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore.decision import Restore, RestoreDecision
 from dagster_ckpt.core.restore.matching import NonRestoredState
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound
@@ -48,25 +43,7 @@ from dagster_ckpt.runtime.location import CheckpointLocation
 from dagster_ckpt.runtime.loop import EventLoop
 from dagster_ckpt.runtime.status import CoordinatorView
 
-__all__ = [
-    "AckDurability",
-    "AttemptSetup",
-    "CheckpointCoordinator",
-    "CheckpointLocation",
-    "CheckpointOutcome",
-    "CheckpointRequest",
-    "Completed",
-    "Failed",
-    "FailureDecision",
-    "Pending",
-    "Queued",
-    "Rejected",
-    "RequestOrigin",
-    "SnapshotScope",
-    "StageStatus",
-    "Triggered",
-    "TriggerOutcome",
-]
+__all__ = ["AckDurability", "AttemptSetup", "CheckpointCoordinator", "CheckpointLocation"]
 
 
 log = logging.getLogger("dagster_ckpt.coordinator")

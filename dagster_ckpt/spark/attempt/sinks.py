@@ -312,9 +312,7 @@ class PipelineSinks:
         restorable: Sequence[CheckpointMetadata],
         shown: ShownTables | None = None,
     ) -> int:
-        """Remove what neither the sinks, nor a restorable snapshot, nor readers of ``shown`` need; return how many files
-        went.
-        """
+        """Remove what neither the sinks, nor a snapshot, nor readers of ``shown`` need; return how many files went."""
         removed = 0
         for uid, _, sink in self.two_phase():
             stage_dir = attempt.stage(uid).root
