@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,20 +161,18 @@ class PipelineSinks:
 
         Returns what all of them show; None where one does not show this checkpoint, or none waits for checkpoints.
         """
-        late: set[StageUid] = set()
+        unmarked: set[StageUid] = set()
         for uid, name, sink in self.two_phase():
             directory = attempt.stage(uid)
             log = ChannelLog(directory.log)
             found = log.find_barrier(checkpoint)
             barrier = log.read(found) if found is not None else None
             if not isinstance(barrier, BarrierEntry):
-                if name in self.unpublished or has_waiting(directory.root):
-                    late.add(uid)
+                unmarked.add(uid)
                 continue
             try:
                 done = publish_prepared(sink, directory.root, barrier.batch_id, permit)
             except Exception as error:  # the other sinks are published all the same
-                late.add(uid)
                 self.unpublished[name] = str(error)
                 self._missed[name] += 1
                 reporter.warn(f"table {name} is not published yet, the next checkpoint tries again: {error}")
@@ -187,6 +185,16 @@ class PipelineSinks:
                 )
                 self.tell_changed(uid, checkpoint, rows=done.rows, bytes=done.bytes, version=done.version)
         self.compute_derived(checkpoint, reporter)
+        return self._all_shown(attempt, checkpoint, unmarked)
+
+    def _all_shown(
+        self, attempt: AttemptDirectory, checkpoint: CheckpointId, unmarked: Collection[StageUid]
+    ) -> ShownTables | None:
+        """Return what all of them show, if that is this checkpoint; ``unmarked``: those that have no barrier of it."""
+        late = any(
+            name in self.unpublished or (uid in unmarked and has_waiting(attempt.stage(uid).root))
+            for uid, name, _ in self.two_phase()
+        )
         shown = self.shown_in(attempt, checkpoint)
         # Rows of later checkpoints stay where a restore was told to keep them: then a table shows more than this one.
         shows_more = any((table.head or 0) > checkpoint for table in shown.tables.values())
