@@ -74,6 +74,8 @@ class DeltaTable(SinkTarget):
     """Columns of text, whole numbers, booleans or dates; the same as in a table that is there already."""
     storage_options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     """For object stores, as delta-rs takes them. Give secrets by the environment."""
+    shared_with: tuple[str, ...] = ()
+    """Other pipelines that write to it with sinks of theirs: their rows are no reason to refuse it."""
 
     def local_folder(self) -> str | None:
         """Return the table's folder, unless it lies in an object store."""
@@ -104,6 +106,8 @@ class IcebergTable(SinkTarget):
     ``warehouse``."""
     properties: dict[str, str] = field(default_factory=dict, hash=False)
     """Of a table that is made here, as Iceberg has them."""
+    shared_with: tuple[str, ...] = ()
+    """Other pipelines that write to it with sinks of theirs: their rows are no reason to refuse it."""
 
 
 @dataclass(frozen=True, slots=True)

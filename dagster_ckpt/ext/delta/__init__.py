@@ -8,17 +8,15 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | file | what it owns |
 |---|---|
 | ``sink`` | ``DeltaSink``, the port |
-| ``lake`` | the table: loaded, made, committed to, and its errors in the library's words |
-| ``marks`` | what our commits say, and the table's history read through them |
+| ``backend`` | the table behind the engine (``spark/sink/versioned``): read, committed to |
+| ``version`` | the table as it was read: its log as states |
+| ``lake`` | the calls of delta-rs, and its errors in the library's words |
 | ``columns`` | rows against the table's columns; what delta-rs must not write to |
 | ``adds`` | files as actions of a commit |
 | ``bounds`` | least and greatest values of a file's columns, by which readers pass over it |
 | ``remote`` | where staged files are: the table's folder, or its object store |
-| ``publish`` | second phase: one commit for a checkpoint |
 | ``upsert`` | rows by key: the files they touch, written again |
-| ``roll_back`` | the version of a cut, and the way to it |
-| ``read`` | the rows of one version |
-| ``fork`` | a table that begins with the rows of a cut |
+| ``retention`` | for how long the table keeps what left it |
 | ``garbage`` | staged files that nothing needs; the versions that cuts pin |
-| ``upkeep`` | small files merged, old ones removed; what cuts are pinned to |
+| ``upkeep`` | small files merged, old ones removed |
 """

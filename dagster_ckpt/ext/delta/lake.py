@@ -1,30 +1,27 @@
-"""A Delta table as one sink sees it: loaded, made, committed to on exactly the version that was read."""
+"""A Delta table: loaded, made, committed to; the calls of delta-rs, and what its errors mean."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
-from dagster_ckpt.ext.delta.marks import Commit, Mark, commits, newest_mark
-from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
+from dagster_ckpt.spark.sink.versioned.backend import Raced
+from dagster_ckpt.spark.sink.versioned.marks import Mark
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
     from deltalake.transaction import AddAction, RemoveAction
 
-T = TypeVar("T")
-
 _CHECKPOINT_INTERVAL = 100
 """The default of delta-rs."""
 
-_TRIES = 100
-"""Commits that others may put in front of ours before we give up for now."""
+_UNREACHABLE = re.compile(r"[\x00-\x1f\[\]\\^|]|%[0-9A-Fa-f]{2}")
+"""What delta-rs reads otherwise than the file system does: it makes a URI of a path, and a path of that."""
 
 
 def client() -> Any:
@@ -122,66 +119,6 @@ class Outside:
         )
 
 
-class Raced(Exception):
-    """Somebody committed after the version that was read: read again, decide again."""
-
-
-@dataclass(frozen=True)
-class Version:
-    """The table as it was read, and what it has seen of us."""
-
-    lake: Lake
-    table: DeltaTable
-    mark: Mark | None
-    entry: bytes = b""
-    """Its entry in the log, where a later publish may read on from it."""
-
-    @cached_property
-    def history(self) -> list[Commit]:
-        """All versions that the log tells of, newest first; those read before are not read again."""
-        known = self.lake.known
-        if known and known[0].version > self.number:  # the table was removed and made again
-            known.clear()
-        new = self.number - known[0].version if known else None
-        if new is None or new > 0:
-            with reading(self.lake.uri):
-                known[:0] = commits(self.table, self.lake.owner, limit=new)
-        return list(known)
-
-    @property
-    def number(self) -> int:
-        """The version."""
-        return self.table.version()
-
-    @property
-    def position(self) -> SinkPosition | None:
-        """What the table has seen of us, in the port's words."""
-        return None if self.mark is None else self.mark.position()
-
-    def next_mark(self, attempt: AttemptId, **changes: Any) -> Mark:
-        """Return the mark of a commit by this attempt on top of this version."""
-        mark = self.mark or Mark(
-            pipeline=self.lake.pipeline,
-            sink=self.lake.uid,
-            lineage=attempt.lineage,
-            epoch=attempt.epoch,
-            base=self.number,
-        )
-        mine = {"lineage": attempt.lineage, "epoch": int(attempt.epoch), "staged": (), "rewrites": False}
-        return mark.model_copy(update=mine | changes)
-
-    def commit(self, mark: Mark, act: Callable[[DeltaTable, CommitProperties], T]) -> T:
-        """Commit on top of exactly this version. Raises Raced when that is no longer the newest."""
-        with committing(self.lake.uri):
-            return act(self.table, self.lake.properties(mark))
-
-    def fence(self, attempt: AttemptId, **changes: Any) -> None:
-        """Commit no rows, so that older attempts are refused from here on."""
-        mark = self.next_mark(attempt, **changes)
-        if mark != (self.mark and self.mark.model_copy(update={"staged": (), "rewrites": False})):
-            self.commit(mark, lambda table, properties: Outside.write(table, [], properties))
-
-
 @dataclass(frozen=True)
 class LeftOpen:
     """A table whose log was read, for the next who needs it."""
@@ -197,29 +134,28 @@ class Lake:
     """A table, by its address."""
 
     uri: str
-    pipeline: PipelineId
-    uid: StageUid
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
-    known: list[Commit] = field(default_factory=list, repr=False, compare=False)
-    """Its versions as far as they were read, newest first."""
     left: list[LeftOpen] = field(default_factory=list, repr=False, compare=False)
     """What the last publish read the table with."""
 
-    @property
-    def owner(self) -> tuple[str, str]:
-        """Whose marks are ours."""
-        return self.pipeline, self.uid
+    def __post_init__(self) -> None:
+        """Raise InvalidRequest for a folder that delta-rs takes for another one."""
+        if self.root is not None and (found := _UNREACHABLE.search(self.uri)):
+            raise InvalidRequest(
+                f"delta-rs cannot write to a folder with {found[0]!r} in its name: give table {self.uri!r} another one"
+            )
 
     @property
     def root(self) -> Path | None:
         """The table's folder, where it is one."""
         return None if "://" in self.uri else Path(self.uri)
 
-    def load(self, *, reads_on: bool = False) -> Version | None:
-        """Return the newest version, or None where there is no table.
+    def newest(self, *, reads_on: bool = False) -> tuple[DeltaTable, bytes] | None:
+        """Return the table as of its newest version, with that one's entry of the log; None: there is none.
 
         ``reads_on``: from where the last publish ended, if the log is still the same; for one caller at a time.
+        Without it the entry is empty.
         """
         errors = client().exceptions
         if self.root is not None and not (self.root / "_delta_log").is_dir():
@@ -231,9 +167,7 @@ class Lake:
                     table = client().DeltaTable(self.uri, storage_options=self.storage_options)
             except errors.TableNotFoundError:
                 return None
-            entry = self._entry(table.version()) if reads_on else b""
-            mark = newest_mark(table, self.owner)
-        return Version(self, table, mark, entry)
+            return table, self._entry(table.version()) if reads_on else b""
 
     def _read_on(self) -> DeltaTable | None:
         """Return the table that the last publish left, read on; None: there is none, or its log was put back."""
@@ -243,13 +177,13 @@ class Lake:
         left.table.update_incremental()
         return left.table
 
-    def leave(self, version: Version, number: int) -> None:
-        """Let the next publish read on from a version whose use is over; ``number``: it was read as that.
+    def leave(self, table: DeltaTable, number: int, entry: bytes) -> None:
+        """Let the next publish read on from a table whose use is over, and that was read as this version.
 
         Only in a folder, where asking whether the log is still the same costs next to nothing.
         """
-        if version.entry:
-            self.left[:] = [LeftOpen(version.table, number, version.entry)]
+        if entry:
+            self.left[:] = [LeftOpen(table, number, entry)]
 
     def _entry(self, number: int) -> bytes:
         """Return the log's entry of a version; empty: it is gone, or the table lies in an object store."""
@@ -272,38 +206,30 @@ class Lake:
             ) from error
         return table
 
-    def create(self, schema: Schema, configuration: dict[str, str], attempt: AttemptId) -> None:
+    def create(self, schema: Schema, configuration: dict[str, str], mark: Mark) -> None:
         """Make the table, with these properties and without rows, unless somebody did."""
-        mark = Mark(pipeline=self.pipeline, sink=self.uid, lineage=attempt.lineage, epoch=int(attempt.epoch))
         with contextlib.suppress(Raced), committing(self.uri):
-            Outside.create(self, schema, configuration, self.properties(mark))
-
-    def properties(self, mark: Mark) -> CommitProperties:
-        """Return what a commit carries; without retries, so that it never lands on what was not read."""
-        transactions = []
-        if mark.checkpoint is not None:
-            transactions = [client().Transaction(self.app_id(mark.lineage), mark.checkpoint)]
-        properties: CommitProperties = client().CommitProperties(
-            custom_metadata=mark.metadata(), max_commit_retries=0, app_transactions=transactions
-        )
-        return properties
-
-    def app_id(self, lineage: str) -> str:
-        """Return the application id of a history's publishes in Delta's own transaction list."""
-        return f"dagster_ckpt/{self.pipeline}/{self.uid}/{lineage}"
-
-    def repeat(self, step: Callable[[], T]) -> T:
-        """Return what ``step`` returns, which reads and commits; again while others commit in between."""
-        for _ in range(_TRIES):
-            with contextlib.suppress(Raced):
-                return step()
-        raise Unavailable(
-            f"table {self.uri}: others committed {_TRIES} times in a row before we could; it is tried again"
-        )
+            Outside.create(self, schema, configuration, properties_of(mark))
 
     def elsewhere(self, uri: str) -> Lake:
         """Return another table, reached in the same way."""
-        return replace(self, uri=uri, known=[], left=[])
+        return replace(self, uri=uri, left=[])
+
+
+def properties_of(mark: Mark) -> CommitProperties:
+    """Return what a commit carries; without retries, so that it never lands on what was not read."""
+    transactions = []
+    if mark.checkpoint is not None:
+        transactions = [client().Transaction(app_id(mark.owned_by, mark.lineage), mark.checkpoint)]
+    properties: CommitProperties = client().CommitProperties(
+        custom_metadata=mark.fields(), max_commit_retries=0, app_transactions=transactions
+    )
+    return properties
+
+
+def app_id(owner: str, lineage: str) -> str:
+    """Return the application id of a history's publishes in Delta's own transaction list."""
+    return f"dagster_ckpt/{owner}/{lineage}"
 
 
 @contextlib.contextmanager

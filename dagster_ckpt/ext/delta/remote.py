@@ -14,17 +14,20 @@ from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.ext.delta.lake import Lake
 from dagster_ckpt.spark.exchange.objects import s3_client
 from dagster_ckpt.spark.exchange.options import azure_folder, remote_folder
-from dagster_ckpt.spark.sink.table_files import STAGED, StagedFiles
+from dagster_ckpt.spark.sink.table_files import StagedFiles, areas_of
+from dagster_ckpt.spark.sink.versioned.marks import SinkNames
 
 
-def staged_files(lake: Lake, work_dir: Path) -> StagedFiles:
+def staged_files(lake: Lake, names: SinkNames, work_dir: Path) -> StagedFiles:
     """Return a table's staged files; the files of each sink of a table have a folder of their own."""
+    area, *former = areas_of(names.pipeline, (names.uid, *names.previous))
     return StagedFiles(
         place=lake.uri,
         table_dir=lake.root,
         work_dir=work_dir,
         open_store=lambda: open_store(lake.uri, lake.storage_options),
-        area=f"{STAGED}/{lake.pipeline}/{lake.uid}",
+        area=area,
+        former_areas=tuple(former),
     )
 
 

@@ -10,17 +10,13 @@ catalog (docs/decisions/0020-iceberg.md).
 |---|---|
 | ``sink`` | ``IcebergSink``, the port |
 | ``catalogs`` | the catalog of a target: its settings, its place, opened |
-| ``lake`` | the table: loaded, made, committed to, and its errors in the library's words |
-| ``marks`` | what our snapshots say |
-| ``version`` | the table as it was read: whose rows it shows, what was committed in between |
+| ``backend`` | the table behind the engine (``spark/sink/versioned``): read, committed to |
+| ``lake`` | the calls of pyiceberg, and its errors in the library's words |
+| ``version`` | the table as it was read: its snapshots as states; tags and branches |
 | ``columns`` | rows against the table's columns; what must not be written to |
 | ``files`` | staged files as a snapshot names them, with bounds that hold |
 | ``staged`` | where staged files are: the table's location, or its object store |
-| ``publish`` | second phase: one snapshot for a checkpoint |
 | ``upsert`` | rows by key: the files they touch, written again |
-| ``roll_back`` | the snapshot of a cut, and the way to it |
-| ``read`` | the rows of one snapshot |
-| ``fork`` | a table that begins with the rows of a cut |
 | ``expiry`` | tags for the snapshots that cuts need; those that nothing needs are expired |
 | ``garbage`` | staged files that no snapshot shows |
 | ``upkeep`` | maintenance: small files merged, snapshots expired |

@@ -15,8 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.ext.iceberg.lake import Outside, committing, reading
-from dagster_ckpt.ext.iceberg.marks import mark_of
-from dagster_ckpt.ext.iceberg.version import Version
+from dagster_ckpt.ext.iceberg.version import IcebergVersion
 
 _DEFAULT_AGE_MS = 5 * 86_400_000
 _SETTLED_MS = 3_600_000
@@ -33,7 +32,7 @@ class ReadManifests:
     folders: dict[str, frozenset[str]] = field(default_factory=dict)
     """Manifest -> staged folders of the files that it shows."""
 
-    def manifests(self, version: Version, snapshot: Snapshot) -> tuple[str, ...]:
+    def manifests(self, version: IcebergVersion, snapshot: Snapshot) -> tuple[str, ...]:
         """Return the manifests of a snapshot, each of them read."""
         io = version.table.io
         known = self.of_snapshots.get(snapshot.snapshot_id)
@@ -63,7 +62,7 @@ class Expiry:
     """``needed`` names checkpoints in progress too. Otherwise what they may go back to stays, every tag stays, and
     all that may go goes at once."""
 
-    def carry_out(self, version: Version) -> int:
+    def carry_out(self, version: IcebergVersion) -> int:
         """Set and remove tags, expire snapshots; return how many went. Raises Raced."""
         tags, untagged = self._tags(version)
         expired = self.expired(version)
@@ -80,7 +79,7 @@ class Expiry:
                 version.table.io.delete(path)
         return len(expired)
 
-    def expired(self, version: Version) -> list[Snapshot]:
+    def expired(self, version: IcebergVersion) -> list[Snapshot]:
         """Return the snapshots of ours that are old enough to go, and that no cut needs."""
         pinned = self._pinned(version)
         kept = {snapshot.snapshot_id for snapshot in pinned.values()}
@@ -89,11 +88,12 @@ class Expiry:
         found = (snapshot for snapshot in self._old(version, untagged) if snapshot.snapshot_id not in kept)
         return [s for s in found if self.knows_pending or (s.sequence_number or 0) < newest]
 
-    def _pinned(self, version: Version) -> dict[int, Snapshot]:
+    def _pinned(self, version: IcebergVersion) -> dict[int, Snapshot]:
         heads = {snapshot.head for snapshot in self.needed if snapshot.head is not None}
-        return {head: snapshot for head in heads if (snapshot := version.showing(head)) is not None}
+        found = {head: state for head in heads if (state := version.showing(head)) is not None}
+        return {head: version.snapshots[state.number] for head, state in found.items()}
 
-    def _tags(self, version: Version) -> tuple[dict[str, int], list[str]]:
+    def _tags(self, version: IcebergVersion) -> tuple[dict[str, int], list[str]]:
         """Return the tags to be set, and those to be removed."""
         settled = _SETTLED_MS if self.knows_pending else 0
         tags = {
@@ -107,17 +107,17 @@ class Expiry:
         kept = {version.refs.cut(snapshot.head) for snapshot in self.needed if snapshot.head is not None}
         return tags, [n for n in version.table.metadata.refs if version.refs.is_cut(n) and n not in kept]
 
-    def _old(self, version: Version, untagged: Sequence[str]) -> Iterator[Snapshot]:
+    def _old(self, version: IcebergVersion, untagged: Sequence[str]) -> Iterator[Snapshot]:
         """Yield snapshots of ours that are old enough to go, and that no reference holds."""
         metadata = version.table.metadata
         age = int(metadata.properties.get("history.expire.max-snapshot-age-ms", _DEFAULT_AGE_MS))
         held = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in untagged}
-        for snapshot in version.snapshots.values():
-            is_old = self.now * 1000 - snapshot.timestamp_ms > age
-            if is_old and snapshot.snapshot_id not in held and mark_of(snapshot, version.owner) is not None:
-                yield snapshot
+        for state in version.history:
+            is_old = self.now * 1000 - state.timestamp_ms > age
+            if is_old and state.number not in held and version.is_ours(state):
+                yield version.snapshots[state.number]
 
-    def _only_in(self, version: Version, expired: Sequence[Snapshot]) -> list[str]:
+    def _only_in(self, version: IcebergVersion, expired: Sequence[Snapshot]) -> list[str]:
         """Return the files of metadata that only these snapshots have."""
         if not expired or version.table.metadata.properties.get("gc.enabled") == "false":
             return []

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.ext.iceberg.expiry import Expiry, ReadManifests
-from dagster_ckpt.ext.iceberg.lake import Raced
-from dagster_ckpt.ext.iceberg.publish import Writer
-from dagster_ckpt.ext.iceberg.version import Version
+from dagster_ckpt.ext.iceberg.version import IcebergVersion
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId
-from dagster_ckpt.spark.sink.table_files import StagedFiles, StagedFolder, folder_of
+from dagster_ckpt.spark.sink.table_files import StagedFiles, StagedFolder
+from dagster_ckpt.spark.sink.versioned.backend import Raced
+from dagster_ckpt.spark.sink.versioned.engine import Engine
 
 
 @dataclass(frozen=True)
 class Garbage:
     """What an attempt removes, at a moment."""
 
-    writer: Writer
+    engine: Engine[IcebergVersion]
     attempt: AttemptId
     now: float
     needed: Sequence[TableSnapshot]
@@ -33,15 +33,14 @@ class Garbage:
 
     def collect(self) -> int:
         """Remove it; return how many snapshots and folders went."""
-        version = self.writer.newest(self.attempt)
+        version = self.engine.newest(self.attempt)
         removed = 0
         if version is not None:
             with contextlib.suppress(Raced):  # others committed: next time
                 removed = self._expiry.carry_out(version)
-            version = self.writer.newest(self.attempt)
-        staged = self.writer.staged
-        folders = [folder for folder in staged.folders() if self._may_go(version, folder)]
-        folders = [folder for folder in folders if not self._is_waiting(staged, folder)]
+            version = self.engine.newest(self.attempt)
+        staged = self.engine.staged
+        folders = [f for f in staged.not_waiting(self.needed, self.waiting) if self._may_go(version, f)]
         if folders and version is not None:
             shown = self._shown_folders(version, staged)
             folders = [folder for folder in folders if folder.path not in shown]
@@ -51,24 +50,17 @@ class Garbage:
 
     # --- files ------------------------------------------------------------------------------------------------
 
-    def _may_go(self, version: Version | None, folder: StagedFolder) -> bool:
+    def _may_go(self, version: IcebergVersion | None, folder: StagedFolder) -> bool:
         """True where nothing of a folder is to be published any more, whether it was or not."""
         mark = version.mark if version is not None else None
         through = mark.through_batch if mark is not None else None
         is_over = through is not None and folder.batch_id <= through
         return folder.epoch < self.attempt.epoch or (folder.epoch == self.attempt.epoch and is_over)
 
-    def _is_waiting(self, staged: StagedFiles, folder: StagedFolder) -> bool:
-        """True where a batch of this folder may still be published."""
-        if any(folder.batch_id in snapshot.prepared for snapshot in self.needed):
-            return True
-        files = (file.staged for batch in self.waiting for file in batch.files)
-        return any(folder_of(name, staged.area) == folder.path for name in files)
-
-    def _shown_folders(self, version: Version, staged: StagedFiles) -> set[str]:
+    def _shown_folders(self, version: IcebergVersion, staged: StagedFiles) -> set[str]:
         """Return the folders whose files some snapshot shows."""
         folders: set[str] = set()
         for snapshot in version.snapshots.values():
             for path in self.read.manifests(version, snapshot):
                 folders |= self.read.folders[path]
-        return {folder_of(name, staged.area) for name in folders if name.startswith(staged.area)}
+        return {staged.folder_of(name) for name in folders}

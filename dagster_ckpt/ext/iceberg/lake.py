@@ -1,4 +1,4 @@
-"""An Iceberg table as one sink sees it: loaded, made, committed to on exactly the snapshot that was read."""
+"""An Iceberg table: loaded, made, committed to; the calls of pyiceberg, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pyiceberg import exceptions as errors
 from pyiceberg.catalog import Catalog
@@ -30,17 +30,13 @@ from pyiceberg.typedef import EMPTY_DICT
 from pyiceberg.types import NestedField
 from sqlalchemy.exc import SQLAlchemyError
 
-from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ext.iceberg.catalogs import CatalogSettings
 from dagster_ckpt.ext.iceberg.files import data_file
-from dagster_ckpt.ext.iceberg.marks import Mark, Refs
-from dagster_ckpt.ext.iceberg.version import MAIN, Version
+from dagster_ckpt.ext.iceberg.version import MAIN, IcebergVersion
+from dagster_ckpt.spark.sink.versioned.backend import Raced
+from dagster_ckpt.spark.sink.versioned.marks import Mark
 
-T = TypeVar("T")
-
-_TRIES = 100
-"""Commits that others may put in front of ours before we give up for now."""
 _OF_NEW_TABLES = {
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -51,7 +47,7 @@ _OF_NEW_TABLES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class TableChange:
     """One commit: everything in it becomes visible together."""
 
     mark: Mark
@@ -118,7 +114,7 @@ class Outside:
         )
 
     @staticmethod
-    def commit(version: Version, change: Change) -> int:
+    def commit(version: IcebergVersion, change: TableChange) -> int:
         """Add a snapshot on top of the one that was read, and return its id."""
         transaction = StagedCommit(version.table)
         if change.columns:
@@ -132,13 +128,16 @@ class Outside:
         if change.back_to is not None:
             transaction._stage(_moved(version, change))
         added, removed = _files(version, transaction, change)
-        producer: Any = transaction.update_snapshot(snapshot_properties=change.mark.summary())
+        producer: Any = transaction.update_snapshot(snapshot_properties=summary_of(change.mark))
         merges = version.table.metadata.properties.get(TableProperties.MANIFEST_MERGE_ENABLED) == "true"
         append = producer.merge_append if merges else producer.fast_append
         snapshot = producer.overwrite() if removed else append()
         if change.rearranges:
             snapshot = Rearranged(
-                Operation.OVERWRITE, transaction, version.table.io, snapshot_properties=change.mark.summary()
+                Operation.OVERWRITE,
+                transaction,
+                version.table.io,
+                snapshot_properties=summary_of(change.mark),
             )
         with snapshot:
             for file in removed:
@@ -151,7 +150,7 @@ class Outside:
 
     @staticmethod
     def keep_and_expire(
-        version: Version, tags: dict[str, int], untagged: Sequence[str], expired: Sequence[int]
+        version: IcebergVersion, tags: dict[str, int], untagged: Sequence[str], expired: Sequence[int]
     ) -> None:
         """Set and remove tags, and remove snapshots."""
         updates: list[TableUpdate] = [_tag(name, number) for name, number in tags.items()]
@@ -164,7 +163,7 @@ class Outside:
 
 
 def commit_exactly(
-    version: Version, transaction: Transaction, also: Sequence[TableRequirement], refs: Sequence[str]
+    version: IcebergVersion, transaction: Transaction, also: Sequence[TableRequirement], refs: Sequence[str]
 ) -> None:
     """Commit in one try, if these references still are where they were read."""
     exact = [
@@ -177,7 +176,7 @@ def commit_exactly(
 
 
 def _files(
-    version: Version, transaction: Transaction, change: Change
+    version: IcebergVersion, transaction: Transaction, change: TableChange
 ) -> tuple[list[DataFile], list[DataFile]]:
     io, metadata = version.table.io, transaction.table_metadata
     added = [data_file(io, metadata, location) for location in change.staged]
@@ -191,19 +190,19 @@ def _files(
     return added, removed
 
 
-def _moved(version: Version, change: Change) -> tuple[TableUpdate, ...]:
+def _moved(version: IcebergVersion, change: TableChange) -> tuple[TableUpdate, ...]:
     assert change.back_to is not None
     main = _ref("branch", MAIN, change.back_to)
-    if not change.set_aside or version.current is None:
+    if not change.set_aside or version.number is None:
         return (main,)
-    aside = _ref("branch", change.set_aside, version.current)
+    aside = _ref("branch", change.set_aside, version.number)
     return (aside, main)
 
 
-def _tagged(version: Version, change: Change, number: int) -> Iterator[TableUpdate]:
+def _tagged(version: IcebergVersion, change: TableChange, number: int) -> Iterator[TableUpdate]:
     yield _tag(version.refs.newest, number)
-    if change.set_aside and change.back_to is None and version.current is not None:
-        yield _ref("branch", change.set_aside, version.current)
+    if change.set_aside and change.back_to is None and version.number is not None:
+        yield _ref("branch", change.set_aside, version.number)
     if change.mark.base is not None and version.ref(version.refs.base) is None:
         yield _tag(version.refs.base, change.mark.base)
 
@@ -216,8 +215,9 @@ def _tag(name: str, number: int) -> SetSnapshotRefUpdate:
     return _ref("tag", name, number)
 
 
-class Raced(Exception):
-    """Somebody committed after the snapshot that was read: read again, decide again."""
+def summary_of(mark: Mark) -> dict[str, str]:
+    """Return a mark as properties of a snapshot."""
+    return {name: str(value) for name, value in mark.fields().items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -226,8 +226,6 @@ class Lake:
 
     settings: CatalogSettings
     identifier: tuple[str, ...]
-    pipeline: PipelineId
-    uid: StageUid
     partition_by: tuple[str, ...] = ()
     given_location: str = ""
     properties: dict[str, str] = field(default_factory=dict)
@@ -240,7 +238,7 @@ class Lake:
     @property
     def location(self) -> str:
         """Where the table's files lie, or will once it is made. Raises InvalidRequest where that is not known."""
-        table = self._table()
+        table = self.table()
         if table is not None:
             return str(table.location()).rstrip("/")
         warehouse = dict(self.settings.properties).get("warehouse") or (
@@ -255,31 +253,10 @@ class Lake:
             "IcebergTable a location"
         )
 
-    def load(self) -> Version | None:
-        """Return the newest version, or None where there is no table."""
-        table = self._table()
-        if table is None:
-            return None
-        return Version(self.place, table, (self.pipeline, self.uid), Refs(self.pipeline, self.uid))
-
     def create(self, schema: Schema) -> None:
         """Make the table, without rows, unless somebody did."""
         with contextlib.suppress(Raced), committing(self.place):
             Outside.create(self, schema)
-
-    def commit(self, version: Version, change: Change) -> int:
-        """Commit on top of exactly this version, return the snapshot. Raises Raced when that is not the newest."""
-        with committing(self.place):
-            return Outside.commit(version, change)
-
-    def repeat(self, step: Callable[[], T]) -> T:
-        """Return what ``step`` returns, which reads and commits; again while others commit in between."""
-        for _ in range(_TRIES):
-            with contextlib.suppress(Raced):
-                return step()
-        raise Unavailable(
-            f"table {self.place}: others committed {_TRIES} times in a row before we could; it is tried again"
-        )
 
     def elsewhere(self, settings: CatalogSettings, identifier: tuple[str, ...]) -> Lake:
         """Return another table."""
@@ -288,7 +265,8 @@ class Lake:
     def _catalog(self) -> Catalog:
         return self.settings.open()
 
-    def _table(self) -> Table | None:
+    def table(self) -> Table | None:
+        """Return the table as it is now; None: there is none."""
         if self.settings.is_missing:
             return None
         with reading(self.place):

@@ -12,16 +12,18 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from dagster_ckpt.ext.iceberg.lake import Lake, folder_at
 from dagster_ckpt.spark.exchange.options import AZURE, azure_folder
-from dagster_ckpt.spark.sink.table_files import STAGED, StagedFiles
+from dagster_ckpt.spark.sink.table_files import StagedFiles, areas_of
+from dagster_ckpt.spark.sink.versioned.marks import SinkNames
 
 
-def staged_files(lake: Lake, work_dir: Path) -> StagedFiles:
+def staged_files(lake: Lake, names: SinkNames, work_dir: Path) -> StagedFiles:
     """Return a table's staged files; the files of each sink of a table have a folder of their own."""
     location = lake.location
+    area, *former = areas_of(names.pipeline, (names.uid, *names.previous))
 
     def open_store() -> tuple[Any, str]:
-        version = lake.load()
-        properties = version.table.io.properties if version is not None else lake.settings.open().properties
+        table = lake.table()
+        properties = table.io.properties if table is not None else lake.settings.open().properties
         parts = urlsplit(location)
         if parts.scheme in ("abfs", "abfss") and ADLS_BLOB_STORAGE_AUTHORITY not in properties:
             return azure_store(location, properties)
@@ -33,7 +35,8 @@ def staged_files(lake: Lake, work_dir: Path) -> StagedFiles:
         table_dir=folder_at(location),
         work_dir=work_dir,
         open_store=open_store,
-        area=f"{STAGED}/{lake.pipeline}/{lake.uid}",
+        area=area,
+        former_areas=tuple(former),
     )
 
 

@@ -16,12 +16,14 @@ from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import FileScanTask, Transaction
 
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.ext.iceberg.backend import IcebergBackend
 from dagster_ckpt.ext.iceberg.expiry import Expiry
-from dagster_ckpt.ext.iceberg.lake import Change, Lake, Raced, reading
+from dagster_ckpt.ext.iceberg.lake import Outside, TableChange, committing, reading
 from dagster_ckpt.ext.iceberg.upsert import written_below
-from dagster_ckpt.ext.iceberg.version import Version
+from dagster_ckpt.ext.iceberg.version import IcebergVersion
 from dagster_ckpt.spark.sink.port import Upkeep
 from dagster_ckpt.spark.sink.rewrite import conformed
+from dagster_ckpt.spark.sink.versioned.backend import Raced
 
 _TARGET = 100 * 1024 * 1024
 """Size of a file from which it is left as it is."""
@@ -31,9 +33,9 @@ _LATE = "a publish was faster: the next time"
 Bins = list[list[FileScanTask]]
 
 
-def planned(lake: Lake, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
+def planned(backend: IcebergBackend, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
     """Return what ``maintained`` would do."""
-    version = lake.load()
+    version = backend.load()
     if version is None:
         return []
     if not _is_known(version, needed):
@@ -42,9 +44,9 @@ def planned(lake: Lake, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
     return [_merge(version, _bins(version)), Upkeep(what=_EXPIRED, files=len(expired))]
 
 
-def maintained(lake: Lake, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
+def maintained(backend: IcebergBackend, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
     """Merge small files, tag what these cuts go back to, and expire what nothing needs."""
-    version = lake.load()
+    version = backend.load()
     if version is None:
         return []
     bins = _bins(version)
@@ -53,11 +55,12 @@ def maintained(lake: Lake, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
         try:
             assert version.mark is not None
             mark = version.mark.model_copy(update={"theirs": version.theirs})
-            change = Change(mark=mark, rewrite=lambda t: _rewritten(t, bins), rearranges=True)
-            lake.commit(version, change)
+            step = TableChange(mark=mark, rewrite=lambda t: _rewritten(t, bins), rearranges=True)
+            with committing(version.place):
+                Outside.commit(version, step)
         except Raced:
             done = Upkeep(what=_MERGED, note=_LATE)
-    version = lake.load()
+    version = backend.load()
     if version is None or not _is_known(version, needed):
         return [done, _not_expired()]
     try:
@@ -67,14 +70,14 @@ def maintained(lake: Lake, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
     return [done, Upkeep(what=_EXPIRED, files=expired)]
 
 
-def _is_known(version: Version, needed: Sequence[TableSnapshot]) -> bool:
+def _is_known(version: IcebergVersion, needed: Sequence[TableSnapshot]) -> bool:
     """Tell whether a retained cut goes back to a snapshot of this table: without one nothing can be called old."""
     return any(s.head is not None and version.showing(s.head) is not None for s in needed)
 
 
-def _bins(version: Version) -> Bins:
+def _bins(version: IcebergVersion) -> Bins:
     """Return small files that become one, by partition; none where the table shows nothing of ours."""
-    snapshot = version.snapshots.get(version.current or 0)
+    snapshot = version.snapshots.get(version.number or 0)
     if snapshot is None or version.mark is None or version.mark.head is None or _has_deletes(version):
         return []
     groups: dict[object, list[FileScanTask]] = defaultdict(list)
@@ -96,15 +99,15 @@ def _bins(version: Version) -> Bins:
     return [tasks for tasks in bins if len(tasks) > 1]
 
 
-def _has_deletes(version: Version) -> bool:
+def _has_deletes(version: IcebergVersion) -> bool:
     """Tell whether rows are deleted by delete files, which say by sequence number which files they belong to."""
-    snapshot = version.snapshots[version.current or 0]
+    snapshot = version.snapshots[version.number or 0]
     with reading(version.place):
         return any(m.content is not ManifestContent.DATA for m in snapshot.manifests(version.table.io))
 
 
-def _merge(version: Version, bins: Bins) -> Upkeep:
-    if version.current is not None and _has_deletes(version):
+def _merge(version: IcebergVersion, bins: Bins) -> Upkeep:
+    if version.number is not None and _has_deletes(version):
         note = "the table has delete files, which pyiceberg cannot compact: run rewrite_data_files of Spark"
         return Upkeep(what=_MERGED, note=note)
     sizes = [task.file.file_size_in_bytes for tasks in bins for task in tasks]

@@ -1,29 +1,55 @@
-"""An Iceberg table as it was read: whose rows it shows, what it has seen of us, what others committed in between."""
+"""An Iceberg table as it was read: its snapshots as states with our marks, and the references that hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import ClassVar
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from dagster_ckpt.ext.iceberg.marks import Mark, Refs, changes_rows, mark_of
 from dagster_ckpt.spark.sink.port import AttemptId
+from dagster_ckpt.spark.sink.versioned.marks import SinkNames
+from dagster_ckpt.spark.sink.versioned.version import State, Version
 
 MAIN = "main"
 
 
+class Refs:
+    """Names of the references that hold a sink's snapshots, by whose the rows are."""
+
+    def __init__(self, owner: str) -> None:
+        self.newest = f"dagster_ckpt/{owner}"
+        """Tag: our newest snapshot."""
+        self.base = f"{self.newest}/base"
+        """Tag: the snapshot before our first one."""
+        self._cuts = f"{self.newest}/cut_"
+
+    def cut(self, head: int) -> str:
+        """Tag: the snapshot that a restore of a retained cut goes back to."""
+        return f"{self._cuts}{head}"
+
+    def is_cut(self, name: str) -> bool:
+        """Tell the tags of cuts."""
+        return name.startswith(self._cuts)
+
+    def set_aside(self, head: int | None, epoch: int) -> str:
+        """Branch: rows that left the table when attempt ``epoch`` went back from checkpoint ``head``."""
+        return f"{self.newest}/set_aside_{head or 0}_attempt_{epoch}"
+
+
 @dataclass(frozen=True)
-class Version:
+class IcebergVersion(Version):
     """One state of the table's metadata."""
 
-    place: str
     table: Table
-    owner: tuple[str, str]
-    refs: Refs
+
+    word: ClassVar[str] = "snapshot"
+    expires: ClassVar[str] = "was expired"
+    aside_word: ClassVar[str] = "branch"
+    is_line: ClassVar[bool] = False
 
     @cached_property
     def snapshots(self) -> dict[int, Snapshot]:
@@ -31,7 +57,7 @@ class Version:
         return {snapshot.snapshot_id: snapshot for snapshot in self.table.metadata.snapshots}
 
     @property
-    def current(self) -> int | None:
+    def number(self) -> int | None:
         """The snapshot that readers see; None: there is none yet."""
         return self.ref(MAIN)
 
@@ -40,78 +66,44 @@ class Version:
         found = self.table.metadata.refs.get(name)
         return found.snapshot_id if found is not None else None
 
-    def ancestors(self, number: int | None) -> Iterator[Snapshot]:
-        """Yield a snapshot and those below it, newest first, as far as they were not expired."""
-        while number is not None and (snapshot := self.snapshots.get(number)) is not None:
-            yield snapshot
-            number = snapshot.parent_snapshot_id
-
-    # --- marks ------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _newest(self) -> tuple[Snapshot, Mark] | None:
-        """Our newest snapshot, whether the table shows it or was put back."""
-        snapshot = self.snapshots.get(self.ref(self.refs.newest) or 0)
-        mark = mark_of(snapshot, self.owner) if snapshot is not None else None
-        return None if snapshot is None or mark is None else (snapshot, mark)
-
-    @cached_property
-    def _shown(self) -> tuple[Mark | None, Snapshot | None]:
-        """The newest of our marks that readers see, and others' newest change of rows above it."""
-        base = self._newest[1].base if self._newest is not None else None
-        theirs = oldest = None
-        for snapshot in self.ancestors(self.current):
-            mark = mark_of(snapshot, self.owner)
-            if mark is not None:
-                return mark, theirs
-            if snapshot.snapshot_id == base:
-                return None, theirs
-            if theirs is None and changes_rows(snapshot):
-                theirs = snapshot
-            oldest = snapshot
-        # Where those in between were expired, a tagged one that is older than all that are left is still below them.
-        if self._newest is not None and oldest is not None:
-            snapshot, mark = self._newest
-            if (snapshot.sequence_number or 0) < (oldest.sequence_number or 0):
-                return mark, theirs or oldest
-        return None, theirs
-
-    @cached_property
-    def mark(self) -> Mark | None:
-        """What the table has seen of us, and shows of it; None: nothing."""
-        shown = self._shown[0]
-        if self._newest is None:
-            return shown
-        newest = self._newest[1]
-        if shown is None:
-            return newest.model_copy(update={"head": None, "through_batch": None, "theirs": None})
-        kept = {name: getattr(shown, name) for name in ("head", "through_batch", "theirs", "origin")}
-        return newest.model_copy(update=kept)
-
     @property
-    def theirs(self) -> int | None:
-        """The newest snapshot since our first one by which somebody else changed rows."""
-        if self.mark is None:
-            return None
-        mark, theirs = self._shown
-        if theirs is not None:
-            return theirs.snapshot_id
-        return mark.theirs if mark is not None else None
+    def refs(self) -> Refs:
+        """The references that hold our snapshots."""
+        return Refs(self.owner)
 
-    def next_mark(self, attempt: AttemptId, **changes: Any) -> Mark:
-        """Return the mark of a commit by this attempt on top of this version."""
-        pipeline, uid = self.owner
-        mark = self.mark or Mark(
-            pipeline=pipeline, sink=uid, lineage=attempt.lineage, epoch=0, base=self.current
-        )
-        mine = {"lineage": attempt.lineage, "epoch": int(attempt.epoch), "theirs": self.theirs}
-        return mark.model_copy(update=mine | changes)
+    @cached_property
+    def _newest_first(self) -> list[Snapshot]:
+        found = self.table.metadata.snapshots
+        return sorted(found, key=lambda snapshot: snapshot.sequence_number or 0, reverse=True)
 
-    def showing(self, head: int) -> Snapshot | None:
-        """Return the newest snapshot that shows checkpoint ``head``, on whichever branch."""
-        found = (
-            snapshot
-            for snapshot in self.snapshots.values()
-            if (mark := mark_of(snapshot, self.owner)) is not None and mark.head == head
-        )
-        return max(found, key=lambda snapshot: snapshot.sequence_number or 0, default=None)
+    def states(self, limit: int | None) -> Sequence[State]:
+        """Return what the metadata tells of, also on other branches."""
+        return [_state(snapshot, self.names) for snapshot in self._newest_first[:limit]]
+
+    def has_rows(self) -> bool:
+        """Tell whether the table has a file."""
+        return any(True for _ in self.table.scan().plan_files())
+
+    def aside(self, attempt: AttemptId) -> str:
+        """Return the name of a branch that is free."""
+        head = self.mark.head if self.mark is not None else None
+        name = self.refs.set_aside(head, int(attempt.epoch))
+        number, free = 1, name
+        while self.ref(free) is not None:
+            number, free = number + 1, f"{name}_{number + 1}"
+        return free
+
+
+def _state(snapshot: Snapshot, names: SinkNames) -> State:
+    summary = snapshot.summary
+    operation = "unknown" if summary is None else summary.operation.value
+    properties = {} if summary is None else summary.additional_properties
+    return State(
+        number=snapshot.snapshot_id,
+        order=snapshot.sequence_number or 0,
+        parent=snapshot.parent_snapshot_id,
+        timestamp_ms=snapshot.timestamp_ms,
+        did=operation,
+        changes_rows=operation != "replace",
+        mark=names.read(properties, f"snapshot {snapshot.snapshot_id}"),
+    )

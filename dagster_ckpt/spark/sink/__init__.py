@@ -10,7 +10,7 @@
 | ``staging`` | a micro-batch's rows as plain Parquet files that nobody sees yet |
 | ``intact`` | staged files compared with what was staged, before their rows are shown |
 | ``table_files`` | staged files that become part of a table where they lie |
-| ``log_table`` | what sinks into tables with a log of their own share: marks, rows of a cut, half of the sink |
+| ``versioned/`` | the engine of sinks into tables with versions (Delta, Iceberg) |
 | ``owner`` | the newest attempt, for as long as there is no table to tell it |
 | ``phases`` | batches prepared, cuts taken, committables published |
 | ``staged_sink`` | ``StagedSink``: base of sinks that read their staged rows back when they publish |

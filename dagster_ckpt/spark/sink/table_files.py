@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.digests import digest_of
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
 from dagster_ckpt.spark.files import batch_of, map_in_parallel, run_in_parallel
-from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
 from dagster_ckpt.spark.sink.intact import refuse_other_content
 from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.staging import flush_staged
@@ -62,6 +63,8 @@ class StagedFiles:
     """Returns the object store as a file system of pyarrow, and the table's folder in it."""
     area: str = STAGED
     """Folder of all staged files, relative to the table."""
+    former_areas: tuple[str, ...] = ()
+    """Those of the sink's earlier names, which are as deep: nothing is staged there any more."""
 
     @property
     def root(self) -> Path:
@@ -225,7 +228,21 @@ class StagedFiles:
 
     def folders(self) -> list[StagedFolder]:
         """Return what is staged in the table, published or not."""
-        area = self.area
+        return [folder for area in (self.area, *self.former_areas) for folder in self._folders(area)]
+
+    def folder_of(self, name: str) -> str:
+        """Return the staged folder that a file, by its name, lies in; a path that is none for all other files."""
+        return folder_of(name, self.area)
+
+    def not_waiting(
+        self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]
+    ) -> list[StagedFolder]:
+        """Return the staged folders of which no cut, and no batch that is still to be published, needs a file."""
+        prepared = {batch for snapshot in needed for batch in snapshot.prepared}
+        kept = {self.folder_of(file.staged) for batch in waiting for file in batch.files}
+        return [f for f in self.folders() if f.batch_id not in prepared and f.path not in kept]
+
+    def _folders(self, area: str) -> list[StagedFolder]:
         found = [path.as_posix() for path in (self.root / area).glob("*/batch-*")]
         if self.table_dir is None:
             import pyarrow.fs as pafs
@@ -245,6 +262,11 @@ class StagedFiles:
             with contextlib.suppress(FileNotFoundError):
                 store, path = self.remote(folder.path)
                 store.delete_dir(path)
+
+
+def areas_of(pipeline: str, uids: Iterable[str]) -> tuple[str, ...]:
+    """Return the folder of a sink's staged files under each of its names, relative to the table."""
+    return tuple(f"{STAGED}/{pipeline}/{uid}" for uid in uids)
 
 
 def _gone(place: str, file: TableFile) -> str:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.errors import Fenced, InvalidRequest
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, SinkPosition
+from dagster_ckpt.spark.sink.positions import refuse_where_impossible
 from dagster_ckpt.testing.sinks.base import ContractBase
 from dagster_ckpt.testing.sinks.run import SinkRun, in_attempt
 
@@ -131,6 +132,88 @@ class HistoryContract(ContractBase):
         run.publish(1)
         with pytest.raises(InvalidRequest, match="fork"):
             self.fork_of(run, tmp_path).sink.fork(run.cut(2).cut)
+
+    def test_a_fork_of_a_fork_begins_with_its_rows_and_one_that_is_forked_again_has_each_once(
+        self, tmp_path: Path
+    ) -> None:
+        self.skip_unless(self.can_fork, "cannot fork")
+        run = self.begun(tmp_path)
+        run.batch([(1, 1)])
+        run.publish(1)
+        run.batch([(2, 2)])
+        at = run.cut(2)
+        run.publish(2)
+        fork = self.fork_of(run, tmp_path).in_directory_of(at)
+        fork.sink.fork(at.cut)
+        begun = fork.cut(1)
+        fork.batch([(3, 3)])
+        fork.publish(2)
+        later = fork.cut(2)
+        for number, cut in enumerate((begun, later)):
+            again = self.opened(tmp_path, pipeline=f"again{number}").in_directory_of(cut)
+            again.sink.fork(cut.cut)
+            assert self.shown(again) == cut.rows
+            again.batch([(4, 4)])
+            again.publish(3)
+            assert self.shown(again) == again.expected()
+        second = fork.successor().in_directory_of(at)
+        try:
+            second.sink.fork(at.cut)
+        except InvalidRequest:
+            assert self.shown(second) == fork.expected()
+            return
+        assert self.shown(second) == at.rows
+        second.batch([(5, 5)])
+        second.publish(4)
+        assert self.shown(second) == second.expected() == [(1, 1), (2, 2), (5, 5)]
+
+    # --- other names -------------------------------------------------------------------------------------------
+
+    def test_a_sink_that_says_its_former_name_goes_on_with_its_rows_and_back_to_before(
+        self, tmp_path: Path
+    ) -> None:
+        run = self.begun(tmp_path)
+        self.skip_unless(self.keeps_its_place(run), "has another place under another name")
+        run.batch([(1, 1)])
+        run.publish(1)
+        early = run.cut(1)
+        run.batch([(2, 2)])
+        run.publish(2)
+        run.batch([(3, 3)])
+        at = run.cut(3)
+        new = run.renamed("renamed", "orders").in_directory_of(at)
+        assert new.sink.position() == run.sink.position()
+        new.roll_back(at)
+        assert self.shown(new) == at.rows == [(1, 1), (2, 2), (3, 3)]
+        new.batch([(4, 4)])
+        new.publish(4)
+        assert self.shown(new) == new.expected()
+        new.sink.collect_garbage([early.cut.snapshot, new.cut(4).cut.snapshot], [])
+        with pytest.raises(Fenced):
+            run.sink.take_over()
+        if self.can_roll_back:  # also when nobody says the former name any more, and under that again
+            for later in (new.renamed("renamed", epoch=7), new.renamed("orders", epoch=8)):
+                later.in_directory_of(early).roll_back(early)
+                assert self.shown(later) == early.rows
+                later.batch([(5, 5)])
+                later.publish(int(later.attempt.epoch))
+                assert self.shown(later) == later.expected()
+
+    def test_a_sink_that_does_not_say_its_former_name_is_refused(self, tmp_path: Path) -> None:
+        """Its rows would be there twice."""
+        run = self.begun(tmp_path)
+        self.skip_unless(self.keeps_its_place(run), "has another place under another name")
+        run.batch([(1, 1)])
+        run.publish(1)
+        new = run.renamed("renamed")
+        beginning = [(new.context.uid, new.sink, None)]
+        with pytest.raises(InvalidRequest, match="previous_uids"):
+            refuse_where_impossible(beginning, since=CheckpointId(2))
+        assert self.shown(run) == [(1, 1)]
+
+    def keeps_its_place(self, run: SinkRun) -> bool:
+        """Tell whether the sink ends at the same place under another name."""
+        return run.renamed("renamed").sink.place == run.sink.place
 
     # --- garbage -----------------------------------------------------------------------------------------------
 

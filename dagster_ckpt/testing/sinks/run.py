@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -238,6 +238,13 @@ class SinkRun:
         run.roll_back(at, later)
         return run
 
+    def renamed(self, uid: str, *previous: str, epoch: int | None = None) -> SinkRun:
+        """Return a newer attempt of the sink under another name, in the same place; it has not taken over yet."""
+        context = replace(self.context, uid=StageUid(uid), previous_uids=tuple(map(StageUid, previous)))
+        work_dir = self.context.work_dir.with_name(uid)
+        run = replace(self, context=replace(context, work_dir=work_dir))
+        return run.successor(epoch=epoch)
+
     def in_directory_of(self, at: RunCut | None) -> SinkRun:
         """Forget all but what a restore of this cut brings back."""
         self.batches = [] if at is None else list(at.cut.batches)
@@ -302,16 +309,7 @@ def context_in(
 
 def in_attempt(context: SinkContext, attempt: AttemptId) -> SinkContext:
     """Return the same context for another attempt."""
-    return SinkContext(
-        pipeline=context.pipeline,
-        uid=context.uid,
-        name=context.name,
-        key=context.key,
-        is_complete=context.is_complete,
-        table_dir=context.table_dir,
-        work_dir=context.work_dir,
-        attempt=lambda: attempt,
-    )
+    return replace(context, attempt=lambda: attempt)
 
 
 # --- processes that end ---------------------------------------------------------------------------------------

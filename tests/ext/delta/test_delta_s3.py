@@ -67,9 +67,9 @@ class TestDeltaSinkInAnObjectStore(Local):
         sink = run.sink
         assert isinstance(sink, DeltaSink)
         assert not (run.context.work_dir / gone.files[0].staged).parent.exists()
-        assert [folder.batch_id for folder in sink._staged.folders()] == [0, 1]
+        assert [folder.batch_id for folder in sink.staged.folders()] == [0, 1]
         assert sink.collect_garbage([], [gone]) == 0
-        store, path = sink._staged.remote(gone.files[0].staged)
+        store, path = sink.staged.remote(gone.files[0].staged)
         store.delete_file(path)
         with pytest.raises(Corrupt, match=Path(gone.files[0].staged).name):
             run.publish(2)

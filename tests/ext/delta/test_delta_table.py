@@ -25,8 +25,9 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.ext.delta.adds import partition_values
 from dagster_ckpt.ext.delta.bounds import statistics, wanted_bounds
 from dagster_ckpt.ext.delta.columns import accepted, delta_columns
-from dagster_ckpt.ext.delta.garbage import Garbage, retention_hours
+from dagster_ckpt.ext.delta.garbage import Garbage
 from dagster_ckpt.ext.delta.lake import Outside
+from dagster_ckpt.ext.delta.retention import retention_hours
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
@@ -247,7 +248,7 @@ def dt_of(run: SinkRun, version: int) -> datetime.datetime:
 
 
 def test_two_pipelines_share_a_table(tmp_path: Path) -> None:
-    shared = DeltaTable(str(tmp_path / "shared"))
+    shared = DeltaTable(str(tmp_path / "shared"), shared_with=("one", "two"))
     one, two = (begun(tmp_path, shared, pipeline=pipeline) for pipeline in ("one", "two"))
     one.batch([(1, 1)])
     one.publish(5)
@@ -262,7 +263,7 @@ def test_two_pipelines_share_a_table(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_that_cleans_up_leaves_what_another_one_has_staged(tmp_path: Path) -> None:
-    shared = DeltaTable(str(tmp_path / "shared"))
+    shared = DeltaTable(str(tmp_path / "shared"), shared_with=("one", "two"))
     one, two = (begun(tmp_path / name, shared, pipeline=name) for name in ("one", "two"))
     one.batch([(1, 1)])
     two = two.successor(epoch=5)  # newer than the attempt of the other pipeline
@@ -480,12 +481,12 @@ def test_rows_that_left_the_table_go_when_the_table_says_so(tmp_path: Path) -> N
         cuts.append(run.cut(number))
     sink = run.sink
     assert isinstance(sink, DeltaSink)
-    staged = lambda: len(sink._staged.folders())  # noqa: E731 - read again each time
+    staged = lambda: len(sink.staged.folders())  # noqa: E731 - read again each time
 
     def collect(after_days: float, *needed: Any) -> int:
         now = time.time() + after_days * 86400
         snapshots = [at.cut.snapshot for at in needed]
-        return Garbage(sink._writer, FIRST, now, snapshots, []).collect()
+        return Garbage(sink._engine, FIRST, now, snapshots, []).collect()
 
     assert (collect(6), staged()) == (0, 3)
     assert (collect(8, *cuts), staged()) == (0, 3)
@@ -504,7 +505,7 @@ def test_a_tables_own_retention_is_read(text: str, hours: float) -> None:
 def test_others_that_never_stop_committing_are_not_waited_for_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_ckpt.ext.delta.lake._TRIES", 2)
+    monkeypatch.setattr("dagster_ckpt.spark.sink.versioned.engine._TRIES", 2)
     run = begun(tmp_path)
     run.batch([(1, 1)])
     run.publish(1)

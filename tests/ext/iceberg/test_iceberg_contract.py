@@ -42,5 +42,5 @@ class TestIcebergSink(SinkContract):
 
     def staging(self, sink: Sink, context: SinkContext) -> Staging:
         assert isinstance(sink, IcebergSink)
-        files = sink._staged
+        files = sink.staged
         return Staging(files.root, files.folder(context.attempt().epoch))

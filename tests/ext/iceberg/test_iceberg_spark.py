@@ -64,7 +64,7 @@ def test_a_streams_rows_are_an_iceberg_table(spark: SparkSession, tmp_path: Path
         publish_prepared(sink, stage, BatchId(through), permit)
 
     def table() -> Table:
-        return sink._lake.settings.open().load_table("db.orders")
+        return sink._backend.lake.settings.open().load_table("db.orders")
 
     batch(0, rows(session, "1, 'DE'", "2, 'a b/c=%'", "3, ''", "4, null"))
     publish(1, 0)

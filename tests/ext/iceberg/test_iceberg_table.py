@@ -24,11 +24,11 @@ from pyiceberg.types import LongType, NestedField
 from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
+from dagster_ckpt.ext.iceberg.backend import files_of
 from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_at, settings_of
 from dagster_ckpt.ext.iceberg.columns import ACCEPTED, iceberg_columns, spelt
 from dagster_ckpt.ext.iceberg.garbage import Garbage
 from dagster_ckpt.ext.iceberg.lake import Outside
-from dagster_ckpt.ext.iceberg.roll_back import files_of
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.testing import SinkRun, Staging
@@ -52,7 +52,7 @@ def sink_of(run: SinkRun) -> IcebergSink:
 
 def staging(sink: Sink, context: SinkContext) -> Staging:
     assert isinstance(sink, IcebergSink)
-    return Staging(sink._staged.root, sink._staged.folder(context.attempt().epoch))
+    return Staging(sink.staged.root, sink.staged.folder(context.attempt().epoch))
 
 
 def begun(folder: Path, target: IcebergTable | None = None, **options: Any) -> SinkRun:
@@ -66,7 +66,7 @@ def begun(folder: Path, target: IcebergTable | None = None, **options: Any) -> S
 
 
 def catalog_of(run: SinkRun) -> Catalog:
-    return sink_of(run)._lake.settings.open()
+    return sink_of(run)._backend.lake.settings.open()
 
 
 def table_of(run: SinkRun) -> Table:
@@ -192,7 +192,7 @@ def test_others_that_commit_in_between_are_only_waited_for(tmp_path: Path) -> No
 def test_others_that_never_stop_committing_are_not_waited_for_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_ckpt.ext.iceberg.lake._TRIES", 2)
+    monkeypatch.setattr("dagster_ckpt.spark.sink.versioned.engine._TRIES", 2)
     run = begun(tmp_path)
     published(run, 1)
     run.batch([(2, 2)])
@@ -209,7 +209,7 @@ def test_others_that_never_stop_committing_are_not_waited_for_forever(
 
 def test_two_pipelines_share_a_table_and_each_keeps_what_it_has_staged(tmp_path: Path) -> None:
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
-    shared = IcebergTable(NAME, catalog=catalog)
+    shared = IcebergTable(NAME, catalog=catalog, shared_with=("one", "two"))
     one, two = (begun(tmp_path, shared, pipeline=pipeline) for pipeline in ("one", "two"))
     published(one, 5)
     two.sink.take_over()
@@ -218,7 +218,7 @@ def test_two_pipelines_share_a_table_and_each_keeps_what_it_has_staged(tmp_path:
     newer = one.successor()
     newer.sink.take_over()
     newer.sink.collect_garbage([], [])
-    assert (sink_of(two)._staged.root / waiting.files[0].staged).exists()
+    assert (sink_of(two).staged.root / waiting.files[0].staged).exists()
     two.publish(2)
     published(newer, 6)
     assert keys(one) == [1, 2, 5, 6]
@@ -522,7 +522,7 @@ def test_a_catalog_that_does_not_say_where_a_new_table_lies_is_told(tmp_path: Pa
 def collected(run: SinkRun, *needed: Any, after_days: float = 0) -> int:
     snapshots = [at.cut.snapshot for at in needed]
     now = time.time() + after_days * 86_400
-    return Garbage(sink_of(run)._writer, run.attempt, now, snapshots, []).collect()
+    return Garbage(sink_of(run)._engine, run.attempt, now, snapshots, []).collect()
 
 
 def test_cuts_pin_snapshots_and_ours_that_nothing_needs_are_expired(
@@ -543,7 +543,7 @@ def test_cuts_pin_snapshots_and_ours_that_nothing_needs_are_expired(
     assert [name for name in kept.metadata.refs if "cut" in name] == [f"{TAG}/cut_2"]
     assert len(kept.snapshots()) == 2
     assert len(list(files.rglob("*.avro"))) < before
-    version = sink_of(run)._lake.load()
+    version = sink_of(run)._backend.load()
     assert version is not None
     live = {name for snapshot in kept.snapshots() for name in files_of(version, snapshot)}
     assert {f"file://{path}" for path in files.rglob("*.parquet")} == live

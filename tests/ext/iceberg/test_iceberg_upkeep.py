@@ -146,7 +146,7 @@ def test_without_a_retained_snapshot_nothing_is_expired(tmp_path: Path) -> None:
 def test_a_table_with_nothing_of_ours_is_left_alone(tmp_path: Path) -> None:
     run = begun(tmp_path, AT_ONCE)
     assert list(run.sink.maintain([])) == []
-    catalog = run.sink._lake.settings.open()  # type: ignore[attr-defined]
+    catalog = run.sink._backend.lake.settings.open()  # type: ignore[attr-defined]
     catalog.create_namespace_if_not_exists("db")
     table = catalog.create_table(NAME, schema=pa.schema([("k", pa.int64()), ("v", pa.int64())]))
     table.append(THEIRS)

@@ -1,0 +1,208 @@
+"""A Delta table behind the engine: a change is one commit, or some of which each says how far it came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.ext.delta.adds import add_actions
+from dagster_ckpt.ext.delta.columns import (
+    Column,
+    columns_together,
+    delta_columns,
+    new_columns,
+    refuse_columns,
+    refuse_table,
+    schema_of,
+    table_columns,
+)
+from dagster_ckpt.ext.delta.lake import Lake, Outside, committing, properties_of, reading
+from dagster_ckpt.ext.delta.remote import staged_files
+from dagster_ckpt.ext.delta.upsert import upsert
+from dagster_ckpt.ext.delta.version import Commit, DeltaVersion
+from dagster_ckpt.spark.sink.committables import PreparedBatch, shown_files
+from dagster_ckpt.spark.sink.table_files import StagedFiles
+from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, Origin
+from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
+from dagster_ckpt.spark.sink.versioned.version import State
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+
+@dataclass(frozen=True)
+class DeltaBackend:
+    """One table as one sink works on it."""
+
+    lake: Lake
+    names: SinkNames
+    work_dir: Path
+    staged: StagedFiles
+    key: tuple[str, ...] = ()
+    is_complete: bool = False
+    _known: list[Commit] = field(default_factory=list, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        lake: Lake,
+        names: SinkNames,
+        work_dir: Path,
+        *,
+        key: tuple[str, ...] = (),
+        is_complete: bool = False,
+    ) -> DeltaBackend:
+        """Return it, with the files that are staged for the table."""
+        return cls(lake, names, work_dir, staged_files(lake, names, work_dir), key, is_complete)
+
+    @property
+    def place(self) -> str:
+        """The table's path or URI."""
+        return self.lake.uri
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """Columns whose values are folders of staged files."""
+        return () if self.key else self.lake.partition_by
+
+    @property
+    def only_appends(self) -> bool:
+        """True where no file ever leaves the table, but by a roll-back."""
+        return not (self.key or self.is_complete)
+
+    def load(self, *, reads_on: bool = False) -> DeltaVersion | None:
+        """Return the newest version, or None where there is no table."""
+        found = self.lake.newest(reads_on=reads_on)
+        if found is None:
+            return None
+        table, entry = found
+        return DeltaVersion(self.place, self.names, self.lake, table, entry, self._known)
+
+    def elsewhere(self, place: str) -> DeltaBackend:
+        """Return another table, reached in the same way."""
+        return self.of(self.lake.elsewhere(place), self.names, self.work_dir, key=self.key)
+
+    # --- columns ----------------------------------------------------------------------------------------------
+
+    def columns(self, what: Sequence[PreparedBatch] | Origin) -> list[Column]:
+        """Return the columns of these batches together, or those of a version."""
+        if isinstance(what, Origin):
+            return table_columns(what.source.lake.at(what.number))
+        columns = columns_together([delta_columns(batch.row_schema) for batch in what])
+        refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
+        return columns
+
+    def refuse_unfit(self, version: DeltaVersion, columns: Any) -> None:
+        """Raise InvalidRequest for rows that this table cannot take."""
+        partition_by = None if self.key else self.lake.partition_by
+        refuse_table(version.table, self.place, only_appends=self.only_appends, partition_by=partition_by)
+        new_columns(version.table, columns, self.place)
+
+    # --- commits ----------------------------------------------------------------------------------------------
+
+    def create(self, columns: Any, mark: Mark) -> None:
+        """Make the table, without rows, unless somebody did."""
+        self.lake.create(schema_of(columns), mark)
+
+    def commit(self, version: DeltaVersion, change: Change) -> str:
+        """Commit on top of exactly this version; going back, and new columns, are commits of their own."""
+        number = version.number
+        if change.goes_back:
+            newer = self._go_back(version, change)
+            if newer or change.between is not None:
+                raise Halfway
+        elif change.batches:
+            self._add(version, change)
+        elif change.copied is not None:
+            rows = change.copied.source.lake.at(change.copied.number).scan()
+            _commit(version, change.mark, lambda table, p: Outside.replace_rows(table, rows, p))
+        elif change.properties:
+            _commit(version, change.mark, lambda t, p: Outside.set_properties(t, change.properties, p))
+        else:
+            _commit(version, change.mark, lambda table, p: Outside.write(table, [], p))
+        self.lake.leave(version.table, number, version.entry)
+        return str(number + 1)
+
+    def _go_back(self, version: DeltaVersion, change: Change) -> dict[str, str]:
+        """Return the properties that have to be set again after it."""
+        mark, to = change.between or change.mark, change.back_to
+        if to is None:
+            _commit(version, mark, lambda table, p: Outside.write(table, [], p, mode="overwrite"))
+            return mark.reapply
+        # Delta restores the properties with the rows; those that are newer are set again by a commit on top.
+        then = self.lake.at(to).metadata().configuration
+        now = version.table.metadata().configuration
+        newer = {name: value for name, value in now.items() if then.get(name) != value}
+        mark = mark.model_copy(update={"reapply": mark.reapply | newer})
+        _commit(version, mark, lambda table, p: Outside.restore(table, to, p))
+        return mark.reapply
+
+    def _add(self, version: DeltaVersion, change: Change) -> None:
+        extra = new_columns(version.table, self.columns(change.batches), self.place)
+        files, replaces = shown_files(change.batches)
+        if self.key and not replaces:
+            self.staged.refuse_changed(files)
+            _commit(
+                version, change.mark, lambda t, p: upsert(t, self.staged, files, key=self.key, properties=p)
+            )
+            return
+        actions = add_actions(self.staged, files)
+        if extra and not replaces:
+            mark = version.next_mark(change.mark.position().attempt)
+            _commit(version, mark, lambda table, p: Outside.add_columns(table, schema_of(extra), p))
+            raise Halfway
+        mode = "overwrite" if replaces else "append"
+        schema = schema_of([*table_columns(version.table), *extra])
+        _commit(version, change.mark, lambda t, p: Outside.write(t, actions, p, mode=mode, schema=schema))
+
+    # --- older versions ---------------------------------------------------------------------------------------
+
+    def read(self, version: DeltaVersion, number: int | None) -> pa.Table | None:
+        """Return the rows of a version; None: of before there was one."""
+        if number is None:
+            return None
+        table = version.table if number == version.number else self.lake.at(number)
+        with reading(self.place):
+            try:
+                return table.to_pyarrow_table().replace_schema_metadata()
+            except FileNotFoundError as error:
+                raise Corrupt(
+                    f"table {self.place} can no longer show version {number}: {error}. Choose a later checkpoint, or "
+                    "load the newest rows"
+                ) from error
+
+    def refuse_lost(self, version: DeltaVersion, state: State | None) -> None:
+        """Raise Corrupt where the files of a version are gone; in an object store the restore itself finds that out."""
+        if version.table.metadata().configuration.get("delta.appendOnly") == "true":
+            raise InvalidRequest(
+                f"table {self.place} cannot go back: it only takes appends (delta.appendOnly)"
+            )
+        if state is None:
+            return
+        old, root = names_of(self.lake.at(state.number)), self.lake.root
+        if root is None:
+            return
+        now = set(names_of(version.table))
+        lost = next((name for name in old if name not in now and not (root / name).exists()), None)
+        if lost is not None:
+            raise Corrupt(
+                f"{root / lost} is gone: table {self.place} cannot show version {state.number} any more; choose a "
+                "later checkpoint"
+            )
+
+
+def names_of(table: DeltaTable) -> list[str]:
+    """Return the names of a version's files, relative to the table: the log has them as parts of a URI."""
+    return [unquote(str(name)) for name in table.get_add_actions(flatten=True).column("path").to_pylist()]
+
+
+def _commit(version: DeltaVersion, mark: Mark, act: Callable[[DeltaTable, CommitProperties], None]) -> None:
+    """Commit on top of exactly this version. Raises Raced when that is no longer the newest."""
+    with committing(version.place):
+        act(version.table, properties_of(mark))

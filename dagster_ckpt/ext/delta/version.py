@@ -1,0 +1,122 @@
+"""A Delta table as it was read: its log as states, with the marks of our commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dagster_ckpt.ext.delta.lake import Lake, app_id, reading
+from dagster_ckpt.ext.delta.retention import log_retention_hours, retention_hours
+from dagster_ckpt.spark.sink.port import AttemptId
+from dagster_ckpt.spark.sink.table_files import STAGED
+from dagster_ckpt.spark.sink.versioned.marks import SinkNames
+from dagster_ckpt.spark.sink.versioned.version import State, Version
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_SAME_ROWS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES")
+"""Operations after which the table has the same rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit(State):
+    """One version of the table."""
+
+    only_adds: bool
+    """No file left the table by it."""
+
+
+@dataclass(frozen=True)
+class DeltaVersion(Version):
+    """The table as of one version."""
+
+    lake: Lake
+    table: DeltaTable
+    entry: bytes = b""
+    """Its entry in the log, where a later publish may read on from it."""
+    known: list[Commit] = field(default_factory=list, repr=False, compare=False)
+    """Versions as far as they were read before, newest first."""
+
+    word: ClassVar[str] = "version"
+    expires: ClassVar[str] = "is older than delta.logRetentionDuration"
+    aside_word: ClassVar[str] = "version"
+    is_line: ClassVar[bool] = True
+
+    @cached_property
+    def number(self) -> int:
+        """The version."""
+        return self.table.version()
+
+    def states(self, limit: int | None) -> Sequence[Commit]:
+        """Return what the log tells, newest first; entries that were read before are not read again."""
+        if limit is None:
+            return self._all()
+        with reading(self.place):
+            return [_commit(entry, self.names) for entry in self.table.history(limit)]
+
+    def _all(self) -> list[Commit]:
+        known = self.known
+        if known and known[0].number > self.number:  # the table was removed and made again
+            known.clear()
+        new = self.number - known[0].number if known else None
+        if new is None or new > 0:
+            with reading(self.place):
+                known[:0] = [_commit(entry, self.names) for entry in self.table.history(new)]
+        return list(known)
+
+    @cached_property
+    def commits(self) -> list[Commit]:
+        """All versions that the log tells of, newest first."""
+        return [state for state in self.history if isinstance(state, Commit)]
+
+    def has_rows(self) -> bool:
+        """Tell whether the table has a file."""
+        return bool(self.table.file_uris())
+
+    def aside(self, attempt: AttemptId) -> str:
+        """Return the version."""
+        return str(self.number)
+
+    def is_forgotten(self, lineage: str) -> bool:
+        """Tell whether Delta's own list of transactions knows the history."""
+        return any(self.table.transaction_version(app_id(label, lineage)) for label in self.names.labels)
+
+    def kept_until(self, state: State) -> float | None:
+        """Return when an older version goes: its log entry, or files that left the table since."""
+        if state.number == self.number:
+            return None
+        configuration = self.table.metadata().configuration
+        times = []
+        if configuration.get("delta.enableExpiredLogCleanup", "true") != "false":
+            times.append(state.timestamp_ms / 1000 + 3600 * log_retention_hours(configuration))
+        now = set(self.table.file_uris())
+        gone = [uri for uri in self.lake.at(state.number).file_uris() if uri not in now and STAGED not in uri]
+        left = [c for c in self.commits if c.number > state.number and not c.only_adds]
+        if gone and left:
+            times.append(left[-1].timestamp_ms / 1000 + 3600 * retention_hours(configuration))
+        return min(times, default=None)
+
+
+def _commit(entry: dict[str, Any], names: SinkNames) -> Commit:
+    number: int = entry["version"]
+    mark = names.read(entry, f"version {number}")
+    operation = entry.get("operation") or ""
+    parameters = entry.get("operationParameters") or {}
+    parent: int | None = number - 1 if number else None
+    if operation == "RESTORE" and mark is None:
+        named = str(parameters.get("version"))
+        parent = int(named) if named.isdecimal() else None
+    return Commit(
+        number=number,
+        order=number,
+        parent=parent,
+        timestamp_ms=entry.get("timestamp") or 0,
+        did=operation,
+        changes_rows=operation not in _SAME_ROWS,
+        mark=mark,
+        only_adds=operation in ("CREATE TABLE", "ADD COLUMN")
+        or (str(parameters.get("mode", "")) == "Append" and not (mark is not None and mark.rewrites)),
+    )

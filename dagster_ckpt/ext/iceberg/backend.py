@@ -1,0 +1,212 @@
+"""An Iceberg table behind the engine: a change is one commit, whatever is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import DataScan, Table, Transaction
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField
+
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.ext.iceberg.catalogs import settings_at
+from dagster_ckpt.ext.iceberg.columns import (
+    columns_together,
+    iceberg_columns,
+    new_columns,
+    refuse_columns,
+    refuse_table,
+    schema_of,
+)
+from dagster_ckpt.ext.iceberg.lake import Lake, Outside, TableChange, committing, folder_at, reading
+from dagster_ckpt.ext.iceberg.staged import staged_files
+from dagster_ckpt.ext.iceberg.upsert import upsert
+from dagster_ckpt.ext.iceberg.version import IcebergVersion
+from dagster_ckpt.spark.files import batch_folder_name
+from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, shown_files
+from dagster_ckpt.spark.sink.table_files import StagedFiles
+from dagster_ckpt.spark.sink.versioned.backend import Change, Origin
+from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
+from dagster_ckpt.spark.sink.versioned.version import State
+
+Rewrite = Callable[[Transaction], tuple[Sequence[DataFile], Sequence[DataFile]]]
+
+
+@dataclass(frozen=True)
+class IcebergBackend:
+    """One table as one sink works on it."""
+
+    lake: Lake
+    names: SinkNames
+    work_dir: Path
+    key: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The catalog and the table's name in it."""
+        return self.lake.place
+
+    @cached_property
+    def staged(self) -> StagedFiles:
+        """The table's staged files: where they are is asked of the catalog."""
+        return staged_files(self.lake, self.names, self.work_dir)
+
+    @cached_property
+    def location(self) -> str:
+        """Where the table's files lie: where they were staged."""
+        return self.lake.location
+
+    def load(self, *, reads_on: bool = False) -> IcebergVersion | None:
+        """Return the newest version, or None where there is no table."""
+        table = self.lake.table()
+        return None if table is None else IcebergVersion(self.place, self.names, table)
+
+    def elsewhere(self, place: str) -> IcebergBackend:
+        """Return another table of a catalog that is known."""
+        catalog, _, name = place.rpartition("#")
+        settings = settings_at(catalog, self.lake.settings)
+        if settings is None:
+            raise InvalidRequest(
+                f"the origin {place} is in another catalog than {self.place}: give the fork a table of the same one"
+            )
+        lake = self.lake.elsewhere(settings, tuple(name.split(".")))
+        return IcebergBackend(lake, self.names, self.work_dir, self.key)
+
+    # --- columns ----------------------------------------------------------------------------------------------
+
+    def columns(self, what: Sequence[PreparedBatch] | Origin) -> Sequence[NestedField]:
+        """Return the columns of these batches together, or those of a table."""
+        if isinstance(what, Origin):
+            return list(what.version.table.schema().fields)
+        columns = columns_together([iceberg_columns(batch.row_schema) for batch in what])
+        refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
+        return columns
+
+    def refuse_unfit(self, version: IcebergVersion, columns: Any) -> None:
+        """Raise InvalidRequest for rows that this table cannot take."""
+        is_keyed = bool(self.key)
+        refuse_table(version.table, self.place, partition_by=self.lake.partition_by, is_keyed=is_keyed)
+        self._new_columns(version, columns)
+
+    def _new_columns(self, version: IcebergVersion, columns: Sequence[NestedField]) -> list[NestedField]:
+        added = new_columns(version.table, columns, self.place)
+        for column in added:
+            if now := _renamed_to(version.table, column.name):
+                raise InvalidRequest(
+                    f"the column {column.name} of table {self.place} is called {now} now, somebody renamed it: rename "
+                    f"{column.name} in the sink's function, or give the table its old name back"
+                )
+        return added
+
+    # --- commits ----------------------------------------------------------------------------------------------
+
+    def create(self, columns: Any, mark: Mark) -> None:
+        """Make the table, without rows, unless somebody did; its first snapshot brings the mark."""
+        self.lake.create(schema_of(columns))
+
+    def commit(self, version: IcebergVersion, change: Change) -> str:
+        """Commit on top of exactly the snapshot that was read."""
+        files, replaces = shown_files(change.batches)
+        self.staged.footers(files)  # what is gone is named before anything is written
+        merges = bool(self.key) and bool(change.batches) and not replaces
+        columns: Sequence[NestedField] = ()
+        rewrite: Rewrite | None = None
+        if change.batches:
+            columns = self._new_columns(version, self.columns(change.batches))
+            rewrite = self._merged(change, files) if merges else None
+        elif change.copied is not None:
+            columns = new_columns(version.table, self.columns(change.copied), self.place)
+            rewrite = _copied(change.copied)
+        step = TableChange(
+            mark=change.mark.lasting,
+            columns=columns,
+            back_to=change.back_to,
+            set_aside=change.aside,
+            staged=() if merges else [f"{self.location}/{file.staged}" for file in files],
+            replaces=replaces or change.is_emptied or change.copied is not None,
+            rewrite=rewrite,
+        )
+        with committing(self.place):
+            return str(Outside.commit(version, step))
+
+    def _merged(self, change: Change, files: Sequence[TableFile]) -> Rewrite:
+        """Return what writes the files that rows by key touch; they lie in a folder of this try's own."""
+        staged = self.staged
+        name = batch_folder_name(max(batch.batch_id for batch in change.batches))
+        folder = f"{self.location}/{staged.area}/{change.mark.epoch}/{name}"
+        return lambda transaction: upsert(
+            transaction, staged, files, key=self.key, folder=folder, is_alone=change.is_emptied
+        )
+
+    # --- older snapshots --------------------------------------------------------------------------------------
+
+    def read(self, version: IcebergVersion, number: int | None) -> pa.Table | None:
+        """Return the rows of a snapshot; None: of before the first one."""
+        table = version.table
+        if number is None:
+            return table.schema().as_arrow().empty_table().replace_schema_metadata()
+        with reading(self.place):
+            try:
+                scan = DataScan(table.metadata, table.io, snapshot_id=number)
+                return scan.to_arrow().replace_schema_metadata()
+            except FileNotFoundError as error:
+                raise Corrupt(
+                    f"table {self.place} can no longer show snapshot {number}: {error}. Choose a later checkpoint, or "
+                    "load the newest rows"
+                ) from error
+
+    def refuse_lost(self, version: IcebergVersion, state: State | None) -> None:
+        """Raise Corrupt where files of a snapshot are gone; in an object store readers find that out."""
+        if state is None:
+            return
+        with reading(self.place):
+            wanted = files_of(version, version.snapshots[state.number])
+            now = version.snapshots.get(version.number or 0)
+            missing = wanted - (files_of(version, now) if now is not None else set())
+        for name in sorted(missing):
+            path = folder_at(name)
+            if path is not None and not path.exists():
+                raise Corrupt(
+                    f"{name} is gone: table {self.place} cannot show snapshot {state.number} any more; choose a later "
+                    "checkpoint"
+                )
+
+
+def files_of(version: IcebergVersion, snapshot: Snapshot) -> set[str]:
+    """Return the files that hold a snapshot's rows."""
+    io = version.table.io
+    return {
+        entry.data_file.file_path
+        for manifest in snapshot.manifests(io)
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+    }
+
+
+def _copied(origin: Origin) -> Rewrite:
+    """Return what writes the rows of another table's snapshot."""
+    source: Table = origin.version.table
+
+    def write(transaction: Transaction) -> tuple[list[DataFile], list[DataFile]]:
+        rows = DataScan(source.metadata, source.io, snapshot_id=origin.number).to_arrow()
+        if not len(rows):
+            return [], []
+        io = transaction._table.io
+        return list(_dataframe_to_data_files(transaction.table_metadata, rows, io)), []
+
+    return write
+
+
+def _renamed_to(table: Table, name: str) -> str:
+    """Return what a column is called now that an earlier schema of the table has under this name; empty: there is
+    none.
+    """
+    now = {column.field_id: column.name for column in table.schema().fields}
+    earlier = (column for schema in table.metadata.schemas for column in schema.fields)
+    return next((now[c.field_id] for c in earlier if c.name == name and c.field_id in now), "")

@@ -1,0 +1,133 @@
+"""``VersionedSink``: the port of sinks, for every format that the engine has a backend of."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic
+
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.restore.horizon import Pin
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.key_columns import refuse_nested_key
+from dagster_ckpt.spark.sink.port import (
+    AlreadyPublished,
+    AttemptId,
+    LaterRows,
+    Published,
+    RolledBack,
+    Sink,
+    SinkContext,
+    SinkCut,
+    SinkPosition,
+)
+from dagster_ckpt.spark.sink.rows import PublishedRows
+from dagster_ckpt.spark.sink.table_files import StagedFiles
+from dagster_ckpt.spark.sink.versioned.backend import V
+from dagster_ckpt.spark.sink.versioned.engine import Engine
+from dagster_ckpt.spark.sink.versioned.fork import fork
+from dagster_ckpt.spark.sink.versioned.marks import refuse_other_key
+from dagster_ckpt.spark.sink.versioned.roll_back import roll_back, why_no_way
+from dagster_ckpt.spark.sink.versioned.rows import rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_ADVICE = "Take a newer savepoint before that, and clean up with dagster-ckpt maintain only, which keeps it"
+
+
+class VersionedSink(Sink, Generic[V]):
+    """The part of a sink that does not depend on the format."""
+
+    _context: SinkContext
+    _engine: Engine[V]
+
+    @property
+    def staged(self) -> StagedFiles:
+        """The files that are staged for the table."""
+        return self._engine.staged
+
+    @property
+    def place(self) -> str:
+        """The table's address."""
+        return self._engine.place
+
+    def position(self) -> SinkPosition | None:
+        """Return the newest mark in the table; before there is one, who took over."""
+        version = self._engine.backend.load()
+        if version is not None and version.position is not None:
+            return version.position
+        owner = self._engine.owner()
+        return None if owner is None else owner.position()
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def columns_of(self, row_schema: str) -> object:
+        """Return Spark's columns as the format has them. Raises InvalidRequest for one that it cannot have."""
+
+    def check(self, frame: DataFrame) -> None:
+        """Refuse columns that this table has otherwise."""
+        row_schema = frame.schema.json()
+        columns = self.columns_of(row_schema)
+        refuse_nested_key(f"table {self.place}", row_schema, self._context.key)
+        version = self._engine.backend.load()
+        if version is not None:
+            refuse_other_key(version.mark, self._context.key, self.place)
+            self._engine.backend.refuse_unfit(version, columns)
+
+    def flush(self, batches: Sequence[PreparedBatch]) -> None:
+        """Wait until the staged files are on disk, or in the table's object store."""
+        self.staged.flush([file for batch in batches for file in batch.files])
+
+    def refuse_lost(self, batches: Sequence[PreparedBatch]) -> None:
+        """Read each staged file: of a table in an object store there may be none on this disk to wait for."""
+        self.staged.refuse_changed([file for batch in batches for file in batch.files])
+
+    def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
+        """Make the batches visible in one commit."""
+        self._upload(batches)
+        attempt = AttemptId(permit.lineage, permit.epoch)
+        done = self._engine.publish(attempt, batches, permit.checkpoint_id)
+        self.staged.forget_copies(file for batch in batches for file in batch.files)
+        return done
+
+    def rows(self, cut: SinkCut | None = None) -> PublishedRows:
+        """Read one state."""
+        return rows_of(self._engine.backend, cut)
+
+    def _upload(self, batches: Sequence[PreparedBatch]) -> None:
+        """Upload what a restored directory has brought, and is not in the table's object store."""
+        self.staged.upload(file for batch in batches for file in batch.files)
+
+    # --- attempts ---------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Commit no rows: from here on older attempts are refused by the table."""
+        self.staged.forget_copies()
+        self._engine.take_over(self._context.attempt())
+
+    def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
+        """Go back to the state of a cut, and add what it had prepared."""
+        self._upload(() if cut is None else cut.batches)
+        return roll_back(self._engine, self._context.attempt(), cut, later)
+
+    def cannot_roll_back(self, cut: SinkCut | None) -> str:
+        """Return what is gone, or whose rows would leave."""
+        return why_no_way(self._engine, cut)
+
+    def fork(self, cut: SinkCut) -> str:
+        """Begin with the rows of a cut of another table of the format."""
+        return fork(self._engine, self._context.attempt(), cut)
+
+    def pins(self, cut: SinkCut) -> Sequence[Pin]:
+        """Return the state that the cut goes back to, and until when others may leave it alone."""
+        version, head = self._engine.backend.load(), cut.snapshot.head
+        why, found = self.cannot_roll_back(cut), None
+        if version is not None:
+            whole = version.showing(cut.checkpoint_id) if cut.batches else None
+            found = whole or (version.showing(head) if head is not None else None)
+        named = f"{version.word} {found.number} of table" if version is not None and found else "table"
+        until = None if version is None or found is None or why else version.kept_until(found)
+        advice = why or ("" if until is None else _ADVICE)
+        return (Pin(what=f"{named} {self.place}", is_there=not why, until=until, advice=advice),)
