@@ -60,10 +60,12 @@ class TestSqliteWithBeforeImages(SqlContract):
     keys_not_taken = frozenset({"null", "NaN"})
 
     def open(self, context: SinkContext) -> Sink:
-        is_fork = context.pipeline == "fork"  # another table of the same database
+        is_fork = context.pipeline != "shop"  # another table of the same database
         folder = context.table_dir.parent / "shop" if is_fork else context.table_dir
         folder.mkdir(parents=True, exist_ok=True)
-        target = SqlTable(f"sqlite:///{folder}/shop.db", "forked" if is_fork else "", self.keeps)
+        target = SqlTable(
+            f"sqlite:///{folder}/shop.db", f"forked_{context.pipeline}" if is_fork else "", self.keeps
+        )
         return SqlSink(target, context)
 
     def rows(self, place: str) -> list[tuple[int, int]]:
