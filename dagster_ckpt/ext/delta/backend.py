@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.delta.adds import add_actions
+from dagster_ckpt.ext.delta.bounds import wanted_bounds
 from dagster_ckpt.ext.delta.columns import (
     Column,
     columns_together,
@@ -34,6 +35,7 @@ from dagster_ckpt.spark.sink.versioned.version import State
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class DeltaBackend:
 
     def create(self, columns: Any, mark: Mark) -> None:
         """Make the table, without rows, unless somebody did."""
-        self.lake.create(schema_of(columns), mark)
+        self.lake.create(schema_of(columns), wanted_bounds(columns, self.key), mark)
 
     def commit(self, version: DeltaVersion, change: Change) -> str:
         """Commit on top of exactly this version; going back, and new columns, are commits of their own."""
@@ -144,22 +146,25 @@ class DeltaBackend:
         return mark.reapply
 
     def _add(self, version: DeltaVersion, change: Change) -> None:
-        extra = new_columns(version.table, self.columns(change.batches), self.place)
+        table = version.table
+        extra = new_columns(table, self.columns(change.batches), self.place)
         files, replaces = shown_files(change.batches)
-        if self.key and not replaces:
-            self.staged.refuse_changed(files)
-            _commit(
-                version, change.mark, lambda t, p: upsert(t, self.staged, files, key=self.key, properties=p)
-            )
-            return
-        actions = add_actions(self.staged, files)
         if extra and not replaces:
             mark = version.next_mark(change.mark.position().attempt)
-            _commit(version, mark, lambda table, p: Outside.add_columns(table, schema_of(extra), p))
+            _commit(version, mark, lambda t, p: Outside.add_columns(t, schema_of(extra), p))
             raise Halfway
+        # Rows by key have no folders of partitions, also those that replace all.
+        rewrites = bool(self.key) and (not replaces or bool(table.metadata().partition_columns))
+        actions: Sequence[AddAction | RemoveAction]
+        if rewrites:
+            self.staged.refuse_changed(files)
+            actions = upsert(table, self.staged, files, key=self.key, is_alone=replaces)
+        else:
+            actions = add_actions(table, self.staged, files)
         mode = "overwrite" if replaces else "append"
-        schema = schema_of([*table_columns(version.table), *extra])
-        _commit(version, change.mark, lambda t, p: Outside.write(t, actions, p, mode=mode, schema=schema))
+        schema = schema_of([*table_columns(table), *extra])
+        mark = change.mark.model_copy(update={"rewrites": rewrites})
+        _commit(version, mark, lambda t, p: Outside.write(t, actions, p, mode=mode, schema=schema))
 
     # --- older versions ---------------------------------------------------------------------------------------
 

@@ -85,7 +85,10 @@ class Mark(Record):
 
     def fields(self) -> dict[str, Any]:
         """Return it as metadata of a commit."""
-        left_out = {name for name in _ONLY_WHERE_SET if not getattr(self, name) and getattr(self, name) != 0}
+        fields = type(self).model_fields
+        left_out = {
+            n for n in _ONLY_WHERE_SET if getattr(self, n) == fields[n].get_default(call_default_factory=True)
+        }
         said = self.model_dump(mode="json", exclude=left_out)
         return {PREFIX + name: value for name, value in said.items()}
 
