@@ -12,7 +12,7 @@ PROCESSES ?= 3
 BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo examples dev quick test nightly platforms lowest lint types format reference docs wheel ci bench compare soak attack clean
+.PHONY: help setup demo examples dev quick test nightly mutants platforms lowest lint types format reference docs wheel ci bench compare soak attack clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,10 @@ nightly: ## Run the tests with what `make test` leaves out: every point of every
 	@scripts/bootstrap python
 	@scripts/bootstrap $$($(RUN) python -m scripts.needs $(ARGS))
 	@SWEEP=all scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile -m 'not platform' $(ARGS)
+
+mutants: ## Put twenty faults of the past back, one by one, in a copy: the tests find each
+	@scripts/bootstrap python java class_archive plain_files
+	@scripts/in_memory $(RUN) python -m scripts.mutants $(ARGS)
 
 platforms: ## Run the tests on emulators of Azure and Google, YARN and Kubernetes, installed first (weekly in CI)
 	@CI=true scripts/bootstrap python java postgres clouds azurite spark_azure spark_google hadoop kubernetes

@@ -1,0 +1,197 @@
+"""Twenty faults that this project had, each put back in a copy: the tests find every one (ARGS: those of a test)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.root import ROOT
+
+NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", ".*cache*", ".hypothesis", ".demo", "build", "dist")
+
+
+class Fault(NamedTuple):
+    """A text of the library that mended something, what stood there before, and the tests that find that."""
+
+    what: str
+    file: str
+    mended: str
+    before: str
+    test: str
+
+
+FAULTS = (
+    Fault(
+        "a barrier was late at the moment its timer switches",
+        "core/alignment/phases.py",
+        "due < now",
+        "due <= now",
+        "tests/core/alignment/test_alignment_alternating.py",
+    ),
+    Fault(
+        "hooks behind one that fails were not asked",
+        "runtime/effects.py",
+        "            failures.append(error)",
+        "            raise error",
+        "tests/coordinator/test_hooks.py",
+    ),
+    Fault(
+        "a restore point that the end of a run deleted was begun from",
+        "core/coordinator/lifecycle.py",
+        ", line=line))",
+        "))",
+        "tests/coordinator/test_restoring.py",
+    ),
+    Fault(
+        "a checkpoint built on one of a history that was left",
+        "core/coordinator/triggering.py",
+        "        and on_line(c, state.record.line)\n",
+        "",
+        "tests/coordinator/test_restoring.py",
+    ),
+    Fault(
+        "the savepoint of a stop was disposed of before its run had ended",
+        "core/coordinator/lifecycle.py",
+        "if is_ending_the_run(record, found):",
+        "if False:",
+        "tests/coordinator/test_flinks_restores_and_stops.py",
+    ),
+    Fault(
+        "a run that began without state showed what an earlier one was restored from",
+        "runtime/claim.py",
+        ', "restored_id": None, "restored_at": None',
+        "",
+        "tests/coordinator/test_flinks_restores_and_stops.py",
+    ),
+    Fault(
+        "who waited for a stop never heard where its savepoint is",
+        "core/coordinator/lifecycle.py",
+        ".then(with_run_ended, input.status)",
+        "",
+        "tests/coordinator/test_stop_with_savepoint.py",
+    ),
+    Fault(
+        "another process waited for subtasks that had finished",
+        "core/coordinator/triggering.py",
+        "finished_subtasks=_partly_finished(plan, stage.uid)",
+        "finished_subtasks=()",
+        "tests/coordinator/test_flinks_restores_and_stops.py",
+    ),
+    Fault(
+        "a restore left no savepoint behind",
+        "runtime/claim.py",
+        ', "savepoints": after[retained:]',
+        "",
+        "tests/coordinator/test_older_hours_and_days.py",
+    ),
+    Fault(
+        "list state without items lost its name",
+        "core/rescaling/assignment.py",
+        "if items or _is_empty_there(old, subtask, name, mode, parallelism):",
+        "if items:",
+        "tests/core/rescaling/test_assignment.py",
+    ),
+    Fault(
+        "data that ended while a stage was suspended finished its operators",
+        "core/subtask/checkpoints.py",
+        "done = self.at_end_of_data or self.synchronous is not None",
+        "done = self.at_end_of_data or self._drains(self.last_seen)",
+        "tests/core/subtask/test_subtask.py",
+    ),
+    Fault(
+        "a run under an earlier one's name went on from the latest instead of what it named",
+        "core/restore/decision.py",
+        "return point is None or _names(point, line.base)",
+        "return True",
+        "tests/core/restore/test_restore_choice.py",
+    ),
+    Fault(
+        "an imported snapshot of another history passed for one of our own",
+        "core/restore/from_snapshot.py",
+        "    if history is None or not history.lineage",
+        "    if load.known is not None or history is None or not history.lineage",
+        "tests/core/restore/test_restore_choice.py",
+    ),
+    Fault(
+        "a self-join was taken back by the slower side's position",
+        "spark/channel/in_flight.py",
+        "channel_positions(offsets, names, max)",
+        "channel_positions(offsets, names)",
+        "tests/spark/streaming/test_stream_parts.py",
+    ),
+    Fault(
+        "a replay began with a snapshot that was not complete by the moment",
+        "operations/replay.py",
+        "entry.completed_at <= at",
+        "entry.triggered_at <= at",
+        "tests/operations/test_replay.py",
+    ),
+    Fault(
+        "a schedule removed savepoints of the deployment it was copied from",
+        "dagster/jobs/savepoint_retention.py",
+        "if newest and same_place(s.location.base_uri, newest.location.base_uri)]",
+        "if newest]",
+        "tests/dagster/jobs/test_savepoint_schedule.py",
+    ),
+    Fault(
+        "a launched program that was interrupted was a run that succeeded",
+        "dagster/launched/verdict.py",
+        "if ended is not None and ended.interrupted:",
+        "if False:",
+        "tests/dagster/launched/test_messages.py",
+    ),
+    Fault(
+        "a second run under one name did nothing and succeeded",
+        "spark/epoch/run.py",
+        'self.attempt.progress(f"{self.run_id}-{self.coordinator.epoch}")',
+        "self.attempt.progress(self.run_id)",
+        "tests/spark/epoch/test_programs.py -k second_run",
+    ),
+    Fault(
+        "a query that somebody stopped had read everything",
+        "spark/epoch/waiting.py",
+        "if not has_read_everything(query):",
+        "if False:",
+        "tests/spark/epoch/test_stopped_query.py",
+    ),
+    Fault(
+        "fields of structs in state were told apart by their places alone",
+        "spark/attempt/plan_shape.py",
+        '            or why_other_fields(before.get("state_fields"), now["state_fields"])\n',
+        "",
+        "tests/spark/attempt/test_plan_shape.py",
+    ),
+)
+
+
+def is_found(copy: Path, fault: Fault) -> bool:
+    """Put one fault back into the copy, run its tests, mend it again; tell whether one failed."""
+    path = copy / "dagster_ckpt" / fault.file
+    text = path.read_text()
+    told = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    path.write_text(text.replace(fault.mended, fault.before))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *fault.test.split()]
+    said = subprocess.run(command, cwd=copy, env=told, check=False, stdout=subprocess.PIPE, text=True).stdout
+    path.write_text(text)
+    failed = [line[:200] for line in said.splitlines() if line.startswith("FAILED ")]
+    print("found " if failed else "MISSED", fault.what, "-", *failed or [said[-2000:]], flush=True)
+    return bool(failed)
+
+
+def main(arguments: Sequence[str]) -> str:
+    """Try the faults that are asked for. Returns what is to be said where one is not found."""
+    chosen = [f for f in FAULTS if all(text in f"{f.file} {f.test}" for text in arguments)]
+    with tempfile.TemporaryDirectory(prefix="dagster-ckpt-mutants-") as folder:
+        copy = shutil.copytree(ROOT, Path(folder) / "copy", symlinks=True, ignore=NOT_COPIED)
+        missed = [fault for fault in chosen if not is_found(copy, fault)]
+    return f"{len(missed)} of {len(chosen)} faults were not found" if missed or not chosen else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]) or None)

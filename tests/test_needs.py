@@ -1,0 +1,48 @@
+"""Set-up by the tests that were selected, and faults of the past that can still be put back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scripts.mutants import FAULTS
+from tests.needs import NEEDS, needs, refuse_unmarked, to_install
+from tests.root import ROOT
+
+
+def test_selected_tests_get_what_they_need_and_all_tests_everything() -> None:
+    def told(*arguments: str) -> list[str]:
+        command = [sys.executable, "-m", "scripts.needs", *arguments]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+
+    assert told("tests/core/test_label.py", "-x") == []
+    assert told("tests/adapters/test_sql_storage.py", "tests/contract/test_topic_log.py") == [
+        *("postgres", "java", "kafka", "spark_kafka")
+    ]
+    assert set(told()) == {"spark_s3", *(word for words in NEEDS.values() for word in words)}
+    assert "spark_s3" not in to_install(["s3"]), "moto needs no connector of Hadoop's"
+
+
+def test_a_test_that_comes_to_a_server_without_a_marker_fails() -> None:
+    @needs("kafka")
+    def broker() -> None: ...
+
+    definition: Any = SimpleNamespace(func=broker, argname="broker")
+    for marked, refused in ((None, True), (pytest.mark.kafka, False)):
+        item: Any = SimpleNamespace(nodeid="tests/t.py::t", get_closest_marker=lambda _, found=marked: found)
+        if refused:
+            with pytest.raises(pytest.fail.Exception, match=r"starts broker: mark .* \['kafka'\]"):
+                refuse_unmarked(definition, item)
+        else:
+            refuse_unmarked(definition, item)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def test_a_fault_of_the_past_can_be_put_back(fault: Any) -> None:
+    text = (ROOT / "dagster_ckpt" / fault.file).read_text()
+    assert text.count(fault.mended) == 1, "move its text in scripts/mutants.py along with the code"
+    assert (ROOT / fault.test.split()[0]).is_file()
