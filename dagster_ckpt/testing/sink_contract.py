@@ -23,9 +23,16 @@ from dagster_ckpt.testing.sinks.keys import KeyContract
 from dagster_ckpt.testing.sinks.publishing import PublishContract
 from dagster_ckpt.testing.sinks.rolling_back import RollBackContract
 from dagster_ckpt.testing.sinks.staged import StagedContract
+from dagster_ckpt.testing.sinks.together import TogetherContract
 
 
 class SinkContract(
-    PublishContract, StagedContract, RollBackContract, HistoryContract, ContentContract, KeyContract
+    PublishContract,
+    StagedContract,
+    RollBackContract,
+    HistoryContract,
+    ContentContract,
+    KeyContract,
+    TogetherContract,
 ):
     """What every sink must do: ``open``, ``rows`` and ``steps`` are yours to give, class variables say what it can."""

@@ -23,7 +23,7 @@ from dagster_ckpt.testing.sink_contract import SinkContract
 
 
 class SqlContract(SinkContract):
-    can_load = True
+    can_load = changes_together = True
     can_be_raced = False  # a transaction holds the position's row
     keys_not_taken = frozenset({"null"})
     keeps: ClassVar[bool] = True
@@ -95,7 +95,9 @@ class TestPostgresWithBeforeImages(SqlContract):
             schema = self._schemas[context.table_dir] = f"Place {len(self._schemas)}"
             with self._engine.begin() as connection:
                 connection.exec_driver_sql(f'CREATE SCHEMA "{schema}"')
-        return SqlSink(SqlTable(self._url, f"{schema}.orders", keep_before_images=self.keeps), context)
+        return SqlSink(
+            SqlTable(self._url, f"{schema}.{context.name}", keep_before_images=self.keeps), context
+        )
 
     def rows(self, place: str) -> list[tuple[int, int]]:
         schema, _, table = place.partition("#")[2].partition(".")

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ BUSY_SECONDS = 30
 """How long a call waits for a lock, or for an answer to a connection, before it counts as unavailable."""
 _REFUSED = {"DataError", "IntegrityError", "ProgrammingError", "NotSupportedError"}
 """Errors (PEP 249) that come again however often the same is tried."""
+
+_OPEN: ContextVar[tuple[URL, Connection] | None] = ContextVar("_OPEN", default=None)
+"""Transaction of the step in which this thread changes several tables."""
 
 
 def resolved_url(given: Any) -> URL:
@@ -76,15 +80,38 @@ class Database:
 
     def __init__(self, url: URL) -> None:
         self.place, self.backend = place_of(url), url.get_backend_name()
+        self._url = url
         self._engine = _engine(url, self.place)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether it is the same database, reached as the same user."""
+        return isinstance(other, Database) and self._url == other._url
+
+    def __hash__(self) -> int:
+        """Return the hash of where it is."""
+        return hash(self._url)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Carry out all transactions that this thread begins meanwhile as one."""
+        with self.transaction() as connection:
+            begun = _OPEN.set((self._url, connection))
+            try:
+                yield
+            finally:
+                _OPEN.reset(begun)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Give a transaction, committed at the end and rolled back by any error.
 
         Raises Unavailable when it certainly did not happen, OutcomeUnknown when the answer to COMMIT was lost,
-        InvalidRequest for what the database refuses.
+        InvalidRequest for what the database refuses. Within a step it is the step's, which alone commits.
         """
+        open_one = self._open()
+        if open_one is not None:
+            yield open_one
+            return
         with self._connected() as connection:
             try:
                 if connection.dialect.name == "sqlite":
@@ -108,7 +135,11 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Give a connection that changes nothing."""
+        """Give a connection that changes nothing; within a step it sees what the step has done."""
+        open_one = self._open()
+        if open_one is not None:
+            yield open_one
+            return
         with self._connected() as connection:
             try:
                 yield connection
@@ -116,6 +147,10 @@ class Database:
                 if _is_of_driver(error):
                     raise self._classified(error) from error
                 raise
+
+    def _open(self) -> Connection | None:
+        step = _OPEN.get()
+        return step[1] if step is not None and step[0] == self._url else None
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
@@ -198,7 +233,7 @@ _BY_POSTGRES = {
 
 def _constraint(error: BaseException) -> str:
     """Return the kind and name of the constraint that refuses rows; empty: it is something else that does."""
-    original = getattr(error, "orig", None) or error
+    original: Any = getattr(error, "orig", None) or error
     if kind := _BY_POSTGRES.get(getattr(original, "sqlstate", None) or ""):
         return f"{kind} {original.diag.constraint_name or original.diag.column_name}"
     found = _BY_SQLITE.search(str(original))

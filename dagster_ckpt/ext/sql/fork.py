@@ -23,6 +23,7 @@ SEED = 0
 """Head of a table that shows the fork's first rows: no checkpoint has this number."""
 _COPY = SqlName(schema="", name=f"{RESERVED}fork")
 """Temporary table: the origin's rows, brought to the cut."""
+_COPIED = ("", "undo", "set_aside")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ def _fill(target: SqlTable, source: SqlTable, steps: Way) -> None:
     shown = source
     if steps.undo or steps.redo:
         shown = SqlTable(source.connection, _COPY, source.key)
-        for suffix in ("", "undo", "set_aside"):
+        for suffix in _COPIED:
             _copy(source, source.name.with_suffix(suffix) if suffix else source.name, suffix)
         images = Images(shown)
         images.fit()

@@ -23,7 +23,7 @@ from dagster_ckpt.ext.sql.read import SqlRows
 from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
+from dagster_ckpt.spark.sink.port import Joint, SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
@@ -51,6 +51,11 @@ class SqlSink(StagedSink):
     def place(self) -> str:
         """The database and the table, without user or password."""
         return f"{self._database.place}#{self.name.place}"
+
+    @property
+    def joint(self) -> Joint:
+        """The database: tables in it show one checkpoint."""
+        return self._database
 
     def position(self) -> SinkPosition | None:
         """Read the table's row of ``dagster_ckpt_positions``; a table that was removed shows nothing."""

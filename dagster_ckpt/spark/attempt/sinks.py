@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,8 @@ from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.sink.committables import committable_paths, prepared_batches, read_committables
 from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.opening import open_sink
-from dagster_ckpt.spark.sink.phases import SinkPart, cut_of_sink, preparing, publish_prepared
-from dagster_ckpt.spark.sink.port import AttemptId, Sink
+from dagster_ckpt.spark.sink.phases import Due, SinkPart, cut_of_sink, preparing, publish_prepared
+from dagster_ckpt.spark.sink.port import AttemptId, Joint, Sink
 from dagster_ckpt.spark.sink.published import has_waiting, shown_as_noted
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
@@ -77,11 +77,23 @@ class PipelineSinks:
     def opened(self) -> Iterator[tuple[StageUid, str, Sink]]:
         """Yield uid, name and sink of every stage that has one."""
         stages = self.pipeline.stages.items()
-        return ((uid, self._name(uid), self.of(uid)) for uid, stage in stages if stage.table is not None)
+        return ((uid, self.name_of(uid), self.of(uid)) for uid, stage in stages if stage.table is not None)
 
     def two_phase(self) -> Iterator[tuple[StageUid, str, Sink]]:
         """Yield uid, name and sink of every stage whose rows are published with a checkpoint."""
         return ((uid, name, sink) for uid, name, sink in self.opened() if not self.writes_through(sink))
+
+    def groups(self) -> list[list[StageUid]]:
+        """Return the two-phase sinks, those together whose rows change at one moment."""
+        groups: list[tuple[Joint | None, list[StageUid]]] = []
+        for uid, _, sink in self.two_phase():
+            joint = sink.joint
+            group = next((uids for other, uids in groups if joint is not None and other == joint), None)
+            if group is None:
+                groups.append((joint, [uid]))
+            else:
+                group.append(uid)
+        return [uids for _, uids in groups]
 
     def writes_through(self, sink: Sink) -> bool:
         """Tell whether rows of this sink are shown at once, without waiting for a checkpoint."""
@@ -159,33 +171,46 @@ class PipelineSinks:
     ) -> ShownTables | None:
         """Make visible what the checkpoint contains; a sink that fails is in ``unpublished`` till one catches up.
 
-        Returns what all of them show; None where one does not show this checkpoint, or none waits for checkpoints.
+        Sinks of one database fail together: their tables show one checkpoint. Returns what all of them show; None
+        where one does not show this checkpoint, or none waits for checkpoints.
         """
         unmarked: set[StageUid] = set()
-        for uid, name, sink in self.two_phase():
-            directory = attempt.stage(uid)
-            log = ChannelLog(directory.log)
-            found = log.find_barrier(checkpoint)
-            barrier = log.read(found) if found is not None else None
-            if not isinstance(barrier, BarrierEntry):
-                unmarked.add(uid)
-                continue
-            try:
-                done = publish_prepared(sink, directory.root, barrier.batch_id, permit)
-            except Exception as error:  # the other sinks are published all the same
+        for group in self.groups():
+            found = {uid: self._due(uid, attempt, checkpoint) for uid in group}
+            due = {uid: part for uid, part in found.items() if part is not None}
+            unmarked |= found.keys() - due.keys()
+            self._publish(due, permit, reporter)
+        self.compute_derived(checkpoint, reporter)
+        return self._all_shown(attempt, checkpoint, unmarked)
+
+    def _due(self, uid: StageUid, attempt: AttemptDirectory, checkpoint: CheckpointId) -> Due | None:
+        directory = attempt.stage(uid)
+        log = ChannelLog(directory.log)
+        found = log.find_barrier(checkpoint)
+        barrier = log.read(found) if found is not None else None
+        return (
+            Due(self.of(uid), directory.root, barrier.batch_id) if isinstance(barrier, BarrierEntry) else None
+        )
+
+    def _publish(self, due: Mapping[StageUid, Due], permit: CommitPermit, reporter: Reporter) -> None:
+        names = {uid: self.name_of(uid) for uid in due}
+        try:
+            published = publish_prepared([*due.values()], permit) if due else []
+        except Exception as error:  # the other sinks are published all the same
+            for name in names.values():
                 self.unpublished[name] = str(error)
                 self._missed[name] += 1
                 reporter.warn(f"table {name} is not published yet, the next checkpoint tries again: {error}")
-                continue
+            return
+        for (uid, name), done in zip(names.items(), published, strict=True):
             self.unpublished.pop(name, None)
             del self._missed[name]
             if done is not None:
+                at = permit.checkpoint_id
                 reporter.info(
-                    f"table {name}: published {done.rows:,} rows in {done.files} files for checkpoint {checkpoint}"
+                    f"table {name}: published {done.rows:,} rows in {done.files} files for checkpoint {at}"
                 )
-                self.tell_changed(uid, checkpoint, rows=done.rows, bytes=done.bytes, version=done.version)
-        self.compute_derived(checkpoint, reporter)
-        return self._all_shown(attempt, checkpoint, unmarked)
+                self.tell_changed(uid, at, rows=done.rows, bytes=done.bytes, version=done.version)
 
     def _all_shown(
         self, attempt: AttemptDirectory, checkpoint: CheckpointId, unmarked: Collection[StageUid]
@@ -222,9 +247,9 @@ class PipelineSinks:
         for table in self.pipeline.derived:
             if only_existing and not places[table.uid].file.is_file():
                 continue
-            name = self._name(table.uid)
+            name = self.name_of(table.uid)
             try:
-                if late := [uid for uid in table.reads if self._name(uid) in self.unpublished]:
+                if late := [uid for uid in table.reads if self.name_of(uid) in self.unpublished]:
                     raise Unavailable(f"{late[0]}, which it is computed from, is not published yet")
                 done = refresh(
                     table,
@@ -252,7 +277,7 @@ class PipelineSinks:
         }
         self.views.show(self.pipeline, folders, self.session, self.unpublished, reporter)
 
-    def _name(self, uid: StageUid) -> str:
+    def name_of(self, uid: StageUid) -> str:
         """Return under which name ``unpublished`` has a table: its own, unless another one has that too."""
         names = {table.uid: str(table.uid) for table in self.pipeline.derived}
         names |= {one: s.table.name for one, s in self.pipeline.stages.items() if s.table is not None}

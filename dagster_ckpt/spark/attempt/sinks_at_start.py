@@ -18,7 +18,7 @@ from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import prepared_batches, read_committables
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder
-from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut
+from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut, in_one_step
 from dagster_ckpt.spark.sink.positions import refuse_where_impossible
 from dagster_ckpt.spark.sink.published import note_published, place_of_rows, why_put_back
 from dagster_ckpt.spark.stage_report import Reporter
@@ -94,9 +94,7 @@ class SinksAtStart:
         if later is LaterRows.SET_ASIDE:
             refuse_where_impossible((uid, sink, None) for uid, _, sink in sinks)
         self.about_to_change()
-        for uid, name, sink in sinks:
-            self._roll_back(uid, None, later, name)
-            note_published(attempt.stage(uid).root, sink.place, sink.position())
+        self._bring(attempt, lambda uid: self._rolled_back(uid, None, later))
 
     def restore(
         self,
@@ -136,14 +134,20 @@ class SinksAtStart:
                 if cut is not None:
                     self._refuse_lost(uid, self.sinks.of(uid), cut)
         self.about_to_change()
-        for uid, name, sink in self.sinks.two_phase():
-            cut = cuts[uid]
-            if not is_fork:
-                self._roll_back(uid, cut, later, name)
-            elif cut is not None:
-                begun = sink.fork(cut)
-                self.reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
-            note_published(attempt.stage(uid).root, sink.place, sink.position())
+        self._bring(
+            attempt,
+            lambda uid: self._forked(uid, cuts[uid]) if is_fork else self._rolled_back(uid, cuts[uid], later),
+        )
+
+    def _bring(self, attempt: AttemptDirectory, act: Callable[[StageUid], Callable[[], None]]) -> None:
+        """Bring each sink to where it begins, those that change together in one step; then tell what was done."""
+        for group in self.sinks.groups():
+            with in_one_step([self.sinks.of(uid) for uid in group]):
+                done = [act(uid) for uid in group]
+            for uid, tell in zip(group, done, strict=True):
+                tell()
+                sink = self.sinks.of(uid)
+                note_published(attempt.stage(uid).root, sink.place, sink.position())
 
     def _later_than(
         self,
@@ -232,11 +236,26 @@ class SinksAtStart:
                     "(restore_from: none), which empties the tables first"
                 )
 
-    def _roll_back(self, uid: StageUid, cut: SinkCut | None, later: LaterRows, name: str) -> None:
-        done = self.sinks.of(uid).roll_back(cut, later)
-        if done.text:
-            self.reporter.info(f"table {name}: {done.text}, to hold exactly the rows of the restore point")
-            self.sinks.tell_changed(uid, 0 if cut is None else cut.checkpoint_id, taken_back=done.text)
+    def _rolled_back(self, uid: StageUid, cut: SinkCut | None, later: LaterRows) -> Callable[[], None]:
+        text = self.sinks.of(uid).roll_back(cut, later).text
+
+        def tell() -> None:
+            if text:
+                name = self.sinks.name_of(uid)
+                self.reporter.info(f"table {name}: {text}, to hold exactly the rows of the restore point")
+                self.sinks.tell_changed(uid, 0 if cut is None else cut.checkpoint_id, taken_back=text)
+
+        return tell
+
+    def _forked(self, uid: StageUid, cut: SinkCut | None) -> Callable[[], None]:
+        begun = "" if cut is None else self.sinks.of(uid).fork(cut)
+
+        def tell() -> None:
+            if begun:
+                name = self.sinks.name_of(uid)
+                self.reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
+
+        return tell
 
 
 def _can_show(sink: Sink, cut: SinkCut) -> bool:

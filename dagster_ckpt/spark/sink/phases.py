@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from dagster_ckpt.core.model import FileKind, TableSnapshot
 from dagster_ckpt.spark.channel.sink import run_only
 from dagster_ckpt.spark.directories import SINK_FOLDER, StageDirectory
 from dagster_ckpt.spark.sink.committables import (
+    PreparedBatch,
     batches_between,
     committable_paths,
     is_prepared,
@@ -21,7 +22,7 @@ from dagster_ckpt.spark.sink.committables import (
     write_committable,
 )
 from dagster_ckpt.spark.sink.judge import Judge
-from dagster_ckpt.spark.sink.port import Published, Sink
+from dagster_ckpt.spark.sink.port import AlreadyPublished, Published, Sink, in_one_step
 from dagster_ckpt.spark.sink.published import note_published, position_of
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile, planned
 
@@ -107,16 +108,36 @@ def forget_folder(stage_dir: Path) -> None:
     shutil.rmtree(StageDirectory(stage_dir).sink_folder, ignore_errors=True)
 
 
-def publish_prepared(
-    sink: Sink, stage_dir: Path, through: BatchId | None, permit: CommitPermit
-) -> Published | None:
-    """Publish what is prepared and not visible; None: nothing was to be done. Raises Corrupt for one put back."""
-    position = position_of(sink, stage_dir)
-    done = position.through_batch if position is not None else None
-    numbers = batches_between(stage_dir, done, through)
-    if not numbers:
-        note_published(stage_dir, sink.place, position)  # of one whose answer was lost nothing is noted yet
-        return None
-    published = sink.publish(read_committables(stage_dir, numbers), permit)
-    note_published(stage_dir, sink.place, sink.position())
-    return published if isinstance(published, Published) else None
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A sink at a checkpoint's barrier."""
+
+    sink: Sink
+    stage_dir: Path
+    through: BatchId | None
+    """Last micro-batch before the barrier."""
+
+
+def publish_prepared(parts: Sequence[Due], permit: CommitPermit) -> list[Published | None]:
+    """Publish what is prepared and not visible of sinks that change together; None: nothing was to be done.
+
+    Raises Corrupt for one put back; none of them has changed then.
+    """
+    waiting = [_waiting(part) for part in parts]
+    published: dict[int, Published | AlreadyPublished] = {}
+    with in_one_step([part.sink for part, batches in zip(parts, waiting, strict=True) if batches]):
+        for number, (part, batches) in enumerate(zip(parts, waiting, strict=True)):
+            if batches:
+                published[number] = part.sink.publish(batches, permit)
+    for (
+        part
+    ) in parts:  # not within the step, whose end decides; of one whose answer was lost nothing is noted yet
+        note_published(part.stage_dir, part.sink.place, part.sink.position())
+    found = (published.get(number) for number in range(len(parts)))
+    return [done if isinstance(done, Published) else None for done in found]
+
+
+def _waiting(part: Due) -> Sequence[PreparedBatch]:
+    position = position_of(part.sink, part.stage_dir)
+    shown = position.through_batch if position is not None else None
+    return read_committables(part.stage_dir, batches_between(part.stage_dir, shown, part.through))

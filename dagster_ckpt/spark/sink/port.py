@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
@@ -152,6 +153,22 @@ class Upkeep:
     """Why less is done than could be; empty: everything is."""
 
 
+class Joint(Protocol):
+    """What the rows of several sinks change in at one moment: a database, a catalog. Equal for those that share it."""
+
+    def step(self) -> AbstractContextManager[None]:
+        """Make what the sinks do within it visible at its end, all of it or nothing.
+
+        An error within it undoes everything, and its end raises what the sinks' own steps raise.
+        """
+
+
+def in_one_step(sinks: Sequence[Sink]) -> AbstractContextManager[None]:
+    """Return the step in which sinks of one group (``joint``) change together; one of its own needs none."""
+    joint = sinks[0].joint if len(sinks) > 1 else None
+    return nullcontext() if joint is None else joint.step()
+
+
 class Sink(ABC):
     """One sink of one pipeline, opened for one attempt. Methods raise Unavailable and OutcomeUnknown for the outside's
     failures, and are then repeated; Corrupt, naming what is gone, where nothing can help.
@@ -164,6 +181,11 @@ class Sink(ABC):
     @abstractmethod
     def place(self) -> str:
         """Where the rows end, resolved: two sinks may not share one. Checkpoints name it."""
+
+    @property
+    def joint(self) -> Joint | None:
+        """What its rows change in together with those of sinks that have an equal one; None: alone."""
+        return None
 
     @abstractmethod
     def position(self) -> SinkPosition | None:

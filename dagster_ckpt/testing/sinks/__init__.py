@@ -8,6 +8,7 @@
 | ``staged`` | staged rows that were lost or changed are never shown |
 | ``rolling_back`` | exactly the rows of a cut |
 | ``histories`` | another history on top, forks, garbage |
+| ``together`` | tables that change at one moment |
 | ``keys`` | one row for each key, whatever its type and value |
 | ``contents`` | upserts, output mode *complete*, schemas |
 """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
 from dagster_ckpt.testing.sinks.run import Row, SinkRun, Staging, Step, context_in
 
@@ -31,6 +32,8 @@ class ContractBase:
     can_add_columns: ClassVar[bool] = True
     checks_types: ClassVar[bool] = True
     """A column that changes its type is refused when it is published, not only by ``check``."""
+    changes_together: ClassVar[bool] = False
+    """``joint`` is not None: two sinks of one pipeline change in one step."""
     stages_files: ClassVar[bool] = True
     """Staged rows are files that ``collect_garbage`` removes once nothing needs them."""
 
@@ -64,9 +67,15 @@ class ContractBase:
 
     # --- how the tests begin ----------------------------------------------------------------------------------------
 
-    def opened(self, folder: Path, *, pipeline: str = "shop", key: tuple[str, ...] = ()) -> SinkRun:
-        """Return a first attempt that has not taken over yet."""
+    def opened(
+        self, folder: Path, *, pipeline: str = "shop", key: tuple[str, ...] = (), name: str = ""
+    ) -> SinkRun:
+        """Return a first attempt that has not taken over yet; ``name``: of another sink of the pipeline."""
         context = self.context(folder, pipeline=pipeline, key=key)
+        if name:
+            context = replace(
+                context, uid=StageUid(name), name=name, work_dir=context.work_dir.with_name(name)
+            )
         return SinkRun(
             open=self.open,
             staging=self.staging,
@@ -75,9 +84,11 @@ class ContractBase:
             sink=self.open(context),
         )
 
-    def begun(self, folder: Path, *, pipeline: str = "shop", key: tuple[str, ...] = ()) -> SinkRun:
+    def begun(
+        self, folder: Path, *, pipeline: str = "shop", key: tuple[str, ...] = (), name: str = ""
+    ) -> SinkRun:
         """Return a first attempt at work."""
-        run = self.opened(folder, pipeline=pipeline, key=key)
+        run = self.opened(folder, pipeline=pipeline, key=key, name=name)
         run.sink.take_over()
         return run
 

@@ -18,7 +18,7 @@ from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.spark.sink.committables import read_committables
-from dagster_ckpt.spark.sink.phases import cut_of_sink, preparing, publish_prepared
+from dagster_ckpt.spark.sink.phases import Due, cut_of_sink, preparing, publish_prepared
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, SinkCut
 from dagster_ckpt.testing.sinks.run import context_in, in_attempt
 
@@ -61,7 +61,7 @@ def test_a_streams_rows_are_an_iceberg_table(spark: SparkSession, tmp_path: Path
         permit = CommitPermit(
             context.pipeline, FIRST.epoch, CheckpointId(checkpoint), object(), lineage="first"
         )
-        publish_prepared(sink, stage, BatchId(through), permit)
+        publish_prepared([Due(sink, stage, BatchId(through))], permit)
 
     def table() -> Table:
         return sink._backend.lake.settings.open().load_table("db.orders")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.core.config import CheckpointingMode
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
-from dagster_ckpt.sinks import ForEachCheckpoint
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.sql.sink import SqlSink
+from dagster_ckpt.sinks import ForEachCheckpoint, SqlTable
 from dagster_ckpt.spark.attempt import sinks
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.sink.port import AttemptId, Sink
+from dagster_ckpt.spark.sink.committables import write_committable
+from dagster_ckpt.spark.sink.phases import Due
+from tests.ext.sql.tables import FIRST, LONGS, permit, staged
 
 
 class Silent:
@@ -26,6 +32,32 @@ class Silent:
 
     def warn(self, message: str) -> None:
         """Nothing."""
+
+
+def opened(pipeline: CheckpointedPipeline, folder: Path) -> sinks.PipelineSinks:
+    """The sinks of a pipeline in its first attempt."""
+    return sinks.PipelineSinks(
+        pipeline=pipeline,
+        table_dir=folder / "tables",
+        work_dir=folder / "work",
+        mode=CheckpointingMode.EXACTLY_ONCE,
+        attempt_id=lambda: FIRST,
+        session=lambda: pytest.fail("no session is needed"),
+    )
+
+
+def publish_at(
+    mine: sinks.PipelineSinks, checkpoint: int, folder: Path, batches: dict[str, int | None]
+) -> None:
+    """Publish a checkpoint whose barrier lies behind these batches."""
+    attempt = AttemptDirectory(folder / "attempt-1")
+    for uid, batch in batches.items():
+        folder_of_log = attempt.stage(StageUid(uid)).log
+        log = ChannelLog(folder_of_log) if folder_of_log.exists() else ChannelLog.create(folder_of_log)
+        if batch is not None:
+            log.append_data(BatchId(batch), [])
+        log.append_barrier(CheckpointId(checkpoint), timestamp=1.0)
+    mine.publish(attempt, CheckpointId(checkpoint), permit(checkpoint), Silent())
 
 
 def test_of_two_tables_with_one_name_the_failure_of_one_is_told_though_the_other_is_published(
@@ -51,25 +83,96 @@ def test_of_two_tables_with_one_name_the_failure_of_one_is_told_though_the_other
         told(feed)
         kept(feed)
 
-    def publish(sink: Sink, *_: Any) -> None:
-        if sink.kind == "function":
+    def publish(due: Sequence[Due], permit: CommitPermit) -> list[None]:
+        if due[0].sink.kind == "function":
             raise OSError("nobody answers")
+        return [None]
 
     monkeypatch.setattr(sinks, "publish_prepared", publish)
-    attempt = AttemptDirectory(tmp_path / "attempt-1")
-    for uid in ("told", "kept"):
-        ChannelLog.create(attempt.stage(StageUid(uid)).log).append_barrier(CheckpointId(1), timestamp=1.0)
-    mine = sinks.PipelineSinks(
-        pipeline=pipeline,
-        table_dir=tmp_path / "tables",
-        work_dir=tmp_path / "work",
-        mode=CheckpointingMode.EXACTLY_ONCE,
-        attempt_id=lambda: AttemptId("one", CoordinatorEpoch(1)),
-        session=lambda: pytest.fail("no session is needed"),
-    )
-    permit = CommitPermit(PipelineId("shop"), CoordinatorEpoch(1), CheckpointId(1), object(), lineage="one")
-    mine.publish(attempt, CheckpointId(1), permit, Silent())
+    mine = opened(pipeline, tmp_path)
+    publish_at(mine, 1, tmp_path, {"told": None, "kept": None})
     assert mine.unpublished == {"orders (told)": "nobody answers"}
     missed = mine.missed_more_than(0)
     assert missed is not None
     assert missed.startswith("table orders (told) could not be published for 1 checkpoints in a row")
+
+
+def test_tables_of_one_database_show_one_checkpoint_and_wait_for_one_another(tmp_path: Path) -> None:
+    """One after the other they showed two checkpoints to a reader between them, and for as long as one was refused."""
+    url = f"sqlite:///{tmp_path}/shop.db"
+
+    @spark_source
+    def numbers(spark):  # type: ignore[no-untyped-def]
+        return spark
+
+    @spark_sink(to=SqlTable(url))
+    def orders(numbers):  # type: ignore[no-untyped-def]
+        return numbers
+
+    @spark_sink(to=SqlTable(url, "Refunds"))
+    def refunds(numbers):  # type: ignore[no-untyped-def]
+        return numbers
+
+    @spark_sink(to=SqlTable(f"sqlite:///{tmp_path}/other.db"))
+    def elsewhere(numbers):  # type: ignore[no-untyped-def]
+        return numbers
+
+    @checkpointed_pipeline(name="shop")
+    def pipeline() -> None:
+        feed = numbers()
+        orders(feed)
+        refunds(feed)
+        elsewhere(feed)
+
+    mine = opened(pipeline, tmp_path)
+    assert mine.groups() == [["orders", "refunds"], ["elsewhere"]]
+
+    def prepare(batch: int, rows: dict[str, int]) -> None:
+        for uid, value in rows.items():
+            sink = mine.of(StageUid(uid))
+            assert isinstance(sink, SqlSink)
+            prepared = staged(sink.context.work_dir, batch, LONGS, [(batch, value)])
+            write_committable(AttemptDirectory(tmp_path / "attempt-1").stage(StageUid(uid)).root, prepared)
+
+    def shown(database: str, table: str) -> list[tuple[int, int]]:
+        with closing(sqlite3.connect(tmp_path / database)) as connection:
+            return connection.execute(f"SELECT k, v FROM {table}").fetchall()
+
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        connection.execute("CREATE TABLE refunds (k BIGINT, v BIGINT CONSTRAINT positive CHECK (v > 0))")
+    prepare(0, {"orders": 1, "refunds": -1, "elsewhere": 1})
+    publish_at(mine, 1, tmp_path, {"orders": 0, "refunds": 0, "elsewhere": 0})
+    assert set(mine.unpublished) == {"orders", "refunds"}
+    assert all("CHECK positive" in why for why in mine.unpublished.values())
+    assert shown("other.db", "elsewhere") == [(0, 1)]
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        connection.execute("DROP TABLE refunds")
+    prepare(1, {"orders": 2})
+    publish_at(mine, 2, tmp_path, {"orders": 1, "refunds": 0, "elsewhere": 0})
+    assert mine.unpublished == {}
+    assert (shown("shop.db", "orders"), shown("shop.db", "refunds")) == ([(0, 1), (1, 2)], [(0, -1)])
+
+
+def test_two_sinks_of_one_table_are_refused_however_it_is_spelled(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+
+    @spark_source
+    def numbers(spark):  # type: ignore[no-untyped-def]
+        return spark
+
+    @spark_sink(to=SqlTable(url))
+    def orders(numbers):  # type: ignore[no-untyped-def]
+        return numbers
+
+    @spark_sink(to=SqlTable(url, "Orders"))
+    def other(numbers):  # type: ignore[no-untyped-def]
+        return numbers
+
+    @checkpointed_pipeline(name="shop")
+    def pipeline() -> None:
+        feed = numbers()
+        orders(feed)
+        other(feed)
+
+    with pytest.raises(InvalidRequest, match=r"'orders' and 'other' both write .*#orders"):
+        opened(pipeline, tmp_path).seen()

@@ -22,7 +22,7 @@ from dagster_ckpt.spark.sink.committables import (
     prepared_batches,
     write_committable,
 )
-from dagster_ckpt.spark.sink.phases import cut_of_sink, publish_prepared
+from dagster_ckpt.spark.sink.phases import Due, cut_of_sink, publish_prepared
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.table import buckets, log, publish, roll_back
 from dagster_ckpt.spark.table.parquet_sink import ParquetSink
@@ -112,13 +112,13 @@ def test_rows_that_a_table_begins_with_are_published_once_by_a_first_run_that_ke
     at = cut_of_sink(sink, stage_dir, None).snapshot
     assert at is not None
     assert at.prepared == (-1,)
-    done = publish_prepared(sink, stage_dir, None, permit(2))
+    (done,) = publish_prepared([Due(sink, stage_dir, None)], permit(2))
     assert done is not None
     assert done.rows == 1
     assert contract.rows(table) == [(1, 1)]
-    assert publish_prepared(sink, stage_dir, BatchId(0), permit(3)) is None
+    assert publish_prepared([Due(sink, stage_dir, BatchId(0))], permit(3)) == [None]
     prepared(0, (2, 2))
-    assert publish_prepared(sink, stage_dir, BatchId(0), permit(4)) is not None
+    assert publish_prepared([Due(sink, stage_dir, BatchId(0))], permit(4)) != [None]
     assert sorted(contract.rows(table)) == [(1, 1), (2, 2)]
     assert batches_between(stage_dir, None, None) == (-1,)
     assert batches_between(stage_dir, None, BatchId(0)) == (-1, 0)
@@ -153,7 +153,7 @@ def test_a_table_that_loses_rows_while_its_pipeline_runs_is_refused_to_cuts_and_
             context.pipeline, FIRST.epoch, CheckpointId(number + 1), object(), lineage=FIRST.lineage
         )
         assert cut_of_sink(sink, stage_dir, BatchId(number)).snapshot is not None
-        publish_prepared(sink, stage_dir, BatchId(number), permit)
+        publish_prepared([Due(sink, stage_dir, BatchId(number))], permit)
         for path in committable_paths(stage_dir, [number]):
             path.unlink()  # nothing needs it any more: garbage
 
@@ -169,4 +169,4 @@ def test_a_table_that_loses_rows_while_its_pipeline_runs_is_refused_to_cuts_and_
         published(2)
     permit = CommitPermit(context.pipeline, FIRST.epoch, CheckpointId(3), object(), lineage=FIRST.lineage)
     with pytest.raises(Corrupt, match="choose a snapshot with restore_from"):
-        publish_prepared(sink, stage_dir, BatchId(2), permit)
+        publish_prepared([Due(sink, stage_dir, BatchId(2))], permit)
