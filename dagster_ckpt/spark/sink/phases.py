@@ -45,7 +45,7 @@ def preparing(sink: Sink, stage_dir: Path, judge: Judge | None = None) -> Callab
     """Return the function for ``foreachBatch`` that prepares micro-batches and writes their committables.
 
     It raises InvalidRequest for a batch with rows that the sink cannot hold: nothing of it belongs to a checkpoint.
-    ``judge``: of the stage's rows; None: each batch's columns are compared with the sink anew.
+    ``judge``: of the stage's rows; None: each batch's columns are compared with the sink each time.
     """
 
     def prepare(batch: DataFrame, number: int) -> None:
