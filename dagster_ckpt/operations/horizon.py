@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.horizon import Horizon, Pin, horizon_of
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound
 from dagster_ckpt.operations.contents import missing_files
@@ -44,13 +45,17 @@ def restorability(
     sources = SourcePins(pipeline)
     newest_first = sorted(entries, key=lambda entry: entry.checkpoint_id, reverse=True)
     return tuple(
-        horizon_of(entry.known.key, tuple(_pins(deployment, entry, sinks, sources)), now=now)
+        horizon_of(entry.known.key, tuple(_pins(deployment, entry, sinks, sources, pipeline.name)), now=now)
         for entry in newest_first
     )
 
 
 def _pins(
-    deployment: Deployment, entry: CompletedRecord, sinks: dict[str, Sink], sources: SourcePins
+    deployment: Deployment,
+    entry: CompletedRecord,
+    sinks: dict[str, Sink],
+    sources: SourcePins,
+    pipeline: PipelineId,
 ) -> Iterator[Pin]:
     storage = deployment.open_storage(entry.location.base_uri)
     try:
@@ -62,16 +67,17 @@ def _pins(
     for sentence in missing[:1]:
         name = f"{len(missing)} files of {entry.location.uri}, first {sentence}"
         yield Pin(what=name, is_there=False, advice=_FROM_BACKUP)
-    yield from _of_tables(source, sinks)
+    yield from _of_tables(source, sinks, pipeline)
     yield from sources.of(source)
 
 
-def _of_tables(source: StoredSnapshot, sinks: dict[str, Sink]) -> Iterator[Pin]:
+def _of_tables(source: StoredSnapshot, sinks: dict[str, Sink], pipeline: PipelineId) -> Iterator[Pin]:
     for stage in source.metadata.stages:
         sink = sinks.get(stage.uid)
         if stage.table is None or sink is None:
             continue  # a sink that was removed: the restore says what becomes of its table
         try:
-            yield from sink.pins(cut_of(source, stage, stage.table))
+            place = sink.place if source.metadata.pipeline != pipeline else ""
+            yield from sink.pins(cut_of(source, stage, stage.table, fork=place))
         except CheckpointError as error:
             yield Pin(what=f"rows of sink {stage.uid} in {sink.place}", is_there=False, advice=str(error))

@@ -22,6 +22,7 @@ from dagster_ckpt.operations.open_sink import (
 )
 from dagster_ckpt.operations.records import serving_of
 from dagster_ckpt.spark.sink.port import Sink, SinkContext, SinkCut
+from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
@@ -150,9 +151,17 @@ def _cut(found: FoundSnapshot, pipeline: PipelineId, uid: StageUid, sink: Sink) 
     return cut_of(source, stage, snapshot)
 
 
-def cut_of(source: StoredSnapshot, stage: StageSnapshot, snapshot: TableSnapshot) -> SinkCut:
-    """Return a sink's part of a snapshot. Raises Corrupt, Unavailable."""
+def cut_of(
+    source: StoredSnapshot, stage: StageSnapshot, snapshot: TableSnapshot, *, fork: str = ""
+) -> SinkCut:
+    """Return a sink's part of a snapshot; ``fork``: place of the sink, of a fork that began with the snapshot.
+
+    Raises Corrupt, Unavailable.
+    """
     metadata = source.metadata
+    if fork:
+        began, number = as_fork_began(snapshot, fork), CheckpointId(metadata.number_at_sinks)
+        return SinkCut(snapshot=began, batches=(), checkpoint_id=number)
     return SinkCut(
         snapshot=snapshot,
         batches=prepared_batches_of(source, stage),

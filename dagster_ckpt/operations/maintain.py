@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import CheckpointError
@@ -15,6 +15,7 @@ from dagster_ckpt.operations.facts import entries_of
 from dagster_ckpt.operations.open_sink import Coordinator, open_sink
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.spark.sink.port import Sink, Upkeep
+from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 
 __all__ = ["RetainedTable", "TableUpkeep", "maintain_tables", "plan_maintenance", "retained_tables"]
@@ -39,6 +40,13 @@ class RetainedTable:
     source: StoredSnapshot
     stage: StageSnapshot
     table: TableSnapshot
+    pipeline: PipelineId
+    """Pipeline that retains it."""
+
+    @property
+    def began(self) -> str:
+        """Fork that began with it; empty: it is the pipeline's own."""
+        return self.pipeline if self.source.metadata.pipeline != self.pipeline else ""
 
 
 def plan_maintenance(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> tuple[TableUpkeep, ...]:
@@ -65,7 +73,13 @@ def retained_tables(deployment: Deployment) -> Iterator[RetainedTable]:
             source = open_snapshot(storage, entry.location.folder, recorded=entry.metadata_checksum)
             for stage in source.metadata.stages:
                 if stage.table is not None:
-                    yield RetainedTable(key=entry.known.key, source=source, stage=stage, table=stage.table)
+                    yield RetainedTable(
+                        key=entry.known.key,
+                        source=source,
+                        stage=stage,
+                        table=stage.table,
+                        pipeline=pipeline,
+                    )
 
 
 def shown_tables(deployment: Deployment) -> Iterator[TableSnapshot]:
@@ -82,21 +96,25 @@ def _each(
 ) -> tuple[TableUpkeep, ...]:
     deployment = coordinator.deployment(pipeline)
     load_record(deployment.store, pipeline.name)  # says what there is
-    retained = [*(found.table for found in retained_tables(deployment)), *shown_tables(deployment)]
+    retained = list(retained_tables(deployment))
     done = []
     for uid, stage in pipeline.stages.items():
         if stage.table is not None:
-            done.append(_one(uid, open_sink(pipeline, uid, coordinator), retained, act))
+            sink, names = open_sink(pipeline, uid, coordinator), (uid, *stage.previous_uids)
+            tables = [*(found.table for found in retained), *shown_tables(deployment)]
+            needed = [table for table in tables if same_place(table.uri, sink.place)]
+            began = (found for found in retained if found.began == pipeline.name and found.stage.uid in names)
+            needed += [as_fork_began(found.table, sink.place) for found in began]
+            done.append(_one(uid, sink, needed, act))
     return tuple(done)
 
 
 def _one(
     uid: StageUid,
     sink: Sink,
-    retained: Sequence[TableSnapshot],
+    needed: Sequence[TableSnapshot],
     act: Callable[[Sink, Sequence[TableSnapshot]], Sequence[Upkeep]],
 ) -> TableUpkeep:
-    needed = [table for table in retained if same_place(table.uri, sink.place)]
     try:
         return TableUpkeep(sink=uid, place=sink.place, done=tuple(act(sink, needed)))
     except CheckpointError as error:

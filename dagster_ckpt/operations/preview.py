@@ -33,7 +33,7 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.offsets import OffsetStep, step_between
 from dagster_ckpt.operations.preview_hooks import HookPreview, preview_hooks
 from dagster_ckpt.operations.preview_sources import late_readers, preview_sources
-from dagster_ckpt.operations.preview_tables import TableFate, TablePreview, preview_table, table_plan
+from dagster_ckpt.operations.preview_tables import TableFate, TablePreview, of_fork, preview_table, table_plan
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.restore_facts import facts_of
 from dagster_ckpt.spark.directories import StageDirectory
@@ -170,8 +170,9 @@ def preview_restore(
     matches = stages.matches if stages is not None else ()
     refusals += [reason for match in matches if (reason := other_inputs(match))]
     refusals += late_readers(wanted, stages, code)
+    is_beginning = found.stored.metadata.pipeline != pipeline and not options.fork
     tables = [
-        preview
+        preview if not is_beginning else of_fork(preview, pipeline, match.uid, table_plan(options))
         for match in matches
         if (preview := preview_table(found.stored, match.snapshot, table_plan(options))) is not None
     ]

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import CheckpointError, NotFound
 from dagster_ckpt.operations.contents import prepared_batches_of
@@ -21,7 +22,7 @@ from dagster_ckpt.spark.table.records import (
     Upsert,
 )
 
-__all__ = ["TableFate", "TablePlan", "TablePreview", "preview_table", "table_plan"]
+__all__ = ["TableFate", "TablePlan", "TablePreview", "of_fork", "preview_table", "table_plan"]
 
 
 class TablePlan(StrEnum):
@@ -96,6 +97,18 @@ def preview_table(source: StoredSnapshot, stage: StageSnapshot, plan: TablePlan)
         return _preview(stage, found, table, plan)
     except CheckpointError as error:
         return _impossible(stage, cut, table.mode.kind, str(error))
+
+
+def of_fork(origins: TablePreview, pipeline: PipelineId, uid: StageUid, plan: TablePlan) -> TablePreview:
+    """Return what becomes of a fork's own table, by its asset's name, where the fork goes back to its beginning."""
+    goes = plan is TablePlan.ROLL_BACK
+    return TablePreview(
+        stage=uid,
+        uri=f"{pipeline}/{uid}",
+        mode=origins.mode,
+        fate=TableFate.MOVES if goes else TableFate.KEEPS_ROWS,
+        message="the sink brings it to the rows that the fork began with when the run starts" if goes else "",
+    )
 
 
 def _of_other_sink(stage: StageSnapshot, cut: TableSnapshot, plan: TablePlan) -> TablePreview:

@@ -46,7 +46,10 @@ def marked(
 
 def revocable(before: CoordinatorRecord, claimed: CoordinatorRecord) -> CoordinatorRecord:
     """Return the claimed record, which can be taken back until the restore changes anything outside."""
-    if claimed.line == before.line and claimed.completed == before.completed:
+    is_same = claimed.line == before.line and claimed.completed == before.completed
+    if (
+        is_same or before.epoch == 0
+    ):  # the first attempt has nothing to return to: a fork is tried again from its start
         return claimed
     kept = {name: getattr(before, name) for name in BeforeRestore.model_fields if name != "next_id"}
     return claimed.model_copy(update={"before_restore": BeforeRestore(next_id=claimed.next_id, **kept)})

@@ -31,6 +31,7 @@ from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.opening import open_sink
 from dagster_ckpt.spark.sink.phases import Due, SinkPart, cut_of_sink, preparing, publish_prepared
 from dagster_ckpt.spark.sink.port import AttemptId, Joint, Sink
+from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.sink.published import has_waiting, shown_as_noted
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
@@ -330,10 +331,10 @@ class PipelineSinks:
         And what readers of ``shown`` find in that table.
         """
         names = (uid, *self.pipeline.stages[uid].previous_uids)
-        stages = (stage for metadata in restorable for stage in metadata.stages if stage.table is not None)
+        stages = ((metadata, stage) for metadata in restorable for stage in metadata.stages)
         found = [
-            stage.table
-            for stage in stages
+            stage.table if metadata.pipeline == self.pipeline.name else as_fork_began(stage.table, sink.place)
+            for metadata, stage in stages
             if stage.table is not None and (stage.uid in names or same_place(stage.table.uri, sink.place))
         ]
         tables = () if shown is None else shown.tables.values()

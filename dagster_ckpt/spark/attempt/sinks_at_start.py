@@ -11,7 +11,7 @@ from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.decision import Restore
-from dagster_ckpt.core.restore.facts import RestorePurpose
+from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
@@ -19,7 +19,7 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import prepared_batches, read_committables
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut, in_one_step
-from dagster_ckpt.spark.sink.positions import refuse_where_impossible
+from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_where_impossible
 from dagster_ckpt.spark.sink.published import note_published, place_of_rows, why_put_back
 from dagster_ckpt.spark.stage_report import Reporter
 
@@ -111,17 +111,40 @@ class SinksAtStart:
         Raises InvalidRequest where a sink cannot go back: none was changed then.
         """
         self._refuse_unshown(decision)
-        is_fork = decision.purpose is RestorePurpose.FORK
-        if not is_fork:
+        forks = self._forks(decision)
+        if decision.purpose is not RestorePurpose.FORK:
             self._refuse_exchanged(_places_of_rows(decision))
         for uid, _, sink in self.sinks.two_phase():
-            if is_fork:  # its sinks have folders of their own, and no part in what the origin's stand at
+            if decision.purpose is RestorePurpose.FORK:  # the origin's folder is no part of a fork's sink
                 forget_folder(attempt.stage(uid).root)
             else:
                 later_than = self._later_than(uid, sink, decision, published_since)
                 bring_back(sink, attempt.stage(uid).root, later_than)
         cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self.sinks.two_phase()}
-        if later is LaterRows.SET_ASIDE and not is_fork:
+        self._refuse_where_impossible(
+            {uid: cut for uid, cut in cuts.items() if uid not in forks}, decision, later
+        )
+        self.about_to_change()
+        self._bring(
+            attempt,
+            lambda uid: (
+                self._forked(uid, cuts[uid]) if uid in forks else self._rolled_back(uid, cuts[uid], later)
+            ),
+        )
+
+    def _forks(self, decision: Restore) -> frozenset[StageUid]:
+        """Return the sinks that are given the rows of another pipeline's: a fork that has begun goes back itself."""
+        if decision.purpose is not RestorePurpose.FORK:
+            return frozenset()
+        is_beginning = decision.origin is Origin.STORE
+        return frozenset(
+            uid for uid, _, sink in self.sinks.two_phase() if not (is_beginning and has_begun(sink))
+        )
+
+    def _refuse_where_impossible(
+        self, cuts: Mapping[StageUid, SinkCut | None], decision: Restore, later: LaterRows
+    ) -> None:
+        if later is LaterRows.SET_ASIDE:
             for uid, cut in cuts.items():
                 if cut is not None:
                     self._refuse_another_table(uid, self.sinks.of(uid), cut)
@@ -129,15 +152,10 @@ class SinksAtStart:
             refuse_where_impossible(
                 ((uid, self.sinks.of(uid), cut) for uid, cut in cuts.items()), since=since
             )
-        elif not is_fork:
-            for uid, cut in cuts.items():
-                if cut is not None:
-                    self._refuse_lost(uid, self.sinks.of(uid), cut)
-        self.about_to_change()
-        self._bring(
-            attempt,
-            lambda uid: self._forked(uid, cuts[uid]) if is_fork else self._rolled_back(uid, cuts[uid], later),
-        )
+            return
+        for uid, cut in cuts.items():
+            if cut is not None:
+                self._refuse_lost(uid, self.sinks.of(uid), cut)
 
     def _bring(self, attempt: AttemptDirectory, act: Callable[[StageUid], Callable[[], None]]) -> None:
         """Bring each sink to where it begins, those that change together in one step; then tell what was done."""
@@ -177,6 +195,10 @@ class SinksAtStart:
         if snapshot is None:
             return None
         metadata = decision.metadata
+        if decision.purpose is RestorePurpose.FORK and uid not in self._forks(decision):
+            began = as_fork_began(snapshot, self.sinks.of(uid).place)
+            number = CheckpointId(metadata.number_at_sinks)
+            return None if began.head is None else SinkCut(snapshot=began, batches=(), checkpoint_id=number)
         return SinkCut(
             snapshot=snapshot,
             batches=tuple(read_committables(attempt.stage(uid).root, snapshot.prepared)),

@@ -12,7 +12,7 @@ from enum import Enum
 from pydantic import ConfigDict
 
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.model import Record
+from dagster_ckpt.core.model import Record, TableSnapshot
 from dagster_ckpt.errors import Fenced, InvalidRequest
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkCut, SinkPosition
@@ -132,6 +132,19 @@ def why_another_history(
         "numbers, and other rows. Give the place that belongs to the snapshot, or begin without state (restore_from: "
         "none)"
     )
+
+
+def as_fork_began(origins: TableSnapshot, place: str) -> TableSnapshot:
+    """Return the part that a fork's own table has of the snapshot of another pipeline which the fork began with."""
+    has_rows = origins.head is not None or bool(origins.prepared)
+    changes = {"uri": place, "head": SEED if has_rows else None, "prepared": (), "cannot_roll_back": ""}
+    return origins.model_copy(update=changes)
+
+
+def has_begun(sink: Sink) -> bool:
+    """Tell whether a sink shows, or has shown, rows of the pipeline that asks."""
+    position = sink.position()
+    return position is not None and (position.head is not None or position.checkpoint_id is not None)
 
 
 def refuse_where_impossible(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.errors import Fenced, InvalidRequest
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, SinkPosition
-from dagster_ckpt.spark.sink.positions import refuse_where_impossible
+from dagster_ckpt.spark.sink.positions import as_fork_began, refuse_where_impossible
 from dagster_ckpt.testing.sinks.base import ContractBase
 from dagster_ckpt.testing.sinks.run import SinkRun, in_attempt
 
@@ -110,6 +111,13 @@ class HistoryContract(ContractBase):
         assert (self.shown(run), run.sink.position()) == (run.expected(), seen)
         if self.can_roll_back:
             assert self.shown(fork.restored(begun)) == at.rows
+            began = replace(at.cut, snapshot=as_fork_began(at.cut.snapshot, fork.sink.place), batches=())
+            again = fork.successor()
+            again.batch([(5, 5)])
+            again.publish(3)
+            again = again.successor()
+            again.sink.roll_back(replace(began, lineages=frozenset()), LaterRows.SET_ASIDE)
+            assert self.shown(again) == at.rows, "a fork that goes back to its beginning"
 
     def test_a_fork_takes_no_place_that_has_rows(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_fork, "cannot fork")
