@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.sql.names import refuse_columns
+from dagster_ckpt.ext.sql.names import COLUMN_NAMES
 from dagster_ckpt.spark.sink.accepts import (
     NO_NAN,
     NO_NUL,
@@ -57,52 +57,58 @@ _ON_SQLITE = {
 _DECIMAL = re.compile(r"(?:NUMERIC|DECIMAL)\((\d+), ?(\d+)\)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """What differs between databases."""
 
     name: str
-    created: Callable[[DataType], str | None]
-    """Type of a new column; None: there is none."""
+    created: Callable[[DataType], str]
+    """Type of a new column."""
     takes: Callable[[DataType, str], bool]
     """Whether a column of this type holds every value."""
     values: tuple[ValueRule, ...]
     """Values that it has no form for."""
     most_key_bytes: int | None = None
     """Text and bytes that a key can have; None: any."""
+    folds_case: bool = False
+    """Columns whose names differ in case only are one."""
+    most_columns: int
+    """Columns of a table, without a few of ours."""
     key_text: Callable[[DataType], str] = lambda of: ""
     """Form of the texts that values are compared by, as a pattern; empty: they are compared by themselves."""
 
-    def accepts(self, key: Sequence[str], needed: Sequence[str]) -> Accepts:
+    def accepts(self, key: Sequence[str] = (), needed: Sequence[str] = ()) -> Accepts:
         """Return what a table with this key can hold, of whose columns ``needed`` have a value in every row."""
         long = (
             ()
             if self.most_key_bytes is None
             else (most_bytes(key, self.most_key_bytes, "a key in an index"),)
         )
-        return Accepts(types=PLAIN, values=self.values, columns=(*no_null(needed), *long))
+        return Accepts(
+            types=PLAIN,
+            names=COLUMN_NAMES[self.name],
+            folds_case=self.folds_case,
+            values=self.values,
+            columns=(*no_null(needed), *long),
+        )
 
 
 def column_types(dialect: Dialect, place: str, schema: StructType) -> dict[str, str]:
     """Return the columns that rows need. Raises InvalidRequest, naming the column that no column here can hold."""
-    refuse_columns(schema.names, dialect.name, place)
-    types: dict[str, str] = {}
-    for field in schema.fields:
-        created = dialect.created(field.dataType)
-        if created is None:
-            raise InvalidRequest(
-                f"column {field.name!r} is {field.dataType.simpleString()}, which {place} has no column type for: "
-                "cast it, or write it as text (to_json) in the sink's function"
-            )
-        types[field.name] = created
-    return types
+    if len(schema.names) > dialect.most_columns:
+        raise InvalidRequest(
+            f"the rows have {len(schema.names):,} columns, and {place} has room for {dialect.most_columns:,}: write "
+            "some of them as one text, to_json(struct(...)), in the sink's function"
+        )
+    dialect.accepts().refuse_columns(place, schema.json())
+    return {field.name: dialect.created(field.dataType) for field in schema.fields}
 
 
-def _created_on_postgres(of: DataType) -> str | None:
+def _created_on_postgres(of: DataType) -> str:
     name = of.simpleString()
     if name.startswith("decimal("):
         return f"NUMERIC({_digits(of)[0]}, {_digits(of)[1]})"
-    return _CREATED.get(_plain(name))
+    return _CREATED[_plain(name)]
 
 
 def _taken_on_postgres(of: DataType, existing: str) -> bool:
@@ -116,11 +122,11 @@ def _taken_on_postgres(of: DataType, existing: str) -> bool:
     return existing == _CREATED.get(name) or existing in _WIDER.get(name, ())
 
 
-def _created_on_sqlite(of: DataType) -> str | None:
+def _created_on_sqlite(of: DataType) -> str:
     if of.simpleString().startswith("decimal("):
         return "TEXT"  # a number would be stored as floating point
     created = _created_on_postgres(of)
-    return None if created is None else _ON_SQLITE.get(created, created)
+    return _ON_SQLITE.get(created, created)
 
 
 def _taken_on_sqlite(of: DataType, existing: str) -> bool:
@@ -201,9 +207,20 @@ def _digits(of: Any) -> tuple[int, int]:
 
 DIALECTS = {
     "postgresql": Dialect(
-        "postgresql", _created_on_postgres, _taken_on_postgres, (UTF8, NO_NUL, *YEARS), most_key_bytes=2600
+        name="postgresql",
+        created=_created_on_postgres,
+        takes=_taken_on_postgres,
+        values=(UTF8, NO_NUL, *YEARS),
+        most_key_bytes=2600,
+        most_columns=1_590,
     ),
     "sqlite": Dialect(
-        "sqlite", _created_on_sqlite, _taken_on_sqlite, (UTF8, NO_NAN, *YEARS), key_text=_key_text_on_sqlite
+        name="sqlite",
+        created=_created_on_sqlite,
+        takes=_taken_on_sqlite,
+        values=(UTF8, NO_NAN, *YEARS),
+        folds_case=True,
+        most_columns=1_990,
+        key_text=_key_text_on_sqlite,
     ),
 }

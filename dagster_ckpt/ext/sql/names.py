@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.sink.accepts import NameRule, no_longer_names, no_names
 
 RESERVED = "_dagster_ckpt_"
 """Columns, tables and aliases that begin so are ours, so that no statement of ours meets a name of the user's."""
@@ -15,11 +15,27 @@ _BESIDE = "__dagster_ckpt_"
 _OURS = ("dagster_ckpt_positions", "dagster_ckpt_publishes")
 _BYTES = 63
 """PostgreSQL cuts longer names off in silence: two of them may be one."""
-_COLUMNS = {"postgresql": 1_590, "sqlite": 1_990}
-"""Most columns of a table, without a few of ours."""
-_SYSTEM = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
-"""Columns that every table of PostgreSQL has."""
 _ASCII_LOWER = {ord(upper): upper.lower() for upper in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+
+_OF_ALL = (
+    NameRule(
+        broken=lambda name: compared(name, "sqlite").startswith(RESERVED),
+        what=f"begins with {RESERVED!r}, which is ours",
+        of_fields=False,
+    ),
+    NameRule(
+        broken=lambda name: not name or "\0" in name, what="is none that a database can have", of_fields=False
+    ),
+)
+COLUMN_NAMES: dict[str, tuple[NameRule, ...]] = {
+    "sqlite": _OF_ALL,
+    "postgresql": (
+        *_OF_ALL,
+        no_names(("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"), "every table of PostgreSQL"),
+        no_longer_names(_BYTES, "PostgreSQL"),
+    ),
+}
+"""Names that columns cannot have, by database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,31 +93,6 @@ def quoted(identifier: str) -> str:
 def compared(name: str, backend: str) -> str:
     """Return a table's or column's name as the database compares it: SQLite takes letters A to Z in any case."""
     return name.translate(_ASCII_LOWER) if backend == "sqlite" else name
-
-
-def refuse_columns(names: Sequence[str], backend: str, place: str) -> None:
-    """Raise InvalidRequest for columns that the database cannot have, or would take for others."""
-    if len(names) > _COLUMNS[backend]:
-        raise InvalidRequest(
-            f"the rows have {len(names)} columns, and {place} has room for {_COLUMNS[backend]}: write some of them as "
-            "one text, to_json(struct(...)), in the sink's function"
-        )
-    seen: dict[str, str] = {}
-    for name in names:
-        why = _why_no_column(name, backend)
-        other = seen.setdefault(compared(name, backend), name)
-        if not why and other != name:
-            why = f"and {other!r} are one column in {place}"
-        if why:
-            raise InvalidRequest(f"column {name!r} {why}: rename it in the sink's function")
-
-
-def _why_no_column(name: str, backend: str) -> str:
-    if compared(name, "sqlite").startswith(RESERVED):
-        return f"begins with {RESERVED!r}, which is ours"
-    if backend == "postgresql" and name in _SYSTEM:
-        return "has the name of a column that every table of PostgreSQL has already"
-    return _why_no_name(name, backend)
 
 
 def _why_no_table(schema: str, name: str, backend: str) -> str:
