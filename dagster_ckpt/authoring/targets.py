@@ -125,9 +125,9 @@ class SqlTable(SinkTarget):
     Dagster's ``EnvVar``, or as SQLAlchemy's ``URL``. Nothing prints it."""
     table: str = ""
     """``orders`` or ``schema.orders``; default: the sink's uid. Created from the rows' schema when it is missing."""
-    keep_before_images: bool = False
-    """Keep what each publish changes until no snapshot needs it, so that a restore can take rows back; appended rows
-    then have a column ``_dagster_ckpt_checkpoint``."""
+    keep_before_images: bool | None = None
+    """Keep what each publish changes until no snapshot needs it, so that a restore can take rows back. Default: for
+    tables by key. Appended rows need a column of ours for it, ``_dagster_ckpt_checkpoint``, so that is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,13 @@ class Database:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Carry out all transactions that this thread begins meanwhile as one."""
+        """Carry out all transactions that this thread begins meanwhile as one.
+
+        Foreign keys from one table to another are compared at its end where they may be: the tables come in any order.
+        """
         with self.transaction() as connection:
+            if self.backend == "postgresql":
+                connection.exec_driver_sql("SET CONSTRAINTS ALL DEFERRED")
             begun = _OPEN.set((self._url, connection))
             try:
                 yield

@@ -43,7 +43,8 @@ class SqlSink(StagedSink):
         super().__init__(context)
         url = resolved_url(target.url)
         self.name = SqlName.parsed(target.table or context.name, url.get_backend_name())
-        self.keeps_before_images = target.keep_before_images
+        given = target.keep_before_images
+        self.keeps_before_images = bool(context.key) if given is None else given
         self._database = Database(url)
         self.positions = Positions(self.name, context, self.place)
 

@@ -94,6 +94,9 @@ class SinksAtStart:
         if later is LaterRows.SET_ASIDE:
             refuse_where_impossible((uid, sink, None) for uid, _, sink in sinks)
         self.about_to_change()
+        for _, name, sink in sinks:
+            if sink.never_rolls_back:  # told once, while nothing depends on it yet
+                self.reporter.warn(f"table {name} does not go back with a restore: {sink.never_rolls_back}")
         self._bring(attempt, lambda uid: self._rolled_back(uid, None, later))
 
     def restore(

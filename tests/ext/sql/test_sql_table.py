@@ -305,6 +305,9 @@ def test_whether_rows_may_leave_is_known_without_asking_the_database(tmp_path: P
     context = context_in(tmp_path, FIRST)
     assert "keep_before_images=True" in SqlSink(SqlTable(nowhere), context).never_rolls_back
     assert SqlSink(SqlTable(nowhere, keep_before_images=True), context).never_rolls_back == ""
+    by_key = context_in(tmp_path, FIRST, key=("k",))
+    assert SqlSink(SqlTable(nowhere), by_key).never_rolls_back == ""
+    assert SqlSink(SqlTable(nowhere, keep_before_images=False), by_key).never_rolls_back
 
 
 def test_before_images_go_once_no_cut_needs_them(url: str, tmp_path: Path, run_sql: Run) -> None:

@@ -9,6 +9,15 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+import sqlalchemy
+
+from dagster_ckpt.authoring.targets import SqlTable
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.sql.sink import SqlSink
+from dagster_ckpt.spark.sink.port import in_one_step
+from dagster_ckpt.testing.sinks.run import context_in
+from tests.ext.sql.tables import FIRST, LONGS, permit, staged
 from tests.progress import wait_until
 from tests.root import ROOT
 
@@ -75,3 +84,25 @@ def test_sums_over_two_tables_are_of_one_checkpoint_through_kills(tmp_path: Path
         process.wait()
         looked(0)
     assert looks
+
+
+def test_a_foreign_key_between_two_tables_is_compared_when_both_are_written(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    contexts = [context_in(tmp_path, FIRST, name=name, key=("k",)) for name in ("orders", "customers")]
+    orders, customers = [SqlSink(SqlTable(postgres_url), context) for context in contexts]
+    engine = sqlalchemy.create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE customers (k BIGINT PRIMARY KEY, v BIGINT)")
+        of_customer = "v BIGINT CONSTRAINT known REFERENCES customers DEFERRABLE"
+        connection.exec_driver_sql(f"CREATE TABLE orders (k BIGINT PRIMARY KEY, {of_customer})")
+    engine.dispose()
+    batches = [staged(context.work_dir, 0, LONGS, [(7, 7)]) for context in contexts]
+    with pytest.raises(InvalidRequest, match="FOREIGN KEY known"):
+        orders.publish(batches[:1], permit(1))
+    with in_one_step([orders, customers]):
+        orders.publish(batches[:1], permit(1))
+        customers.publish(batches[1:], permit(1))
+    assert (
+        orders.rows().to_arrow().to_pylist() == customers.rows().to_arrow().to_pylist() == [{"k": 7, "v": 7}]
+    )
