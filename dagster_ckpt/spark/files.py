@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -27,6 +30,15 @@ R = TypeVar("R")
 TEMPORARY_PREFIX = ".tmp-"
 _BATCH_FOLDER = re.compile(r"batch-(\d{10})-[0-9a-f]{12}")
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
+
+
+def bounded_by_pyarrow(schema: pa.Schema) -> list[str]:
+    """Return the columns whose bounds pyarrow may write into files: of others it leaves NaN out, and by them Spark,
+    DuckDB and pyarrow itself pass over groups of rows that have it.
+    """
+    import pyarrow as pa
+
+    return [column.name for column in schema if not pa.types.is_floating(column.type)]
 
 
 @dataclass(frozen=True, slots=True)

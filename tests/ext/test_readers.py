@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 import polars
@@ -27,13 +27,17 @@ from pyiceberg.expressions import visitors as iceberg_visitors
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 
 from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable
-from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
+from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import context_in, stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FIRST = AttemptId("first", CoordinatorEpoch(1))
 NAN, INFINITE = float("nan"), float("inf")
@@ -97,7 +101,7 @@ VALUES = {
     "named": Values(pa.map_(pa.string(), pa.int64()), [[("a", 1)]], [[]]),
 }
 _NESTED = ("pair", "tags", "named")
-SIZES = [2, 8, 2, 8, 2]
+SIZES = [2, 8, 2, 8, 4]
 
 
 def files() -> list[pa.Table]:
@@ -110,7 +114,7 @@ def files() -> list[pa.Table]:
             [*odd, *[None] * (8 - len(odd))],
             [None, None],
             [*two, odd[0], odd[0], None, None, *two],
-            [odd[1], odd[2]] if name in ("real", "ratio") else [two[0], odd[-1]],
+            [odd[1], odd[2], odd[0], odd[1]] if name in ("real", "ratio") else [*two, odd[0], odd[-1]],
         ]
     schema = pa.schema({"id": pa.int64()} | {name: values.type for name, values in VALUES.items()})
     found, first = [], 0
@@ -131,38 +135,54 @@ def write(rows: pa.Table, path: Path) -> None:
     pq.write_table(rows, path, row_group_size=2, write_statistics=bounded)
 
 
-def written(
-    sink: Callable[[SinkContext], Sink],
-    staging: Callable[[Sink, SinkContext], Staging],
-    folder: Path,
-    key: tuple[str, ...],
-) -> Sink:
-    context = context_in(folder, FIRST, key=key)
-    run = SinkRun(open=sink, staging=staging, context=context, attempt=FIRST, sink=sink(context))
-    run.sink.take_over()
-    for checkpoint, tables in enumerate((files()[:2], files()[2:], files()[1:4])[: 3 if key else 2], start=1):
-        batch = stage(staging(run.sink, context), FIRST, checkpoint, tables)
-        run.batches.append(batch)
-        run.sink.flush([batch])
-        run.publish(checkpoint)
-    return run.sink
+class Delta:
+    """A Delta table, and how rows are staged for it."""
 
+    @staticmethod
+    def open(context: SinkContext) -> Sink:
+        return DeltaSink(DeltaTable("t"), context)
 
-def delta(folder: Path, key: tuple[str, ...]) -> str:
+    @staticmethod
     def staging(sink: Sink, context: SinkContext) -> Staging:
         root = Path(sink.place)
         return Staging(root, root / STAGED / context.pipeline / context.uid / "1", write=write)
 
-    return written(lambda context: DeltaSink(DeltaTable("t"), context), staging, folder, key).place
+    @staticmethod
+    def asked(sink: Sink) -> None:
+        every_reader_of_a_delta_table_finds_what_is_there(sink.place)
 
 
-def of_iceberg(folder: Path, key: tuple[str, ...]) -> Any:
+class Iceberg:
+    """An Iceberg table, likewise."""
+
+    @staticmethod
+    def open(context: SinkContext) -> Sink:
+        return IcebergSink(IcebergTable("db.t"), context)
+
+    @staticmethod
     def staging(sink: Sink, context: SinkContext) -> Staging:
         assert isinstance(sink, IcebergSink)
         return Staging(sink._staged.root, sink._staged.folder(CoordinatorEpoch(1)), write=write)
 
-    place = written(lambda context: IcebergSink(IcebergTable("db.t"), context), staging, folder, key).place
-    return SqlCatalog("default", uri=place.partition("#")[0]).load_table("db.t")
+    @staticmethod
+    def asked(sink: Sink) -> None:
+        catalog = SqlCatalog("default", uri=sink.place.partition("#")[0])
+        every_reader_of_an_iceberg_table_finds_what_is_there(catalog.load_table("db.t"))
+
+
+def written(kind: type[Delta | Iceberg], folder: Path, key: tuple[str, ...]) -> Sink:
+    """Return a sink that shows all files, published in two checkpoints; by key some of them once more."""
+    context = context_in(folder, FIRST, key=key)
+    sink = kind.open(context)
+    run = SinkRun(open=kind.open, staging=kind.staging, context=context, attempt=FIRST, sink=sink)
+    sink.take_over()
+    parts = [files()[:2], files()[2:], *([files()[1:4]] if key else [])]
+    for checkpoint, tables in enumerate(parts, start=1):
+        batch = stage(kind.staging(sink, context), FIRST, checkpoint, tables)
+        run.batches.append(batch)
+        sink.flush([batch])
+        run.publish(checkpoint)
+    return sink
 
 
 # --- conditions -------------------------------------------------------------------------------------------------
@@ -251,52 +271,72 @@ def mismatches(
 
 # --- readers ----------------------------------------------------------------------------------------------------
 
-KEYS = pytest.mark.parametrize(
-    "key", [(), ("id",), ("real", "id", "note")], ids=["appended", "by key", "by several"]
-)
 
-
-@KEYS
-def test_every_reader_of_a_delta_table_finds_what_is_there(tmp_path: Path, key: tuple[str, ...]) -> None:
-    place = delta(tmp_path, key)
+def every_reader_of_a_delta_table_finds_what_is_there(place: str) -> None:
     table = DeltaReader(place)
     dataset, whole = table.to_pyarrow_dataset(), table.to_pyarrow_table()
-    assert sorted(whole["id"].to_pylist()) == list(range(sum(SIZES)))
     in_memory = polars.from_arrow(whole)
     assert isinstance(in_memory, polars.DataFrame)
     lazy = polars.scan_delta(place)
-    assert not mismatches(
-        lambda c: ids(dataset.to_table(filter=in_arrow(c))), lambda c: ids(whole.filter(in_arrow(c)))
-    )
-    assert not mismatches(lambda c: in_duckdb(dataset, c), lambda c: in_duckdb(whole, c))
-    assert not mismatches(
-        lambda c: ids(lazy.filter(in_polars(c)).collect()), lambda c: ids(in_memory.filter(in_polars(c)))
-    )
     sql = QueryBuilder().register("t", table)
-    names = [name for name in _IN_SQL if name != "at"]
 
     def asked(text: str) -> pa.Table:
         return pa.table(sql.execute(text).read_all())
 
-    assert not mismatches(
-        lambda c: ids(asked(f"select id from t where {in_sql(c)}")),
-        lambda c: ids(asked(f"select id, {in_sql(c)} as holds from t").filter(pc.field("holds"))),
-        names,
-    )
-
-
-@KEYS
-def test_every_reader_of_an_iceberg_table_finds_what_is_there(tmp_path: Path, key: tuple[str, ...]) -> None:
-    table = of_iceberg(tmp_path, key)
-    whole = table.scan().to_arrow()
     assert sorted(whole["id"].to_pylist()) == list(range(sum(SIZES)))
+    for found, right, names in (
+        (
+            lambda c: ids(dataset.to_table(filter=in_arrow(c))),
+            lambda c: ids(whole.filter(in_arrow(c))),
+            VALUES,
+        ),
+        (lambda c: in_duckdb(dataset, c), lambda c: in_duckdb(whole, c), VALUES),
+        (
+            lambda c: ids(lazy.filter(in_polars(c)).collect()),
+            lambda c: ids(in_memory.filter(in_polars(c))),
+            VALUES,
+        ),
+        (
+            lambda c: ids(asked(f"select id from t where {in_sql(c)}")),
+            lambda c: ids(asked(f"select id, {in_sql(c)} as holds from t").filter(pc.field("holds"))),
+            [name for name in _IN_SQL if name != "at"],
+        ),
+    ):
+        assert not mismatches(found, right, names)
+
+
+def every_reader_of_an_iceberg_table_finds_what_is_there(table: Any) -> None:
+    whole = table.scan().to_arrow()
 
     def right(said: Condition) -> list[int]:
         bound = iceberg_visitors.bind(table.schema(), in_iceberg(said), case_sensitive=True)
         return ids(whole.filter(expression_to_pyarrow(bound)))
 
-    assert not mismatches(
-        lambda c: ids(table.scan(row_filter=in_iceberg(c)).to_arrow()),
-        right,
-        [name for name in VALUES if name not in _NESTED],
-    )
+    assert sorted(whole["id"].to_pylist()) == list(range(sum(SIZES)))
+    names = [name for name in VALUES if name not in _NESTED]
+    assert not mismatches(lambda c: ids(table.scan(row_filter=in_iceberg(c)).to_arrow()), right, names)
+
+
+@pytest.mark.parametrize(
+    "key", [(), ("id",), ("real", "id", "note")], ids=["appended", "by key", "by several"]
+)
+def test_a_condition_hides_no_row(tmp_path: Path, key: tuple[str, ...]) -> None:
+    for kind in (Delta, Iceberg):
+        kind.asked(written(kind, tmp_path, key))
+
+
+def test_a_condition_hides_no_row_that_spark_has_written(spark: SparkSession, tmp_path: Path) -> None:
+    for number, rows in enumerate(files()):
+        write(rows, tmp_path / f"{number}.parquet")
+    for kind in (Delta, Iceberg):
+        context = context_in(tmp_path / kind.__name__, FIRST)
+        sink = kind.open(context)
+        sink.take_over()
+        batches = []
+        for number in range(len(SIZES)):
+            frame = spark.read.parquet(str(tmp_path / f"{number}.parquet")).coalesce(1)
+            batches.append(sink.prepare(frame, BatchId(number)))
+        sink.flush(batches)
+        permit = CommitPermit(context.pipeline, FIRST.epoch, CheckpointId(1), object(), lineage=FIRST.lineage)
+        sink.publish(batches, permit)
+        kind.asked(sink)

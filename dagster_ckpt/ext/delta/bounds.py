@@ -111,11 +111,12 @@ def _bounds(groups: Sequence[pq.Statistics], *, hides_nan: bool) -> tuple[str, s
     if not groups or not all(group.has_min_max for group in groups):
         return None
     try:
-        low, high = min(group.min for group in groups), max(group.max for group in groups)
+        lows, highs = [group.min for group in groups], [group.max for group in groups]
     except (ValueError, OverflowError, pa.ArrowException):  # a day that Python has not, text that is no UTF-8
         return None
-    if isinstance(low, float) and hides_nan:
+    if isinstance(lows[0], float) and (hides_nan or any(math.isnan(bound) for bound in (*lows, *highs))):
         return None
+    low, high = min(lows), max(highs)
     spelt = _spelt(low, -1), _spelt(high, 1)
     return None if None in spelt else spelt  # type: ignore[return-value]
 

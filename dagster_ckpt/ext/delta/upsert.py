@@ -22,8 +22,9 @@ import pyarrow.parquet as pq
 
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.delta.adds import adds
+from dagster_ckpt.spark.files import bounded_by_pyarrow
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, have_bounds, staying
+from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, staying
 from dagster_ckpt.spark.sink.staging import flush_staged
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 
@@ -77,7 +78,7 @@ def write_files(
         filesystem=store,
         format=_FORMAT,
         file_options=_FORMAT.make_write_options(
-            store_schema=False, write_statistics=have_bounds(rows.schema)
+            store_schema=False, write_statistics=bounded_by_pyarrow(rows.schema)
         ),
         partitioning=pads.partitioning(
             pa.schema([rows.schema.field(name) for name in partition_by]), flavor="hive"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import DataScan, Table, Transaction
 from pyiceberg.table.snapshots import Snapshot
@@ -25,12 +25,14 @@ from dagster_ckpt.ext.iceberg.columns import (
     refuse_table,
     schema_of,
 )
+from dagster_ckpt.ext.iceberg.files import write_files
 from dagster_ckpt.ext.iceberg.lake import Lake, Outside, TableChange, committing, folder_at, reading
 from dagster_ckpt.ext.iceberg.staged import staged_files
 from dagster_ckpt.ext.iceberg.upsert import upsert
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
 from dagster_ckpt.spark.files import batch_folder_name
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, shown_files
+from dagster_ckpt.spark.sink.rewrite import conformed
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from dagster_ckpt.spark.sink.versioned.backend import Change, Origin
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
@@ -115,12 +117,15 @@ class IcebergBackend:
         """Commit on top of exactly the snapshot that was read."""
         files, replaces = shown_files(change.batches)
         self.staged.footers(files)  # what is gone is named before anything is written
-        merges = bool(self.key) and bool(change.batches) and not replaces
+        # Rows by key are not staged apart for each partition, also those that replace all.
+        is_parted = not version.table.spec().is_unpartitioned()
+        merges = bool(self.key) and bool(change.batches) and (not replaces or is_parted)
         columns: Sequence[NestedField] = ()
         rewrite: Rewrite | None = None
         if change.batches:
             columns = self._new_columns(version, self.columns(change.batches))
-            rewrite = self._merged(change, files) if merges else None
+            is_alone = replaces or change.is_emptied
+            rewrite = self._merged(change, files, is_alone=is_alone) if merges else None
         elif change.copied is not None:
             columns = new_columns(version.table, self.columns(change.copied), self.place)
             rewrite = _copied(change.copied)
@@ -136,13 +141,13 @@ class IcebergBackend:
         with committing(self.place):
             return str(Outside.commit(version, step))
 
-    def _merged(self, change: Change, files: Sequence[TableFile]) -> Rewrite:
+    def _merged(self, change: Change, files: Sequence[TableFile], *, is_alone: bool) -> Rewrite:
         """Return what writes the files that rows by key touch; they lie in a folder of this try's own."""
         staged = self.staged
         name = batch_folder_name(max(batch.batch_id for batch in change.batches))
         folder = f"{self.location}/{staged.area}/{change.mark.epoch}/{name}"
         return lambda transaction: upsert(
-            transaction, staged, files, key=self.key, folder=folder, is_alone=change.is_emptied
+            transaction, staged, files, key=self.key, folder=folder, is_alone=is_alone
         )
 
     # --- older snapshots --------------------------------------------------------------------------------------
@@ -197,8 +202,9 @@ def _copied(origin: Origin) -> Rewrite:
         rows = DataScan(source.metadata, source.io, snapshot_id=origin.number).to_arrow()
         if not len(rows):
             return [], []
-        io = transaction._table.io
-        return list(_dataframe_to_data_files(transaction.table_metadata, rows, io)), []
+        metadata = transaction.table_metadata
+        rows = conformed(rows, schema_to_pyarrow(metadata.schema(), include_field_ids=False))
+        return write_files(metadata, rows, transaction._table.io), []
 
     return write
 

@@ -201,9 +201,14 @@ def refuse_table(table: Table, place: str, *, partition_by: Sequence[str], is_ke
     transformed = [
         str(part.transform) for part in fields if not isinstance(part.transform, IdentityTransform)
     ]
+    floating = [
+        name for name in parts if isinstance(schema.find_type(name), FloatType | DoubleType)
+    ]  # pyiceberg finds no row of the partition NaN
     why = ""
     if metadata.format_version != 2:
         why = f"its format is version {metadata.format_version}: 2 is what can be written to"
+    elif floating:
+        why = f"it is partitioned by {floating[0]!r}, a floating-point number"
     elif needed:
         why = f"its column {needed[0]} must not be null"
     elif is_keyed and _has_deletes(table):

@@ -1,7 +1,14 @@
-"""Files as a snapshot names them: with bounds of those columns only whose bounds are those of all rows."""
+"""Files as a snapshot names them: with bounds of those columns only whose bounds are those of all rows.
+
+Not by pyiceberg's own functions: groups of rows without bounds are left out of those that these tell, and by them
+readers pass over such rows; they cannot read a bound that Python has no value for; and of a floating-point column they
+write bounds without its NaN.
+"""
 
 from __future__ import annotations
 
+import math
+import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -12,25 +19,66 @@ from pyiceberg.io.pyarrow import (
     MetricsMode,
     StatisticsCollector,
     _check_pyarrow_schema_compatible,
+    _determine_partitions,
+    _get_parquet_writer_kwargs,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
+    schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+from dagster_ckpt.spark.files import bounded_by_pyarrow
 
 _COUNTED, _UNKNOWN = MetricsMode(MetricModeTypes.COUNTS), MetricsMode(MetricModeTypes.NONE)
 
 
 def data_file(io: Any, metadata: TableMetadata, location: str) -> DataFile:
-    """Return a file of the table's columns that is added where it lies.
-
-    Not by pyiceberg's own: groups of rows without bounds are left out of those that it writes, and by them readers
-    pass over these rows; and it cannot read a bound that Python has no value for.
-    """
+    """Return a file of the table's columns that is added where it lies."""
     file = io.new_input(location)
     with file.open() as stream:
         footer = pq.read_metadata(stream)
+    return _named(metadata, location, footer, len(file))
+
+
+def write_files(metadata: TableMetadata, rows: pa.Table, io: Any) -> list[DataFile]:
+    """Write rows with the table's columns, those of each partition apart, where the metadata says that data lies."""
+    spec, schema = metadata.spec(), metadata.schema()
+    columns = schema_to_pyarrow(schema, include_field_ids=True)
+    places = load_location_provider(metadata.location, metadata.properties)
+    parts: list[tuple[Any, pa.Table]] = [(None, rows)]
+    if not spec.is_unpartitioned():
+        found = _determine_partitions(spec, schema, rows)
+        parts = [(part.partition_key, part.arrow_table_partition) for part in found]
+    written = []
+    for key, part in parts:
+        location = places.new_data_location(f"{uuid.uuid4()}.parquet", key)
+        footers: list[pq.FileMetaData] = []
+        output = io.new_output(location)
+        with output.create(overwrite=True) as stream:
+            pq.write_table(
+                pa.table(part.columns, schema=columns),
+                stream,
+                store_decimal_as_integer=True,
+                write_statistics=bounded_by_pyarrow(columns),
+                metadata_collector=footers,
+                **_get_parquet_writer_kwargs(metadata.properties),
+            )
+        partition = key.partition if key is not None else Record()
+        written.append(_named(metadata, location, footers[0], len(output), partition))
+    return written
+
+
+def _named(
+    metadata: TableMetadata,
+    location: str,
+    footer: pq.FileMetaData,
+    size: int,
+    partition: Record | None = None,
+) -> DataFile:
     schema = metadata.schema()
     _check_pyarrow_schema_compatible(
         schema, footer.schema.to_arrow_schema(), format_version=metadata.format_version
@@ -45,8 +93,8 @@ def data_file(io: Any, metadata: TableMetadata, location: str) -> DataFile:
         content=DataFileContent.DATA,
         file_path=location,
         file_format=FileFormat.PARQUET,
-        partition=found.partition(metadata.spec(), schema),
-        file_size_in_bytes=len(file),
+        partition=found.partition(metadata.spec(), schema) if partition is None else partition,
+        file_size_in_bytes=size,
         sort_order_id=None,
         spec_id=metadata.default_spec_id,
         equality_ids=None,
@@ -74,6 +122,7 @@ def _has_bounds(group: Any) -> bool:
     if not group.num_values:
         return True
     try:
-        return bool(group.has_min_max and group.min is not None and group.max is not None)
+        bounds = (group.min, group.max) if group.has_min_max else (None, None)
+        return not any(bound is None or (isinstance(bound, float) and math.isnan(bound)) for bound in bounds)
     except (ValueError, OverflowError, pa.ArrowException):  # a day that Python has not, text that is no UTF-8
         return False

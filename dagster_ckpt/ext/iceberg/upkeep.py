@@ -11,13 +11,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import FileScanTask, Transaction
 
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.ext.iceberg.backend import IcebergBackend
 from dagster_ckpt.ext.iceberg.expiry import Expiry
+from dagster_ckpt.ext.iceberg.files import write_files
 from dagster_ckpt.ext.iceberg.lake import Outside, TableChange, committing, reading
 from dagster_ckpt.ext.iceberg.upsert import written_below
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
@@ -123,7 +124,7 @@ def _rewritten(transaction: Transaction, bins: Bins) -> tuple[list[DataFile], li
     for tasks in bins:
         rows = conformed(ArrowScan(metadata, io, schema, AlwaysTrue()).to_table(tasks), arrow)
         folder = tasks[0].file.file_path.rpartition("/")[0]
-        added += _dataframe_to_data_files(written_below(metadata, folder), rows, io)
+        added += write_files(written_below(metadata, folder), rows, io)
     return added, [task.file for tasks in bins for task in tasks]
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import DataScan, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 
+from dagster_ckpt.ext.iceberg.files import write_files
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, staying
 from dagster_ckpt.spark.sink.table_files import StagedFiles
@@ -51,7 +52,7 @@ def upsert(
             yield stay
 
     for rows in gathered(parts()):
-        added += _dataframe_to_data_files(written, rows, io)
+        added += write_files(written, rows, io)
     return added, removed
 
 

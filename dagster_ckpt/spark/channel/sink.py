@@ -108,6 +108,8 @@ def write_staged(
     (
         writer.option("mapreduce.fileoutputcommitter.algorithm.version", "2")
         .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        # Of long text a file would say nothing at all, and delta-rs takes that for "no value is null".
+        .option("parquet.statistics.truncate.length", "64")
         .parquet(spark_uri(folder))
     )
     files = parquet_files(root, folder)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.spark.exchange.mounts import Exchange
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
-from dagster_ckpt.spark.files import DataFile
+from dagster_ckpt.spark.files import DataFile, bounded_by_pyarrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +67,8 @@ def write_part(
     number = context.partitionId() if context is not None else 0
     name, rows = f"part-{number:05d}-{uuid.uuid4().hex}.parquet", first.num_rows
     with remote.write(name) as stream:
-        with pq.ParquetWriter(stream, target, store_schema=False) as writer:
+        bounded = bounded_by_pyarrow(target)
+        with pq.ParquetWriter(stream, target, store_schema=False, write_statistics=bounded) as writer:
             writer.write_table(first)
             for group in groups:
                 rows += group.num_rows

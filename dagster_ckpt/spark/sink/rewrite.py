@@ -75,13 +75,6 @@ def bounds_of(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
     return found["min"].as_py(), found["max"].as_py()
 
 
-def have_bounds(schema: pa.Schema) -> list[str]:
-    """Return the columns whose bounds are written into files: pyarrow leaves NaN out of them, and by them passes over
-    groups of rows that have it.
-    """
-    return [column.name for column in schema if not pa.types.is_floating(column.type)]
-
-
 def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with exactly these columns; one that is missing is null."""
     columns = [

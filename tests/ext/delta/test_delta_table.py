@@ -34,9 +34,12 @@ from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in, crash_points
 from tests.spark.sink.lake_keys import (
+    NAMES,
     a_fork_by_another_key_is_refused,
+    a_key_and_a_column_have_any_name,
     a_restore_shows_rows_by_the_key_they_were_written_by,
     rows_like,
+    rows_that_replace_all_keep_their_partitions,
 )
 
 FIRST = AttemptId("first", CoordinatorEpoch(1))
@@ -326,6 +329,16 @@ def test_a_restore_across_a_change_of_the_key_shows_rows_by_the_key_they_were_wr
     tmp_path: Path,
 ) -> None:
     a_restore_shows_rows_by_the_key_they_were_written_by(begun(tmp_path))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_key_and_a_column_have_any_name(tmp_path: Path, name: str) -> None:
+    a_key_and_a_column_have_any_name(begun(tmp_path, key=("k", name)), name)
+
+
+def test_rows_by_key_that_replace_all_keep_their_partitions(tmp_path: Path) -> None:
+    run = begun(tmp_path, DeltaTable("orders", partition_by=("p",)), key=("k",), is_complete=True)
+    rows_that_replace_all_keep_their_partitions(run)
 
 
 def test_a_fork_by_another_key_than_its_origins_rows_have_is_refused(tmp_path: Path) -> None:

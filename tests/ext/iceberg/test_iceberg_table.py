@@ -19,7 +19,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import DoubleType, LongType, NestedField
 
 from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.core.ids import CoordinatorEpoch
@@ -34,9 +34,12 @@ from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in
 from tests.spark.sink.lake_keys import (
+    NAMES,
     a_fork_by_another_key_is_refused,
+    a_key_and_a_column_have_any_name,
     a_restore_shows_rows_by_the_key_they_were_written_by,
     rows_like,
+    rows_that_replace_all_keep_their_partitions,
 )
 
 FIRST = AttemptId("first", CoordinatorEpoch(1))
@@ -270,6 +273,16 @@ def test_a_restore_across_a_change_of_the_key_shows_rows_by_the_key_they_were_wr
     a_restore_shows_rows_by_the_key_they_were_written_by(begun(tmp_path))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_key_and_a_column_have_any_name(tmp_path: Path, name: str) -> None:
+    a_key_and_a_column_have_any_name(begun(tmp_path, key=("k", name)), name)
+
+
+def test_rows_by_key_that_replace_all_keep_their_partitions(tmp_path: Path) -> None:
+    run = begun(tmp_path, IcebergTable(NAME, partition_by=("p",)), key=("k",), is_complete=True)
+    rows_that_replace_all_keep_their_partitions(run)
+
+
 def test_a_fork_by_another_key_than_its_origins_rows_have_is_refused(tmp_path: Path) -> None:
     keyed = begun(tmp_path, IcebergTable("db.fork"), key=("k",), pipeline="blue")
     same = begun(tmp_path, IcebergTable("db.fork"), pipeline="blue")
@@ -380,6 +393,7 @@ def test_a_snapshot_whose_files_are_gone_is_told_before_anything_changes(tmp_pat
 # --- what a table promises --------------------------------------------------------------------------------------
 
 NEEDED = Schema(NestedField(1, "k", LongType(), required=True), NestedField(2, "v", LongType()))
+WITH_REAL = Schema(*NEEDED.fields[1:], NestedField(3, "x", DoubleType()))
 PLAIN = Schema(NestedField(1, "k", LongType()), NestedField(2, "v", LongType()))
 
 
@@ -394,6 +408,7 @@ def parted(number: int, transform: Any) -> dict[str, Any]:
         ({"properties": {"format-version": "1"}}, "its format is version 1"),
         (parted(1, BucketTransform(4)), r"partitioned by bucket\[4\] of a column"),
         (parted(1, IdentityTransform()), r"partitioned by \['k'\] and not by \[\]"),
+        (parted(3, IdentityTransform()) | {"schema": WITH_REAL}, "partitioned by 'x', a floating-point number"),
     ],
 )
 def test_a_table_whose_promises_staged_files_would_break_is_refused(

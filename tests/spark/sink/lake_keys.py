@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dagster_ckpt.errors import InvalidRequest
@@ -61,3 +62,31 @@ def a_fork_by_another_key_is_refused(run: SinkRun, keyed: SinkRun, same: SinkRun
         keyed.sink.fork(at.cut)
     same.sink.fork(at.cut)
     same.sink.check(rows_like(run))
+
+
+NAMES = ["a`b", 'a"b', "a'b", "ä-ö", "1x", "a%b/c:d", "a`", "😀", "select", "_x"]
+"""Names of columns that a Delta and an Iceberg table can have."""
+
+
+def a_key_and_a_column_have_any_name(run: SinkRun, name: str) -> None:
+    """``run``: of a sink whose key is k and a column of this name."""
+    columns = {name: pa.string(), f"{name}2": pa.int64()}
+    run.batch([(1, 1, "a", 10), (1, 2, "b", 20)], types=columns)
+    run.publish(1)
+    run.batch([(1, 3, "a", 30), (2, 4, "a", None)], types=columns)
+    run.publish(2)
+    found = run.sink.rows().to_arrow().sort_by("v").to_pydict()
+    assert found == {"k": [1, 1, 2], "v": [2, 3, 4], name: ["b", "a", "a"], f"{name}2": [20, 30, None]}
+
+
+def rows_that_replace_all_keep_their_partitions(run: SinkRun) -> None:
+    """``run``: of a sink in output mode *complete* by key k, into a table partitioned by p. The values were null in
+    Delta; Iceberg refused them at the publish.
+    """
+    for number in (1, 2):
+        run.batch(
+            [(1, number, "a"), (2, number, "b"), (3, number, None)], types={"p": pa.string()}, replaces=True
+        )
+        run.publish(number)
+        found = run.sink.rows().to_arrow().sort_by("k").to_pydict()
+        assert found == {"k": [1, 2, 3], "v": [number] * 3, "p": ["a", "b", None]}
