@@ -162,7 +162,7 @@ class Iceberg:
     @staticmethod
     def staging(sink: Sink, context: SinkContext) -> Staging:
         assert isinstance(sink, IcebergSink)
-        return Staging(sink._staged.root, sink._staged.folder(CoordinatorEpoch(1)), write=write)
+        return Staging(sink.staged.root, sink.staged.folder(CoordinatorEpoch(1)), write=write)
 
     @staticmethod
     def asked(sink: Sink) -> None:

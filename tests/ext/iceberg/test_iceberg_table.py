@@ -393,8 +393,8 @@ def test_a_snapshot_whose_files_are_gone_is_told_before_anything_changes(tmp_pat
 # --- what a table promises --------------------------------------------------------------------------------------
 
 NEEDED = Schema(NestedField(1, "k", LongType(), required=True), NestedField(2, "v", LongType()))
-WITH_REAL = Schema(*NEEDED.fields[1:], NestedField(3, "x", DoubleType()))
 PLAIN = Schema(NestedField(1, "k", LongType()), NestedField(2, "v", LongType()))
+WITH_REAL = Schema(*PLAIN.fields, NestedField(3, "x", DoubleType()))
 
 
 def parted(number: int, transform: Any) -> dict[str, Any]:
@@ -408,7 +408,10 @@ def parted(number: int, transform: Any) -> dict[str, Any]:
         ({"properties": {"format-version": "1"}}, "its format is version 1"),
         (parted(1, BucketTransform(4)), r"partitioned by bucket\[4\] of a column"),
         (parted(1, IdentityTransform()), r"partitioned by \['k'\] and not by \[\]"),
-        (parted(3, IdentityTransform()) | {"schema": WITH_REAL}, "partitioned by 'x', a floating-point number"),
+        (
+            parted(3, IdentityTransform()) | {"schema": WITH_REAL},
+            "partitioned by 'x', a floating-point number",
+        ),
     ],
 )
 def test_a_table_whose_promises_staged_files_would_break_is_refused(
