@@ -26,7 +26,7 @@ from dagster_ckpt.ext.delta.columns import (
 from dagster_ckpt.ext.delta.lake import Lake, Outside, committing, properties_of, reading
 from dagster_ckpt.ext.delta.remote import staged_files
 from dagster_ckpt.ext.delta.upsert import upsert
-from dagster_ckpt.ext.delta.version import Commit, DeltaVersion
+from dagster_ckpt.ext.delta.version import DeltaVersion, Known
 from dagster_ckpt.spark.sink.committables import PreparedBatch, shown_files
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, Origin
@@ -48,7 +48,7 @@ class DeltaBackend:
     staged: StagedFiles
     key: tuple[str, ...] = ()
     is_complete: bool = False
-    _known: list[Commit] = field(default_factory=list, repr=False, compare=False)
+    _known: Known = field(default_factory=Known, repr=False, compare=False)
 
     @classmethod
     def of(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.spark.sink.versioned.backend import Raced
 from dagster_ckpt.spark.sink.versioned.marks import Mark
@@ -194,6 +195,22 @@ class Lake:
         except FileNotFoundError:
             return b""
 
+    def history(self, table: DeltaTable, limit: int | None) -> list[dict[str, Any]]:
+        """Return what the log's entries say of their commits, newest first, as far as it reaches back.
+
+        Of a table in a folder they are read here: delta-rs finds none where its name has ``#`` or ``?``.
+        """
+        with reading(self.uri):
+            return table.history(limit) if self.root is None else list(self._infos(table.version(), limit))
+
+    def _infos(self, newest: int, limit: int | None) -> Iterator[dict[str, Any]]:
+        oldest = 0 if limit is None else max(0, newest + 1 - limit)
+        for number in range(newest, oldest - 1, -1):
+            entry = self._entry(number)
+            if not entry:
+                return
+            yield {**_info(entry, f"version {number} of table {self.uri}"), "version": number}
+
     def at(self, version: int) -> DeltaTable:
         """Return the table as of an older version. Raises Corrupt where the log has lost it."""
         try:
@@ -214,6 +231,20 @@ class Lake:
     def elsewhere(self, uri: str) -> Lake:
         """Return another table, reached in the same way."""
         return replace(self, uri=uri, left=[])
+
+
+def _info(entry: bytes, what: str) -> dict[str, Any]:
+    """Return what an entry of the log says of its commit. Raises Corrupt for one that is no JSON."""
+    for line in entry.splitlines():
+        if line.lstrip().startswith(b'{"commitInfo"'):
+            try:
+                said: dict[str, Any] = parse_json(line)["commitInfo"]
+            except (ValueError, TypeError) as error:
+                raise Corrupt(
+                    f"{what} has a damaged entry in its log: {error}. Bring the log back"
+                ) from error
+            return said
+    return {}
 
 
 def properties_of(mark: Mark) -> CommitProperties:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dagster_ckpt.ext.delta.lake import Lake, app_id, reading
+from dagster_ckpt.ext.delta.lake import Lake, app_id
 from dagster_ckpt.ext.delta.retention import log_retention_hours, retention_hours
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.table_files import STAGED
@@ -30,6 +30,16 @@ class Commit(State):
 
 
 @dataclass(frozen=True)
+class Known:
+    """The log of a table as far as it was read before."""
+
+    states: list[Commit] = field(default_factory=list)
+    """Newest first."""
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    """The newest of them, as the log has it."""
+
+
+@dataclass(frozen=True)
 class DeltaVersion(Version):
     """The table as of one version."""
 
@@ -37,8 +47,7 @@ class DeltaVersion(Version):
     table: DeltaTable
     entry: bytes = b""
     """Its entry in the log, where a later publish may read on from it."""
-    known: list[Commit] = field(default_factory=list, repr=False, compare=False)
-    """Versions as far as they were read before, newest first."""
+    known: Known = field(default_factory=Known, repr=False, compare=False)
 
     word: ClassVar[str] = "version"
     expires: ClassVar[str] = "is older than delta.logRetentionDuration"
@@ -54,17 +63,19 @@ class DeltaVersion(Version):
         """Return what the log tells, newest first; entries that were read before are not read again."""
         if limit is None:
             return self._all()
-        with reading(self.place):
-            return [_commit(entry, self.names) for entry in self.table.history(limit)]
+        return [_commit(entry, self.names) for entry in self.lake.history(self.table, limit)]
 
     def _all(self) -> list[Commit]:
-        known = self.known
-        if known and known[0].number > self.number:  # the table was removed and made again
+        """Return all of them; what was read before is read again only where the log is another one since."""
+        known, entries = self.known.states, self.known.entries
+        new = self.number - known[0].number if known else -1
+        found = self.lake.history(self.table, new + 1) if new >= 0 else []
+        if not found or found[new:] != entries:  # the table was put back, or removed and made again
             known.clear()
-        new = self.number - known[0].number if known else None
-        if new is None or new > 0:
-            with reading(self.place):
-                known[:0] = [_commit(entry, self.names) for entry in self.table.history(new)]
+            found = self.lake.history(self.table, None)
+            new = len(found)
+        known[:0] = [_commit(entry, self.names) for entry in found[:new]]
+        entries[:] = found[:1]
         return list(known)
 
     @cached_property
@@ -109,6 +120,8 @@ def _commit(entry: dict[str, Any], names: SinkNames) -> Commit:
     if operation == "RESTORE" and mark is None:
         named = str(parameters.get("version"))
         parent = int(named) if named.isdecimal() else None
+    is_appended = parameters.get("mode") == "Append" and not (mark is not None and mark.rewrites)
+    only_adds = is_appended or operation in ("CREATE TABLE", "ADD COLUMN")
     return Commit(
         number=number,
         order=number,
@@ -116,7 +129,7 @@ def _commit(entry: dict[str, Any], names: SinkNames) -> Commit:
         timestamp_ms=entry.get("timestamp") or 0,
         did=operation,
         changes_rows=operation not in _SAME_ROWS,
+        keeps_rows=only_adds or operation in (*_SAME_ROWS, "RESTORE"),
         mark=mark,
-        only_adds=operation in ("CREATE TABLE", "ADD COLUMN")
-        or (str(parameters.get("mode", "")) == "Append" and not (mark is not None and mark.rewrites)),
+        only_adds=only_adds,
     )

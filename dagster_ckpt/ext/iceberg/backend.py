@@ -102,8 +102,8 @@ class IcebergBackend:
         for column in added:
             if now := _renamed_to(version.table, column.name):
                 raise InvalidRequest(
-                    f"the column {column.name} of table {self.place} is called {now} now, somebody renamed it: rename "
-                    f"{column.name} in the sink's function, or give the table its old name back"
+                    f"the column {column.name!r} of table {self.place} is called {now!r} now, somebody renamed it: "
+                    "rename it in the sink's function, or give the table its old name back"
                 )
         return added
 

@@ -105,5 +105,6 @@ def _state(snapshot: Snapshot, names: SinkNames) -> State:
         timestamp_ms=snapshot.timestamp_ms,
         did=operation,
         changes_rows=operation != "replace",
+        keeps_rows=operation in ("append", "replace"),
         mark=names.read(properties, f"snapshot {snapshot.snapshot_id}"),
     )

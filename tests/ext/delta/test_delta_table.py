@@ -8,6 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from deltalake import DeltaTable as Reader
 from deltalake import write_deltalake
 
 from dagster_ckpt.authoring.targets import DeltaTable
-from dagster_ckpt.core.ids import CoordinatorEpoch
+from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.ext.delta.adds import partition_values
 from dagster_ckpt.ext.delta.bounds import statistics, wanted_bounds
@@ -255,6 +256,10 @@ def test_two_pipelines_share_a_table(tmp_path: Path) -> None:
     one, two = (begun(tmp_path, shared, pipeline=pipeline) for pipeline in ("one", "two"))
     one.batch([(1, 1)])
     one.publish(5)
+    renamed = begun(tmp_path, shared, pipeline="one").context
+    alone = DeltaSink(DeltaTable(shared.uri), replace(renamed, pipeline=PipelineId("uno")))
+    with pytest.raises(InvalidRequest, match=r"of pipeline 'one'.* twice .* shared_with=\('one',\)"):
+        alone.take_over()
     two.sink.take_over()
     two.batch([(2, 2)])
     two.publish(1)
@@ -345,6 +350,29 @@ def test_a_fork_by_another_key_than_its_origins_rows_have_is_refused(tmp_path: P
     keyed = begun(tmp_path, DeltaTable("fork"), key=("k",), pipeline="blue")
     same = begun(tmp_path, DeltaTable("fork"), pipeline="blue")
     a_fork_by_another_key_is_refused(begun(tmp_path), keyed, same)
+
+
+# --- whose folder it is -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["my project", "übung", "a#b", "a?b", "50%", "a+b", "日本"])
+def test_a_folder_of_any_name_goes_back(tmp_path: Path, name: str) -> None:
+    run = begun(tmp_path / name, key=("k",))
+    run.batch([(1, 1)])
+    run.publish(1)
+    at = run.cut(1)
+    run.batch([(1, 2)])
+    run.publish(2)
+    assert run.successor().sink.cannot_roll_back(at.cut) == ""
+    run.restored(at)
+    assert Reader(run.sink.place).to_pyarrow_table()["v"].to_pylist() == [1]
+    assert (tmp_path / name / "tables" / "shop" / "orders" / "_delta_log").is_dir()
+
+
+@pytest.mark.parametrize("name", ["a[1]", "a|b", "a^b", "a%20b", "a\\b", "a\nb"])
+def test_a_folder_that_delta_rs_does_not_reach_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="delta-rs cannot write to a folder with"):
+        begun(tmp_path / name)
 
 
 # --- what a table promises --------------------------------------------------------------------------------------

@@ -464,6 +464,22 @@ def test_columns_that_an_iceberg_table_cannot_have_are_named(
         ACCEPTED.refuse_columns("the table", json.dumps({"type": "struct", "fields": fields}))
 
 
+def test_a_column_that_somebody_renamed_is_told_and_not_made_again(tmp_path: Path) -> None:
+    """Its values of before would be null under the new name."""
+    run = begun(tmp_path)
+    published(run, 1)
+    with table_of(run).update_schema() as update:
+        update.rename_column("v", "amount")
+    run.batch([(2, 2)])
+    with pytest.raises(InvalidRequest, match=r"column 'v' .* is called 'amount' now"):
+        run.publish(2)
+    assert [column.name for column in table_of(run).schema().fields] == ["k", "amount"]
+    with table_of(run).update_schema() as update:
+        update.rename_column("amount", "v")
+    run.publish(2)
+    assert keys(run) == [1, 2]
+
+
 def test_text_that_is_no_schema_is_damage() -> None:
     with pytest.raises(Corrupt):
         iceberg_columns("{}")

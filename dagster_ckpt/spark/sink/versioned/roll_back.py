@@ -171,7 +171,8 @@ def way_to_state(engine: Engine[V], version: V, found: State, batches: tuple[Pre
     """Return how to show a state, with batches on top of it."""
     assert found.mark is not None
     refuse_other_key(found.mark, engine.backend.key, version.place)
-    if version.mark is not None and version.mark.head == found.mark.head:
+    is_shown = version.mark is not None and version.mark.head == found.mark.head
+    if is_shown and version.is_untouched(found):
         return Way(found.mark, batches=batches)
     _refuse_others(engine, version, found)
     engine.backend.refuse_lost(version, found)

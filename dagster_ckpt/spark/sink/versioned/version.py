@@ -29,6 +29,8 @@ class State:
     """What the commit was, for people."""
     changes_rows: bool
     """False where it only arranged the same rows otherwise."""
+    keeps_rows: bool
+    """Every row of its parent is still there, as it was: rows were added, or arranged otherwise."""
     mark: Mark | None
     """Whoever's; None: the commit was not made by a sink."""
 
@@ -177,10 +179,33 @@ class Version(ABC):
         return mark.model_copy(update=mine | changes)
 
     def showing(self, head: int) -> State | None:
-        """Return the newest state of ours that shows checkpoint ``head``, on whichever branch."""
-        return next(
-            (s for s in self.history if s.mark is not None and s.mark.head == head and self.is_ours(s)), None
-        )
+        """Return the newest state that shows checkpoint ``head`` as it was published, on whichever branch.
+
+        Of ours, and not one above a commit by which somebody else has changed these rows: an attempt that takes over
+        says again what the table shows.
+        """
+        newest = next((state for state in self.history if self._shows(state, head)), None)
+        found, is_touched = newest, False
+        for state in self.ancestors(newest.number) if newest is not None else ():
+            if self._shows(state, head):
+                found, is_touched = (state, False) if is_touched else (found, False)
+            elif self.is_ours(state):
+                break
+            elif not state.keeps_rows:
+                is_touched = True
+        return found
+
+    def _shows(self, state: State, head: int) -> bool:
+        return state.mark is not None and state.mark.head == head and self.is_ours(state)
+
+    def is_untouched(self, found: State) -> bool:
+        """Tell whether readers see the rows of a state of ours as they were, whatever was added to them."""
+        for state in self.ancestors(self.number):
+            if state.number == found.number:
+                return True
+            if not (state.keeps_rows or self.is_ours(state)):
+                return False
+        return not self.is_line  # those in between were expired
 
     def foreign(self) -> Mark | None:
         """Return the mark of rows that readers see of another sink, where they see none of ours; None: there are none.
