@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
 from dagster_ckpt.ext.delta.bounds import bounded_columns, statistics
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.table_files import StagedFiles
+from dagster_ckpt.spark.sink.table_files import StagedFiles, partition_values
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
-
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 def add_actions(table: DeltaTable, staged: StagedFiles, files: Sequence[TableFile]) -> list[AddAction]:
@@ -44,9 +41,3 @@ def adds(table: DeltaTable, files: Sequence[tuple[str, int, pq.FileMetaData]]) -
         )
         for path, size, footer in files
     ]
-
-
-def partition_values(path: str) -> dict[str, str | None]:
-    """Return what the folders of a path say of its rows, as Spark writes them (``country=DE/``)."""
-    pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
-    return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, value in pairs}

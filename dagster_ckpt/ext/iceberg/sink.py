@@ -52,6 +52,11 @@ class IcebergSink(VersionedSink[IcebergVersion]):
         self._engine = Engine(self._backend, names, context.work_dir / "owner.json")
         self._read = ReadManifests()
 
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """Columns whose values tell staged files apart."""
+        return () if self._context.key else self._backend.lake.partition_by
+
     def columns_of(self, row_schema: str) -> object:
         """Return Spark's columns as an Iceberg table has them. Raises InvalidRequest where its place is not known."""
         columns = iceberg_columns(row_schema)
@@ -66,7 +71,7 @@ class IcebergSink(VersionedSink[IcebergVersion]):
         """
         attempt = self._context.attempt()
         row_schema = frame.schema.json()
-        parts = [] if self._context.key else list(self._backend.lake.partition_by)
+        parts = self.partition_by
         for number, name in enumerate(parts):
             # Spark puts null and "" into one folder: a letter in front tells them apart.
             column = frame[quoted(name)].cast("string")

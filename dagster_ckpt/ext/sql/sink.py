@@ -84,6 +84,13 @@ class SqlSink(StagedSink):
         with self._database.reading() as connection:
             self._table(connection).refuse_unfit(frame.schema, self.place)
 
+    def refuse_unfit(self, batches: Sequence[PreparedBatch]) -> None:
+        """Compare the staged columns with the table as it is now."""
+        schema = self._rows(batches).spark_schema
+        with self._database.reading() as connection:
+            if schema is not None:
+                self._table(connection).refuse_unfit(schema, self.place)
+
     @contextmanager
     def exclusively(self) -> Iterator[Outside]:
         """Begin a transaction that holds the position's row."""

@@ -26,13 +26,19 @@ from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.files import remove_files
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
-from dagster_ckpt.spark.sink.committables import committable_paths, prepared_batches, read_committables
+from dagster_ckpt.spark.sink.committables import (
+    PreparedBatch,
+    committable_paths,
+    prepared_batches,
+    read_committables,
+)
 from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.opening import open_sink
-from dagster_ckpt.spark.sink.phases import Due, SinkPart, cut_of_sink, preparing, publish_prepared
+from dagster_ckpt.spark.sink.phases import Due, SinkPart, cut_of_sink, preparing, publish_prepared, waiting_in
 from dagster_ckpt.spark.sink.port import AttemptId, Joint, Sink
 from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.sink.published import has_waiting, shown_as_noted
+from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:
@@ -157,7 +163,19 @@ class PipelineSinks:
         sink.check(frame)
         if self.writes_through(sink):
             return lambda batch, number: judge.carry_out(sink.write_through, batch, BatchId(number))
-        return preparing(sink, directory.root, judge)
+        self.refuse_changed(stage.uid, waiting_in(directory.root, sink), frame.schema.json())
+        return preparing(sink, directory.root, judge, self.as_now(stage.uid).staged_as)
+
+    def as_now(self, uid: StageUid, row_schema: str = "") -> SinkNow:
+        """Return what a stage's sink is, with rows of this schema (Spark's, as JSON; empty: not known yet)."""
+        return SinkNow.of(self.pipeline.stages[uid], self.of(uid), row_schema)
+
+    def refuse_changed(self, uid: StageUid, waiting: Sequence[PreparedBatch], row_schema: str = "") -> None:
+        """Raise InvalidRequest where rows that wait were staged for another sink than this one is now.
+
+        ``row_schema``: of the rows to come; empty: not known yet.
+        """
+        refuse_changed_sink(uid, self.pipeline.name, waiting, self.as_now(uid, row_schema))
 
     def cut(self, stage: StageDefinition, directory: StageDirectory, batch: BatchId | None) -> SinkPart:
         """Return what the checkpoint must hold of a sink, flushed to disk; nothing for other stages."""

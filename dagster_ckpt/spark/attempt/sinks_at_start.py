@@ -17,7 +17,7 @@ from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import prepared_batches, read_committables
-from dagster_ckpt.spark.sink.phases import bring_back, forget_folder
+from dagster_ckpt.spark.sink.phases import bring_back, forget_folder, waiting_in
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut, in_one_step
 from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_where_impossible
 from dagster_ckpt.spark.sink.published import note_published, place_of_rows, why_put_back
@@ -50,18 +50,21 @@ class SinksAtStart:
                 raise Corrupt(
                     f"{why}. Bring it back, or choose a snapshot with restore_from, which brings it to exactly its rows"
                 )
-            self._refuse_lost_of_directory(attempt, uid, sink)
+            self._refuse_waiting_rows(attempt, uid, sink)
         for uid, _, sink in self.sinks.two_phase():
             sink.take_over()
             note_published(attempt.stage(uid).root, sink.place, sink.position())
 
-    def _refuse_lost_of_directory(self, attempt: AttemptDirectory, uid: StageUid, sink: Sink) -> None:
-        """Raise Corrupt where rows that wait in the directory are gone: no checkpoint with them could be published."""
-        stage_dir = attempt.stage(uid).root
-        position = sink.position()
-        shown = position.through_batch if position is not None else None
-        waiting = [batch for batch in prepared_batches(stage_dir) if shown is None or batch > shown]
-        sink.refuse_lost(read_committables(stage_dir, waiting))
+    def _refuse_waiting_rows(self, attempt: AttemptDirectory, uid: StageUid, sink: Sink) -> None:
+        """Raise where rows that wait in the directory cannot be shown: no checkpoint with them could be published.
+
+        Corrupt where they are gone, InvalidRequest where their sink was changed, or others have changed its table.
+        """
+        waiting = waiting_in(attempt.stage(uid).root, sink)
+        self.sinks.refuse_changed(uid, waiting)
+        sink.refuse_lost(waiting)
+        if waiting:
+            sink.refuse_unfit(waiting)
 
     def _refuse_waiting(self, attempt: AttemptDirectory) -> None:
         """Raise InvalidRequest where a sink that is written at least once has rows that wait for a checkpoint."""
@@ -147,6 +150,9 @@ class SinksAtStart:
     def _refuse_where_impossible(
         self, cuts: Mapping[StageUid, SinkCut | None], decision: Restore, later: LaterRows
     ) -> None:
+        for uid, cut in cuts.items():
+            if cut is not None and not self.sinks.of(uid).has_published(cut.checkpoint_id):
+                self.sinks.refuse_changed(uid, cut.batches)
         if later is LaterRows.SET_ASIDE:
             for uid, cut in cuts.items():
                 if cut is not None:

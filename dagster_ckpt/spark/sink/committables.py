@@ -29,6 +29,17 @@ class TableFile(Record):
     """``xxh3_128:<hex>`` of its content; empty: written before this was kept."""
 
 
+class StagedAs(Record):
+    """What of its sink's definition a batch was staged for; compared before its rows are shown."""
+
+    sink: str
+    """Kind of the target, as snapshots have it."""
+    key: tuple[str, ...] = ()
+    """Key columns, sorted."""
+    partition_by: tuple[str, ...] = ()
+    """Columns whose values are the folders that the files lie in."""
+
+
 class PreparedBatch(Record):
     """A committable: what one micro-batch has staged."""
 
@@ -42,6 +53,8 @@ class PreparedBatch(Record):
     """Spark schema of the rows."""
     replaces: bool = False
     """Output mode *complete*: these rows are all there are, earlier ones go."""
+    staged_as: StagedAs | None = None
+    """None: written before this was kept."""
 
 
 def from_last_replacing(batches: Sequence[PreparedBatch]) -> tuple[Sequence[PreparedBatch], bool]:

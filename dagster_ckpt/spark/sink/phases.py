@@ -15,9 +15,11 @@ from dagster_ckpt.spark.channel.sink import run_only
 from dagster_ckpt.spark.directories import SINK_FOLDER, StageDirectory
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
+    StagedAs,
     batches_between,
     committable_paths,
     is_prepared,
+    prepared_batches,
     read_committables,
     write_committable,
 )
@@ -41,11 +43,14 @@ class SinkPart:
     """Waits until what they name survives; called before the acknowledgement, once the query's files are pinned."""
 
 
-def preparing(sink: Sink, stage_dir: Path, judge: Judge | None = None) -> Callable[[DataFrame, int], None]:
+def preparing(
+    sink: Sink, stage_dir: Path, judge: Judge | None = None, staged_as: StagedAs | None = None
+) -> Callable[[DataFrame, int], None]:
     """Return the function for ``foreachBatch`` that prepares micro-batches and writes their committables.
 
     It raises InvalidRequest for a batch with rows that the sink cannot hold: nothing of it belongs to a checkpoint.
     ``judge``: of the stage's rows; None: each batch's columns are compared with the sink each time.
+    ``staged_as``: what the rows are staged for, to be written down with them.
     """
 
     def prepare(batch: DataFrame, number: int) -> None:
@@ -54,7 +59,7 @@ def preparing(sink: Sink, stage_dir: Path, judge: Judge | None = None) -> Callab
             return
         prepared = (judge or Judge.of(sink, batch)).carry_out(sink.prepare, batch, BatchId(number))
         if prepared.files or prepared.replaces:  # nothing has to be published for a batch without rows
-            write_committable(stage_dir, prepared)
+            write_committable(stage_dir, prepared.model_copy(update={"staged_as": staged_as}))
 
     return prepare
 
@@ -83,6 +88,16 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
         ),
         flush=lambda: sink.flush(batches),
     )
+
+
+def waiting_in(stage_dir: Path, sink: Sink) -> list[PreparedBatch]:
+    """Return what is prepared in a stage's directory and its sink does not show. Raises Corrupt."""
+    numbers = prepared_batches(stage_dir)
+    if not numbers:
+        return []
+    position = sink.position()
+    shown = position.through_batch if position is not None else None
+    return read_committables(stage_dir, [number for number in numbers if shown is None or number > shown])
 
 
 def _of_folder(name: str, path: Path) -> PlannedFile:

@@ -8,7 +8,7 @@ the process may have died in the middle of it, and a newer attempt may be at wor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,6 +25,7 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -191,6 +192,15 @@ class Sink(ABC):
     def position(self) -> SinkPosition | None:
         """Return what the outside has seen of this pipeline; None: nothing. Needs no attempt, changes nothing."""
 
+    rereads: ClassVar[bool] = False
+    """Staged rows are read back when they are published, in the columns of the newest ones; else the files themselves
+    become the table's."""
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """Columns whose values are the folders of staged files."""
+        return ()
+
     @property
     def accepts(self) -> Accepts:
         """What the outside can hold, of columns and of rows, as it is now; asked once, when the stage starts.
@@ -230,6 +240,18 @@ class Sink(ABC):
     def refuse_lost(self, batches: Sequence[PreparedBatch]) -> None:
         """Raise Corrupt where rows that these batches staged are gone: they could not be published any more."""
         self.flush(batches)
+
+    def refuse_unfit(self, batches: Sequence[PreparedBatch]) -> None:  # noqa: B027 - most take what was staged for them
+        """Raise InvalidRequest where the outside, as it is now, cannot take what these batches staged.
+
+        Asked where an attempt goes on with rows that wait; others may have changed the table meanwhile.
+        """
+
+    def waiting_rows(self, batches: Sequence[PreparedBatch]) -> Iterator[pa.Table]:
+        """Yield what these batches staged, part by part. Raises Corrupt where it is gone."""
+        raise InvalidRequest(
+            f"{self.place} does not tell the rows that wait for it: a sink of your own says so"
+        )
 
     def only_here(self, batches: Sequence[PreparedBatch]) -> Mapping[str, Path]:
         """Return, by name, the files of ``context.work_dir`` that these batches need and that lie nowhere else.

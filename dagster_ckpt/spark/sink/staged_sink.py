@@ -52,6 +52,7 @@ from dagster_ckpt.spark.sink.staging import flush_staged, stage_rows
 from dagster_ckpt.spark.sink.through import THROUGH, forget_before, merge_through, note_through, through_at
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -73,6 +74,8 @@ class Outside(Protocol):
 
 class StagedSink(Sink):
     """Base of sinks that read their rows back from their own folder when they publish."""
+
+    rereads: ClassVar[bool] = True
 
     def __init__(self, context: SinkContext) -> None:
         self.context = context
@@ -143,6 +146,13 @@ class StagedSink(Sink):
     def refuse_lost(self, batches: Sequence[PreparedBatch]) -> None:
         """Read all that these batches staged; also one that was published before is to be published again."""
         self._rows(batches)
+
+    def waiting_rows(self, batches: Sequence[PreparedBatch]) -> Iterator[pa.Table]:
+        """Yield the rows as they would be published."""
+        import pyarrow as pa
+
+        reader = self._rows(batches).reader()
+        return (pa.Table.from_batches([batch], reader.schema) for batch in reader)
 
     notes: ClassVar[tuple[str, ...]] = (THROUGH,)
     """Small files of the sink's folder that a checkpoint takes with it, beside its rows."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +35,7 @@ _TRANSFERS = 8
 """Files on their way to or from an object store at a time: each waits for answers most of its time."""
 _READ_WHOLE = 32 * 1024 * 1024
 """Bytes of a file whose rows are fetched from an object store with one request."""
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _UPLOADED = "uploaded"
 """Below the sink's own folder: what it has uploaded, so that its publish need not fetch it again."""
 _AT_ONCE = 64 * 1024 * 1024
@@ -262,6 +264,12 @@ class StagedFiles:
             with contextlib.suppress(FileNotFoundError):
                 store, path = self.remote(folder.path)
                 store.delete_dir(path)
+
+
+def partition_values(path: str) -> dict[str, str | None]:
+    """Return what the folders of a path say of its rows, as Spark writes them (``country=DE/``)."""
+    pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+    return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, value in pairs}
 
 
 def areas_of(pipeline: str, uids: Iterable[str]) -> tuple[str, ...]:

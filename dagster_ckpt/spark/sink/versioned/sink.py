@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Generic
+
+import pyarrow as pa
 
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.restore.horizon import Pin
@@ -22,7 +24,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkPosition,
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
-from dagster_ckpt.spark.sink.table_files import StagedFiles
+from dagster_ckpt.spark.sink.table_files import StagedFiles, partition_values
 from dagster_ckpt.spark.sink.versioned.backend import V
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.fork import fork
@@ -83,6 +85,23 @@ class VersionedSink(Sink, Generic[V]):
     def refuse_lost(self, batches: Sequence[PreparedBatch]) -> None:
         """Read each staged file: of a table in an object store there may be none on this disk to wait for."""
         self.staged.refuse_changed([file for batch in batches for file in batch.files])
+
+    def refuse_unfit(self, batches: Sequence[PreparedBatch]) -> None:
+        """Compare the staged columns with the table as it is now, and what may be written to it."""
+        backend = self._engine.backend
+        version = backend.load()
+        if version is not None:
+            backend.refuse_unfit(version, backend.columns(batches))
+
+    def waiting_rows(self, batches: Sequence[PreparedBatch]) -> Iterator[pa.Table]:
+        """Yield the rows file by file; columns that are folders only are text."""
+        for file in (file for batch in batches for file in batch.files):
+            rows, values = self.staged.rows_of([file])[0], partition_values(file.staged)
+            for name in self.partition_by:
+                if name not in rows.column_names:
+                    value = pa.array([values.get(name)] * len(rows), pa.string())
+                    rows = rows.append_column(name, value)
+            yield rows
 
     def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
         """Make the batches visible in one commit."""

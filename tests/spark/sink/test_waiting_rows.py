@@ -1,0 +1,172 @@
+"""Rows that wait while their sink is changed: one table of changes, asked of every kind of sink."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.config import CheckpointingMode
+from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, SqlTable
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.port import AttemptId
+
+UID = StageUid("kept")
+TARGETS: dict[str, Any] = {
+    "delta": lambda folder, parts: DeltaTable("t", partition_by=parts),
+    "iceberg": lambda folder, parts: IcebergTable("db.t", partition_by=parts),
+    "sqlite": lambda folder, parts: SqlTable(f"sqlite:///{folder}/t.db", "t"),
+    "function": lambda folder, parts: ForEachCheckpoint(print),
+}
+FILES = ("delta", "iceberg")
+"""Targets whose tables have the staged files themselves."""
+
+
+@dataclass(frozen=True)
+class Defined:
+    """A sink as its author wrote it."""
+
+    columns: str = "id integer, a string"
+    key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    mode: str | None = None
+
+    def schema(self) -> str:
+        """Return Spark's schema of its rows."""
+        fields = [column.rsplit(" ", 1) for column in self.columns.split(", ")]
+        parsed = [
+            {"name": name, "type": json.loads(kind) if kind.startswith("{") else kind, "nullable": True}
+            for name, kind in fields
+        ]
+        return json.dumps({"type": "struct", "fields": [{**field, "metadata": {}} for field in parsed]})
+
+    def pipeline(self, folder: Path, target: str) -> CheckpointedPipeline:
+        """Return a pipeline with it."""
+        to = TARGETS[target](folder, self.partition_by)
+        how = {"key": list(self.key)} if self.key else {}
+
+        @spark_source
+        def numbers(spark: Any) -> Any:
+            return spark
+
+        @spark_sink(table="t", to=to, output_mode=self.mode, **how)
+        def kept(numbers: Any) -> Any:
+            return numbers
+
+        @checkpointed_pipeline(name="shop")
+        def shop() -> None:
+            kept(numbers())
+
+        return shop
+
+    def sinks(self, folder: Path, target: str) -> PipelineSinks:
+        """Return its pipeline's sinks."""
+        return PipelineSinks(
+            pipeline=self.pipeline(folder, target),
+            table_dir=folder / "tables",
+            work_dir=folder / "work",
+            mode=CheckpointingMode.EXACTLY_ONCE,
+            attempt_id=lambda: AttemptId("one", CoordinatorEpoch(1)),
+            session=lambda: pytest.fail("no session is needed"),
+        )
+
+
+def struct(*names: str) -> str:
+    fields = [{"name": name, "type": "integer", "nullable": True, "metadata": {}} for name in names]
+    return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+
+
+PLAIN, BY_ID = Defined(), Defined(key=("id",))
+EVERYWHERE, NOWHERE = tuple(TARGETS), ()
+REREAD = tuple(name for name in TARGETS if name not in FILES)
+CHANGES: dict[str, tuple[Defined, Defined, tuple[str, ...]]] = {
+    # name: (as staged, as it is now, where the rows go on)
+    "nothing": (PLAIN, PLAIN, EVERYWHERE),
+    "a column more": (PLAIN, Defined("id integer, a string, b string"), EVERYWHERE),
+    "a column less": (PLAIN, Defined("id integer"), EVERYWHERE),
+    "another order": (PLAIN, Defined("a string, id integer"), EVERYWHERE),
+    "a column renamed": (PLAIN, Defined("id integer, b string"), NOWHERE),
+    "a column in another case": (PLAIN, Defined("id integer, A string"), REREAD),
+    "int to long": (PLAIN, Defined("id long, a string"), REREAD),
+    "long to int": (Defined("id long, a string"), PLAIN, NOWHERE),
+    "a key from int to long": (BY_ID, Defined("id long, a string", key=("id",)), REREAD),
+    "a key from float to double": (Defined("id float", ("id",)), Defined("id double", ("id",)), NOWHERE),
+    "int to text": (PLAIN, Defined("id string, a string"), NOWHERE),
+    "a decimal of another scale": (Defined("d decimal(10,2)"), Defined("d decimal(12,4)"), NOWHERE),
+    "timestamp to timestamp_ntz": (Defined("t timestamp"), Defined("t timestamp_ntz"), NOWHERE),
+    "a struct with a field more": (
+        Defined(f"s {struct('a')}"),
+        Defined(f"s {struct('a', 'b')}"),
+        NOWHERE,
+    ),
+    "a key": (PLAIN, BY_ID, NOWHERE),
+    "no key": (BY_ID, PLAIN, NOWHERE),
+    "another key": (BY_ID, Defined(key=("id", "a")), NOWHERE),
+    "a key in another order": (Defined(key=("a", "id")), Defined(key=("id", "a")), EVERYWHERE),
+    "a partition column": (PLAIN, Defined(partition_by=("a",)), REREAD),
+    "no partition column": (Defined(partition_by=("a",)), PLAIN, REREAD),
+    "a partition column of rows by key": (BY_ID, Defined(key=("id",), partition_by=("a",)), EVERYWHERE),
+    "output mode complete": (BY_ID, Defined(key=("id",), mode="complete"), NOWHERE),
+    "output mode update": (Defined(key=("id",), mode="complete"), BY_ID, NOWHERE),
+}
+
+
+def waiting(defined: Defined, folder: Path, target: str) -> PreparedBatch:
+    """Return a batch as it is written down where this definition has staged it."""
+    return PreparedBatch(
+        batch_id=0,
+        epoch=1,
+        files=(),
+        row_schema=defined.schema(),
+        replaces=defined.mode == "complete",
+        staged_as=defined.sinks(folder, target).as_now(UID).staged_as,
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_rows_that_wait_go_on_where_the_sink_still_takes_them_and_are_refused_elsewhere(
+    tmp_path: Path, change: str, target: str
+) -> None:
+    """They came out with nulls, under two keys, or never: told after their checkpoint was complete."""
+    was, now, goes_on = CHANGES[change]
+    batch = waiting(was, tmp_path, target)
+    sinks = now.sinks(tmp_path, target)
+    if target in goes_on:
+        sinks.refuse_changed(UID, [batch], now.schema())
+        return
+    with pytest.raises(InvalidRequest, match="dagster-ckpt set-aside shop --sink kept") as refused:
+        sinks.refuse_changed(UID, [batch], now.schema())
+    assert "rows of batch 0 wait" in str(refused.value)
+    was.sinks(tmp_path, target).refuse_changed(UID, [batch], was.schema())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("before", TARGETS)
+def test_rows_that_wait_for_one_kind_of_target_are_not_published_to_another(
+    tmp_path: Path, before: str, target: str
+) -> None:
+    batch = waiting(PLAIN, tmp_path, before)
+    now = PLAIN.sinks(tmp_path, target)
+    if before == target:
+        now.refuse_changed(UID, [batch])
+        return
+    with pytest.raises(InvalidRequest, match="kind of target"):
+        now.refuse_changed(UID, [batch])
+
+
+def test_rows_that_were_staged_before_definitions_were_kept_are_compared_by_their_columns(
+    tmp_path: Path,
+) -> None:
+    batch = PreparedBatch(batch_id=3, epoch=1, files=(), row_schema=PLAIN.schema())
+    BY_ID.sinks(tmp_path, "delta").refuse_changed(UID, [batch], PLAIN.schema())
+    with pytest.raises(InvalidRequest, match=r"\(id int, a string\).*\(id string, a string\)"):
+        PLAIN.sinks(tmp_path, "delta").refuse_changed(UID, [batch], Defined("id string, a string").schema())
