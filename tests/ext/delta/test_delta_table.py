@@ -23,7 +23,6 @@ from deltalake import write_deltalake
 from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
-from dagster_ckpt.ext.delta.adds import partition_values
 from dagster_ckpt.ext.delta.bounds import statistics, wanted_bounds
 from dagster_ckpt.ext.delta.columns import accepted, delta_columns
 from dagster_ckpt.ext.delta.garbage import Garbage
@@ -31,7 +30,7 @@ from dagster_ckpt.ext.delta.lake import Outside
 from dagster_ckpt.ext.delta.retention import retention_hours
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext
-from dagster_ckpt.spark.sink.table_files import STAGED
+from dagster_ckpt.spark.sink.table_files import STAGED, partition_values
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in, crash_points
 from tests.spark.sink.lake_keys import (
