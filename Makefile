@@ -12,7 +12,7 @@ PROCESSES ?= 3
 BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo examples dev quick test nightly mutants platforms lowest lint types format reference docs wheel ci bench compare soak attack clean
+.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest lint types format reference docs wheel ci bench compare soak attack clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,10 @@ test: ## Run the tests, in three processes with a Spark session each (PROCESSES=
 	@scripts/bootstrap python
 	@scripts/bootstrap $$($(RUN) python -m scripts.needs $(ARGS))
 	@scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
+
+change: ## Run the tests of a change: without those of extensions that it does not touch
+	@scripts/bootstrap python
+	@$(MAKE) test ARGS="$$($(RUN) python -m scripts.change) $(ARGS)"
 
 nightly: ## Run the tests with what `make test` leaves out: every point of every sweep, the rest of clusters and Spark projects
 	@scripts/bootstrap python

@@ -1,4 +1,4 @@
-"""Set-up by the tests that were selected, and faults of the past that can still be put back."""
+"""Set-up by the tests that were selected, what a change leaves out, and faults that can still be put back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scripts.change import STANDS_ON, left_out
 from scripts.mutants import FAULTS
 from tests.needs import NEEDS, needs, refuse_unmarked, to_install
 from tests.root import ROOT
@@ -39,6 +40,15 @@ def test_a_test_that_comes_to_a_server_without_a_marker_fails() -> None:
                 refuse_unmarked(definition, item)
         else:
             refuse_unmarked(definition, item)
+
+
+def test_a_change_leaves_out_extensions_that_it_does_not_touch() -> None:
+    assert [name for paths in STANDS_ON.values() for name in paths if not list(ROOT.glob(f"{name}*"))] == []
+    everything = [*STANDS_ON]
+    assert left_out(["dagster_ckpt/core/label.py"]) == everything
+    assert left_out(["dagster_ckpt/spark/sink/port.py"]) == []
+    assert "tests/spark/cluster" not in left_out(["tests/spark/cluster/test_lost.py"])
+    assert "tests/spark/warm" not in left_out(["dagster_ckpt/spark/session.py"])
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
