@@ -162,10 +162,10 @@ FAULTS = (
     ),
     Fault(
         "fields of structs in state were told apart by their places alone",
-        "spark/attempt/plan_shape.py",
-        '            or why_other_fields(before.get("state_fields"), now["state_fields"])\n',
-        "",
-        "tests/spark/attempt/test_plan_shape.py",
+        "spark/plan/rules.py",
+        "return why_other_fields(before.state_fields, now.state_fields)",
+        'return ""',
+        "tests/spark/plan/test_rules.py",
     ),
 )
 

@@ -127,7 +127,7 @@ FLOORS = {
         "channel",
         "sink",
         "table",
-        "source",
+        "plan source",
         "attempt",
         "epoch streaming",
     ),

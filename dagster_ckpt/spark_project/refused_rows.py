@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.query_errors import is_no_aggregation, no_aggregation_in_project
+from dagster_ckpt.spark.plan.errors import is_no_aggregation, no_aggregation_in_project
 from dagster_ckpt.spark_project.elements import STORED, FlowElement, OutputElement
 from dagster_ckpt.spark_project.schemas import contains
 

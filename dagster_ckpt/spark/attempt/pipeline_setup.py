@@ -14,9 +14,9 @@ from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import Admit, Listener, admit_anyone
 from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.runtime.clock import SystemClock
-from dagster_ckpt.spark.attempt.chain_plans import Choose, choose_chains
 from dagster_ckpt.spark.attempt.places import proven_session, shared_places
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.plan.chains import Choose, choose_chains
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:

@@ -14,21 +14,24 @@ from typing import TYPE_CHECKING, Any, Literal
 from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.spark.attempt.chain_plans import ChainOfFrames, renamed
-from dagster_ckpt.spark.attempt.changed_rows import refuse_counted_changes
-from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
-from dagster_ckpt.spark.attempt.lost_watermark import is_meant_for_readers, refuse_lost_watermark
-from dagster_ckpt.spark.attempt.no_files import no_files_yet
-from dagster_ckpt.spark.attempt.plan_shape import check_plan
-from dagster_ckpt.spark.attempt.plan_tree import has_processing_timers
-from dagster_ckpt.spark.attempt.query_errors import understood
 from dagster_ckpt.spark.attempt.source_batch import refuse_names_that_are_patterns
 from dagster_ckpt.spark.attempt.state_place import checkpoint_location
-from dagster_ckpt.spark.attempt.state_variables import refuse_renamed_variables
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
+from dagster_ckpt.spark.plan.chains import ChainOfFrames, renamed
+from dagster_ckpt.spark.plan.errors import understood
+from dagster_ckpt.spark.plan.files import no_files_yet
+from dagster_ckpt.spark.plan.refusals import (
+    is_meant_for_readers,
+    refuse_counted_changes,
+    refuse_lost_watermark,
+)
+from dagster_ckpt.spark.plan.rules import check_plan
+from dagster_ckpt.spark.plan.sources import refuse_clean_source
+from dagster_ckpt.spark.plan.tree import has_processing_timers
+from dagster_ckpt.spark.plan.variables import refuse_renamed_variables
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.source.topic_ids import note_topics
 

@@ -19,7 +19,6 @@ from dagster_ckpt.core.outcomes import Failed, Rejected, Triggered
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Corrupt, Fenced, Unavailable
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.spark.attempt.files_read import written_again
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry
@@ -29,6 +28,7 @@ from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inp
 from dagster_ckpt.spark.directories import AttemptDirectory, RunProgress
 from dagster_ckpt.spark.epoch.drains import Drained, Drains
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
+from dagster_ckpt.spark.plan.files import written_again
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.stage_report import Reporter, StageReport

@@ -18,7 +18,6 @@ import pytest
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.attempt.changed_query import changed_query
 from dagster_ckpt.spark.channel.entries import AlreadyAppended, Appended, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
@@ -26,6 +25,7 @@ from dagster_ckpt.spark.channel.schema import channel_schema_json, conformed
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.channel.source import read_channel
 from dagster_ckpt.spark.files import batch_folder_name, parquet_files
+from dagster_ckpt.spark.plan.errors import changed_query
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from tests.progress import source_of, wait_until
 

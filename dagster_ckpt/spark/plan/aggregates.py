@@ -11,15 +11,16 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.spark.attempt.plan_texts import aggregates_in, text_of
-from dagster_ckpt.spark.attempt.plan_tree import (
+from dagster_ckpt.spark.plan.tree import (
     Names,
     Tree,
+    aggregates_in,
     definitions,
     expression,
     is_streaming,
     kind_of,
     optimized,
+    text_of,
     tree_of,
     walk,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, changed_query
+from dagster_ckpt.spark.plan.errors import WAY_OUT, changed_query
 from dagster_ckpt.spark.streaming.restart import FixedDelay
 from dagster_ckpt.spark.streaming.run import StageDied, StreamingRun
 from dagster_ckpt.spark.streaming.service import GaveUp, StreamingService

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.lost_watermark import is_meant_for_readers, refuse_lost_watermark
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.channel.source import read_channel
+from dagster_ckpt.spark.plan.refusals import is_meant_for_readers, refuse_lost_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.plan_tree import Tree, kind_of, nodes_of, walk
+from dagster_ckpt.spark.plan.tree import Tree, kind_of, nodes_of, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.spark.attempt.plan_tree import Tree, is_source, nodes_of, walk
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.schema import FORMAT
+from dagster_ckpt.spark.plan.tree import Tree, is_source, nodes_of, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -74,3 +75,39 @@ def _digest(relation: Any) -> str:
     given = {name.lower(): value for name, value in _options(relation).items()}
     telling = sorted((name, value) for name, value in given.items() if not _NOT_WHAT_IS_READ.match(name))
     return hashlib.sha256(json.dumps(telling).encode()).hexdigest()[:16]
+
+
+# --- files that Spark would take away -------------------------------------------------------------------------
+
+# Files that Spark removes from a source by itself: no restore reads them again, and none says so.
+
+_CLEANS = "cleansource"
+_LEAVES_THEM = "off"
+
+
+def refuse_clean_source(title: str, frame: DataFrame) -> None:
+    """Raise InvalidRequest where a file source of these rows has the option ``cleanSource``.
+
+    Spark removes what a committed batch has read; the checkpoint that a run goes on from may be older.
+    """
+    for name, value in _set_options(frame):
+        if name.lower() == _CLEANS and value.strip().lower() != _LEAVES_THEM:
+            raise InvalidRequest(
+                f"a source of {title} has the option {name}={value!r}: Spark takes files away once it has read them, "
+                "before a checkpoint holds their rows, and a run that goes on from an older one passes over them "
+                "without a word. Leave the option out, and remove files that no retained snapshot reads again"
+            )
+
+
+def _set_options(frame: DataFrame) -> Iterator[tuple[str, str]]:
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    for leaf in _items(plan.collectLeaves()):
+        if leaf.getClass().getSimpleName() == "StreamingRelation":
+            for option in _items(leaf.dataSource().options()):
+                yield str(option._1()), str(option._2())
+
+
+def _items(found: Any) -> Iterator[Any]:
+    items = found.iterator()
+    while items.hasNext():
+        yield items.next()

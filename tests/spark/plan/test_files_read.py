@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_ckpt.spark.attempt.files_read import why_moved, written_again
+from dagster_ckpt.spark.plan.files import why_moved, written_again
 
 
 def noted(query: Path, entry: str, *files: tuple[str, float]) -> None:

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.spark.attempt.plan_texts import aggregates_in
-from dagster_ckpt.spark.attempt.plan_tree import Tree, expression, kind_of, nodes_of, optimized
+from dagster_ckpt.spark.plan.tree import Tree, aggregates_in, expression, kind_of, nodes_of, optimized
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,35 +1,42 @@
-"""Rows that changed, counted a second time: what a stage in output mode update passes on is no new row.
+"""Queries that are refused whatever their state is, because no run of them can be right.
 
-In one query Spark refuses an aggregation behind another one in that mode. Between two stages lies a channel, so it sees
+Rows that changed are counted a second time where a stage in output mode update passes them on: they are no new rows. In
+one query Spark refuses an aggregation behind another one in that mode. Between two stages lies a channel, so it sees
 two queries, and neither knows of the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.plan_texts import aggregates_in
-from dagster_ckpt.spark.attempt.plan_tree import (
+from dagster_ckpt.spark.channel.schema import FORMAT, MEANT_FOR_READERS, WATERMARK
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.plan.operators import operators_in, watermarks_in, with_state
+from dagster_ckpt.spark.plan.sources import sources_in
+from dagster_ckpt.spark.plan.tree import (
     Tree,
+    aggregates_in,
     analyzed,
+    column_id,
     columns_of,
+    definitions,
     expression,
+    is_bounded_by,
     is_source,
     kind_of,
     walk,
 )
-from dagster_ckpt.spark.directories import AttemptDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["refuse_counted_changes"]
+__all__ = ["is_meant_for_readers", "refuse_counted_changes", "refuse_lost_watermark"]
 
 _ADDS = {
     "Count": "counts",
@@ -130,3 +137,55 @@ def _untouched(node: Tree) -> Iterator[Tree]:
     if not kind_of(node).startswith(_DECIDES):
         for below in node["_children"]:
             yield from _untouched(below)
+
+
+# --- a watermark that does not travel -------------------------------------------------------------------------
+
+# A watermark that was meant for a stage it does not reach: it would keep state for ever and take every late row.
+#
+# In one query of Spark's a watermark is that of all operators behind it. Between two stages lies a channel, which it
+# does not pass: a stage without state that declares one says so in its channel, and a reader is refused whose state
+# would be bounded by it (which groups, joins or tells apart by that column, or has timers of event time) and which
+# declares none.
+
+
+def is_meant_for_readers(frame: DataFrame) -> bool:
+    """Tell whether a watermark on a stage's rows can only be meant for who reads them: it keeps no state itself.
+
+    Columns are noted in files that Spark writes as well: what comes from a table is nobody's declaration.
+    """
+    plan = analyzed(frame) if _noted_columns(frame, WATERMARK, MEANT_FOR_READERS) else None
+    if plan is None or operators_in(plan):
+        return False
+    return bool(watermarks_in(plan)) or FORMAT in sources_in(plan, frame)
+
+
+def refuse_lost_watermark(title: str, frame: DataFrame, channels: Iterable[DataFrame]) -> None:
+    """Raise InvalidRequest for a query without a watermark whose state one that was declared before would bound.
+
+    ``title``: how people are told of the query.
+    """
+    lost = {column: name for rows in channels for column, name in _lost_in(rows)}
+    plan = analyzed(frame) if lost else None
+    if plan is None or watermarks_in(plan):
+        return
+    named = definitions(plan)
+    if any(is_bounded_by(operator, lost, named) for operator in with_state(plan)):
+        name = next(iter(lost.values()))
+        raise InvalidRequest(
+            f"{title} keeps state without a watermark, and the one on {name!r} that a stage before it declares does "
+            f"not pass the channel between them: declare it here (withWatermark({name!r}, ...)), or take it away there"
+        )
+
+
+def _noted_columns(frame: DataFrame, *noted: str) -> list[str]:
+    return [column.name for column in frame.schema.fields if not column.metadata.keys().isdisjoint(noted)]
+
+
+def _lost_in(rows: DataFrame) -> Iterator[tuple[Any, str]]:
+    """Yield id and name of a channel's columns that have lost their watermark."""
+    lost = _noted_columns(rows, MEANT_FOR_READERS)
+    plan = analyzed(rows) if lost else None
+    for source in () if plan is None else filter(is_source, walk(plan)):
+        columns = (column[0] for column in source["output"])
+        yield from ((column_id(one), str(one["name"])) for one in columns if one["name"] in lost)

@@ -12,8 +12,8 @@ import pytest
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.changed_rows import refuse_counted_changes
 from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.plan.refusals import refuse_counted_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

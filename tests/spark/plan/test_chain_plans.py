@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as f
 
-from dagster_ckpt.spark.attempt.chain_plans import why_it_leaves_its_inputs, why_it_leaves_its_reader
+from dagster_ckpt.spark.plan.chains import why_it_leaves_its_inputs, why_it_leaves_its_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

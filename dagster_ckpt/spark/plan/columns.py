@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.spark.attempt.plan_tree import (
+from dagster_ckpt.spark.plan.tree import (
     EQUAL,
     Tree,
     column_id,

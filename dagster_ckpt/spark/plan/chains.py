@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.chains import SeenInPlans, layout_of
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
-from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
-from dagster_ckpt.spark.attempt.plan_tree import (
+from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery
+from dagster_ckpt.spark.plan.tree import (
     Tree,
     analyzed,
     columns_of,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.spark.attempt.changed_query import ChangedQuery
-from dagster_ckpt.spark.attempt.kept_columns import made_into_state
-from dagster_ckpt.spark.attempt.plan_tree import (
+from dagster_ckpt.spark.plan.errors import ChangedQuery
+from dagster_ckpt.spark.plan.origins import made_into_state
+from dagster_ckpt.spark.plan.tree import (
     Tree,
     column_id,
     expression,

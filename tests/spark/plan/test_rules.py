@@ -13,11 +13,11 @@ import pytest
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
-from dagster_ckpt.spark.attempt.clean_source import refuse_clean_source
-from dagster_ckpt.spark.attempt.files_read import why_moved, written_again
-from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery
+from dagster_ckpt.spark.plan.files import why_moved, written_again
+from dagster_ckpt.spark.plan.rules import check_plan
+from dagster_ckpt.spark.plan.sources import refuse_clean_source
 from dagster_ckpt.spark.snapshot.capture import plan_capture
 from tests.spark.snapshot.fake_checkpoint import FakeQuery
 

@@ -9,7 +9,7 @@ import pytest
 
 from dagster_ckpt import InvalidRequest, spark_sink, spark_stage
 from dagster_ckpt.errors import CheckpointError, Unavailable
-from dagster_ckpt.spark.attempt.query_errors import StageFailed, understood
+from dagster_ckpt.spark.plan.errors import StageFailed, understood
 from dagster_ckpt.spark.session import without_java
 from tests.root import ROOT
 

@@ -11,11 +11,10 @@ import pytest
 
 from dagster_ckpt import spark_stage
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.spark.attempt.changed_query import ChangedQuery
-from dagster_ckpt.spark.attempt.plan_shape import check_plan
-from dagster_ckpt.spark.attempt.query_errors import understood
-from dagster_ckpt.spark.attempt.state_variables import refuse_renamed_variables
 from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.plan.errors import ChangedQuery, understood
+from dagster_ckpt.spark.plan.rules import check_plan
+from dagster_ckpt.spark.plan.variables import refuse_renamed_variables
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 
 if TYPE_CHECKING:

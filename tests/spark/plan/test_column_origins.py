@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.spark.attempt.changed_query import WAY_OUT, ChangedQuery
-from dagster_ckpt.spark.attempt.plan_shape import check_plan
 from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery
+from dagster_ckpt.spark.plan.rules import check_plan
 from tests.spark.snapshot.fake_checkpoint import FakeQuery
 
 if TYPE_CHECKING:

@@ -1,0 +1,124 @@
+"""Facts of a query's plan that its state and positions depend on, as they are written down beside the state.
+
+Spark compares types only. Grouped by another column of the same type, or with ``max`` made ``min``, a query would go on
+from the state of the other one without a word and its rows would be wrong. So the first start of a query writes its
+facts down; captures take them along, and every later start compares (``rules``).
+
+What may change: everything else, such as filters, projections, names of results, delays of watermarks, and values of
+literals but for those that keys are made with. Names of columns count: nothing else says that a column is the same one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.plan.aggregates import Kept, state_aggregates
+from dagster_ckpt.spark.plan.columns import state_columns
+from dagster_ckpt.spark.plan.fields import Fields, state_fields
+from dagster_ckpt.spark.plan.operators import groups_in, operators_in, watermarks_of, with_state
+from dagster_ckpt.spark.plan.origins import Origin, columns_of_sources, origins_in
+from dagster_ckpt.spark.plan.sources import options_of_sources, sources_in
+from dagster_ckpt.spark.plan.time_zones import zone_of_reading, zones_of
+from dagster_ckpt.spark.plan.tree import analyzed
+from dagster_ckpt.spark.plan.variables import variables_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["PlanFacts", "facts_of"]
+
+FORMAT = 3
+"""Of the texts: those of another format, or of another Spark, are replaced and not compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFacts:
+    """Facts of one query. None, and an empty list of before: Spark did not show them, and nothing is compared."""
+
+    written_by: str = ""
+    """Format of the texts, and Spark's version."""
+    operators: Sequence[str] = ()
+    """Stateful operators in the order of the plan: what rows are told apart by, and which aggregates are kept."""
+    state_columns: Sequence[str] | None = None
+    """Columns of each operator's state in their order."""
+    state_fields: Sequence[Fields] | None = None
+    """Fields of structs that each operator's state keeps whole."""
+    aggregates: Sequence[Kept] | None = None
+    """Aggregates of each operator, in the order of their state."""
+    variables: Mapping[str, str] | None = None
+    """Variables of ``transformWithState``, and the fields of each."""
+    origins: Sequence[Mapping[str, Origin]] = ()
+    """Columns of sources that the columns of each operator are."""
+    source_columns: Sequence[Sequence[str]] = ()
+    watermarks: Sequence[str] = ()
+    """Columns of watermarks that bound state."""
+    groups_closed_by: Sequence[str] = ()
+    """Columns of watermarks that close groups."""
+    output_mode: str = ""
+    time_zones: Sequence[str] = ()
+    """Zones that state depends on."""
+    read_in_zone: str = ""
+    """Zone that rows depend on, with state or without."""
+    sources: Sequence[str] = ()
+    """Sources in Spark's order."""
+    source_options: Sequence[str] = ()
+    """Digests of the options of sources that only these tell apart."""
+    stages: Sequence[str] = ()
+    """Of a chain: the stage that reads each source."""
+
+    @classmethod
+    def written(cls, directory: StageDirectory, renamed: Mapping[str, str]) -> PlanFacts:
+        """Return the facts that an earlier start wrote down, if any; ``renamed``: stages by earlier uids."""
+        try:
+            found = parse_json(directory.plan.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            found = {}
+        known = {field.name for field in fields(cls)}
+        given = (
+            {name: said for name, said in found.items() if name in known} if isinstance(found, dict) else {}
+        )
+        facts = cls(**given)
+        return replace(facts, stages=[renamed.get(one, one) for one in facts.stages])
+
+    def write(self, directory: StageDirectory) -> None:
+        """Write the facts down, whole or not at all."""
+        text = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not self.stages:
+            del text["stages"]
+        directory.root.mkdir(parents=True, exist_ok=True)
+        replace_whole(directory.plan, json.dumps(text, indent=1).encode())
+
+
+def facts_of(frame: DataFrame, *, output_mode: str = "", stages: Sequence[str] = ()) -> PlanFacts | None:
+    """Return the facts of a query; None where Spark does not show its plan (Connect, a node it cannot write).
+
+    ``stages``: of a chain, the stage that reads each source, in Spark's order.
+    """
+    plan = analyzed(frame)
+    if plan is None:
+        return None
+    stateful, sources = list(with_state(plan)), sources_in(plan, frame)
+    return PlanFacts(
+        written_by=f"format {FORMAT}, Spark {frame.sparkSession.version}",
+        operators=operators_in(plan),
+        state_columns=state_columns(frame, plan),
+        state_fields=state_fields(frame, stateful),
+        aggregates=state_aggregates(frame, plan),
+        variables=variables_in(frame, plan),
+        origins=origins_in(plan, stateful),
+        source_columns=columns_of_sources(plan) if stateful else [],
+        watermarks=watermarks_of(plan, stateful),
+        groups_closed_by=watermarks_of(plan, groups_in(stateful)),
+        output_mode=output_mode,
+        time_zones=zones_of(plan, stateful, frame),
+        read_in_zone=zone_of_reading(plan, frame),
+        sources=sources,
+        source_options=options_of_sources(sources, frame),
+        stages=list(stages),
+    )

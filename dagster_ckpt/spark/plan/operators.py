@@ -1,0 +1,108 @@
+"""Stateful operators of a plan, and the watermarks that bound them: what Spark compares by types only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dagster_ckpt.spark.plan.tree import (
+    EQUAL,
+    Names,
+    Tree,
+    aggregates_in,
+    column_id,
+    definitions,
+    expression,
+    is_bounded_by,
+    is_streaming,
+    kind_of,
+    simple,
+    text_of,
+    walk,
+)
+
+__all__ = ["groups_in", "operators_in", "watermarks_in", "watermarks_of", "with_state"]
+
+
+def operators_in(plan: Tree) -> list[str]:
+    """Return the stateful operators of a plan, one text each, in the order of the plan."""
+    named = definitions(plan)
+    return [_operator(node, named) for node in with_state(plan)]
+
+
+def with_state(plan: Tree) -> Iterator[Tree]:
+    """Yield the nodes of a plan that keep state, in the order of the plan."""
+    nothing = Names()
+    return (node for node in walk(plan) if is_streaming(node) and _operator(node, nothing))
+
+
+def watermarks_in(plan: Tree) -> list[str]:
+    """Return the columns that streams have watermarks on."""
+    return list(dict.fromkeys(str(column["name"]) for column in _with_watermark(plan)))
+
+
+def watermarks_of(plan: Tree, operators: Sequence[Tree]) -> list[str]:
+    """Return the columns of watermarks that say which rows are late for these operators."""
+    named = definitions(plan)
+    asked = (
+        str(column["name"])
+        for column in _with_watermark(plan)
+        if any(is_bounded_by(one, {named.first(column_id(column))}, named) for one in operators)
+    )
+    return list(dict.fromkeys(asked))
+
+
+def groups_in(operators: Sequence[Tree]) -> list[Tree]:
+    """Return the operators that group rows."""
+    return [operator for operator in operators if kind_of(operator) == "Aggregate"]
+
+
+def _with_watermark(plan: Tree) -> Iterator[Tree]:
+    nodes = (node for node in walk(plan) if kind_of(node) == "EventTimeWatermark" and is_streaming(node))
+    return (expression(node["eventTime"]) for node in nodes)
+
+
+def _operator(node: Tree, named: Names) -> str:
+    match kind_of(node):
+        case "Aggregate":
+            keys = [_key(expression(e), named) for e in node["groupingExpressions"]]
+            kept = [
+                text_of(a, named) for e in node["aggregateExpressions"] for a in aggregates_in(expression(e))
+            ]
+            return f"groupBy({', '.join(keys)}).agg({', '.join(dict.fromkeys(kept))})"
+        case "Deduplicate" | "DeduplicateWithinWatermark" as kind:
+            keys = sorted(text_of(expression(e), named) for e in node["keys"])
+            name = "dropDuplicates" if kind == "Deduplicate" else "dropDuplicatesWithinWatermark"
+            return f"{name}({', '.join(keys)})"
+        case "Distinct":
+            return "distinct()"
+        case "Join" if all(is_streaming(child) for child in node["_children"]):
+            condition = expression(node["condition"]) if node.get("condition") else None
+            equal = (
+                []
+                if condition is None
+                else [_equality(e, named) for e in walk(condition) if kind_of(e) in EQUAL]
+            )
+            how = simple(str((node.get("joinType") or {}).get("object", "")))
+            return f"join({' AND '.join(equal)}, {how})"
+        case (
+            "FlatMapGroupsInPandasWithState"
+            | "TransformWithStateInPySpark"
+            | "TransformWithStateInPandas" as kind
+        ):
+            keys = [text_of(expression(e), named) for e in node.get("groupingAttributes") or ()]
+            return f"{kind}({', '.join(keys)})"
+    return ""
+
+
+def _key(node: Tree, named: Names) -> str:
+    """Return an expression that tells rows apart: literals in it count, for another one makes other groups.
+
+    One that is a literal itself does not: it is the same for all rows, such as the day of the run.
+    """
+    while kind_of(node) == "Alias":
+        node = node["_children"][0]
+    return text_of(node, named, with_values=kind_of(node) != "Literal")
+
+
+def _equality(node: Tree, named: Names) -> str:
+    return f"{kind_of(node).lower()}({', '.join(_key(side, named) for side in node['_children'])})"
