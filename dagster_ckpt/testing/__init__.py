@@ -41,6 +41,7 @@ _HOMES: dict[str, str] = {
     "SubtaskHarness": "testing.subtask",
     # contracts
     "SinkContract": "testing.sink_contract",
+    "ValueContract": "testing.sinks.values",
     "SinkRun": "testing.sinks.run",
     "Staging": "testing.sinks.run",
     # stand-ins

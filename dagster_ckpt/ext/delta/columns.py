@@ -29,7 +29,7 @@ _PRIMITIVES = [
     "timestamp_ntz",
 ]
 _PARTITIONS = ("string", "long", "integer", "short", "byte", "boolean", "date")
-_NO_NAME = " ,;{}()\n\t="
+NO_NAME = " ,;{}()\n\t="
 _FEATURES_WE_KEEP = {"appendOnly", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "invariants"}
 _FEATURES_WE_KEEP |= {"checkConstraints", "generatedColumns", "changeDataFeed"}
 """Names in the protocol that staged files may be added under; the next table says when they are in use."""
@@ -41,7 +41,7 @@ def accepted(partition_by: Sequence[str]) -> Accepts:
     """Return what a Delta table with these columns of partitions can hold."""
     return Accepts(
         types=PLAIN | NESTED,
-        names=(no_characters(_NO_NAME, "a Delta table"),),
+        names=(no_characters(NO_NAME, "a Delta table"),),
         folds_case=True,
         values=(UTF8, *YEARS),
         columns=no_empty_text(partition_by),

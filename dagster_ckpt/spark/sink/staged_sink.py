@@ -48,7 +48,7 @@ from dagster_ckpt.spark.sink.positions import (
     why_behind,
 )
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
-from dagster_ckpt.spark.sink.staging import flush_staged, stage_rows
+from dagster_ckpt.spark.sink.staging import flush_staged, refuse_unwritable, stage_rows
 from dagster_ckpt.spark.sink.through import THROUGH, forget_before, merge_through, note_through, through_at
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ class StagedSink(Sink):
     # --- the port -------------------------------------------------------------------------------------------
 
     def check(self, frame: DataFrame) -> None:
-        """Refuse columns that Arrow has no form for, and key columns that are not there."""
+        """Refuse columns that Arrow has no form for, key columns that are not there, and a folder nobody can write."""
+        refuse_unwritable(self.place, self._root)
         try:
             arrow_schema(frame.schema)
         except InvalidRequest as error:

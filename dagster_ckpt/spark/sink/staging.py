@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.digests import digest_file
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.sink import write_staged
 from dagster_ckpt.spark.exchange.mounts import bring_here, forget_remote
 from dagster_ckpt.spark.files import batch_folder_name, flush_to_disk
@@ -58,6 +61,19 @@ def stage_rows(
         row_schema=row_schema or frame.schema.json(),
         replaces=replaces,
     )
+
+
+def refuse_unwritable(place: str, folder: Path) -> None:
+    """Make the folder that rows of ``place`` are staged below. Raises InvalidRequest where nobody could write there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise InvalidRequest(
+            f"the rows of {place} are staged below {folder}, which cannot be made or written "
+            f"({error.strerror or error}): give the sink, or the resource's table_dir, a folder that can"
+        ) from error
 
 
 def flush_staged(paths: list[Path]) -> None:

@@ -10,5 +10,6 @@
 | ``histories`` | another history on top, forks, garbage |
 | ``together`` | tables that change at one moment |
 | ``keys`` | one row for each key, whatever its type and value |
+| ``values`` | ``ValueContract``: what is in the rows never fails a publish |
 | ``contents`` | upserts, output mode *complete*, schemas |
 """

@@ -24,6 +24,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkPosition,
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
+from dagster_ckpt.spark.sink.staging import refuse_unwritable
 from dagster_ckpt.spark.sink.table_files import StagedFiles, partition_values
 from dagster_ckpt.spark.sink.versioned.backend import V
 from dagster_ckpt.spark.sink.versioned.engine import Engine
@@ -69,7 +70,7 @@ class VersionedSink(Sink, Generic[V]):
         """Return Spark's columns as the format has them. Raises InvalidRequest for one that it cannot have."""
 
     def check(self, frame: DataFrame) -> None:
-        """Refuse columns that this table has otherwise."""
+        """Refuse columns that this table has otherwise, and a folder that rows cannot be staged in."""
         row_schema = frame.schema.json()
         columns = self.columns_of(row_schema)
         refuse_nested_key(f"table {self.place}", row_schema, self._context.key)
@@ -77,6 +78,7 @@ class VersionedSink(Sink, Generic[V]):
         if version is not None:
             refuse_other_key(version.mark, self._context.key, self.place)
             self._engine.backend.refuse_unfit(version, columns)
+        refuse_unwritable(self.place, self.staged.root)
 
     def flush(self, batches: Sequence[PreparedBatch]) -> None:
         """Wait until the staged files are on disk, or in the table's object store."""

@@ -1,0 +1,16 @@
+"""Values and names in Iceberg tables are shown as they are, or refused before their checkpoint."""
+
+from __future__ import annotations
+
+from dagster_ckpt.authoring.targets import IcebergTable
+from dagster_ckpt.ext.iceberg.sink import IcebergSink
+from dagster_ckpt.spark.sink.port import Sink, SinkContext
+from dagster_ckpt.testing import ValueContract
+from dagster_ckpt.testing.sinks.values import BEYOND_YEARS, NO_UTF8, RARE_TYPES
+
+
+class TestIcebergValues(ValueContract):
+    refuses = NO_UTF8 | BEYOND_YEARS | RARE_TYPES | {"struct_case", "a.b"}
+
+    def open(self, context: SinkContext) -> Sink:
+        return IcebergSink(IcebergTable(f"db.{context.name}"), context)
