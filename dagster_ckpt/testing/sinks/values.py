@@ -13,8 +13,9 @@ import pytest
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.quoting import quoted
+from dagster_ckpt.spark.sink.committables import read_committables
 from dagster_ckpt.spark.sink.judge import Judge
-from dagster_ckpt.spark.sink.phases import preparing, publish_prepared
+from dagster_ckpt.spark.sink.phases import preparing
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.testing.sinks.base import ContractBase
 
@@ -151,7 +152,7 @@ class ValueContract(ContractBase):
             assert named, f"no column is named: {why}"
             refused.add(max(named, key=len))
             del columns[max(named, key=len)]
-        publish_prepared(run.sink, folder / "stage", BatchId(0), run.permit(1))
+        run.sink.publish(read_committables(folder / "stage", [BatchId(0)]), run.permit(1))
         found, wanted = self.shown_values(run.sink), _row(spark, columns)
         wrong = {n: (v, found.get(n)) for n, v in wanted.items() if not _same(self.spelled(v), found.get(n))}
         assert not wrong, f"column: (what was written, what readers find): {wrong}"
