@@ -10,7 +10,7 @@ from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown
 from dagster_ckpt.ext.kafka.broker import Broker, Message
 from dagster_ckpt.ext.kafka.messages import messages, refuse_unfit
-from dagster_ckpt.spark.sink.accepts import UTF8, YEARS, Accepts
+from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts
 from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition
 from dagster_ckpt.spark.sink.positions import refuse_fenced
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
@@ -42,7 +42,7 @@ class KafkaSink(StagedSink):
         """Read the newest record of the position topic."""
         return self.broker.position()
 
-    accepts = Accepts(values=(UTF8, *YEARS))
+    accepts = Accepts(types=PLAIN | NESTED, values=(UTF8, *YEARS))
 
     def check(self, frame: DataFrame) -> None:
         """Refuse rows that are no messages, and output mode *complete*."""

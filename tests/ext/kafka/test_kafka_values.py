@@ -33,7 +33,7 @@ class TestKafkaValues(ValueContract):
     def shown_values(self, sink: Sink) -> dict[str, Any]:
         ((_, value),) = committed(self._servers, sink.place.rpartition("/")[2])
         row: dict[str, Any] = json.loads(value)
-        return row
+        return {name: [*part.items()] if part == {} else part for name, part in row.items()}
 
     def spelled(self, value: Any) -> Any:
         match value:
