@@ -23,7 +23,7 @@ from dagster_ckpt.testing.sink_contract import SinkContract
 
 
 class SqlContract(SinkContract):
-    can_load = changes_together = True
+    can_load = changes_together = goes_back_together = True
     can_be_raced = False  # a transaction holds the position's row
     keys_not_taken = frozenset({"null"})
     keeps: ClassVar[bool] = True

@@ -10,6 +10,7 @@ from typing import Any
 
 from pyiceberg import exceptions as errors
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -18,6 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
+    AssertTableUUID,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     SetSnapshotRefUpdate,
@@ -33,6 +35,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ext.iceberg.catalogs import CatalogSettings
 from dagster_ckpt.ext.iceberg.files import data_file
+from dagster_ckpt.ext.iceberg.together import TableCommit, commit_all, kept
 from dagster_ckpt.ext.iceberg.version import MAIN, IcebergVersion
 from dagster_ckpt.spark.sink.versioned.backend import Raced
 from dagster_ckpt.spark.sink.versioned.marks import Mark
@@ -149,6 +152,11 @@ class Outside:
         return int(snapshot.snapshot_id)
 
     @staticmethod
+    def commit_together(catalog: RestCatalog, commits: list[TableCommit]) -> None:
+        """Change several tables in one request."""
+        commit_all(catalog, commits)
+
+    @staticmethod
     def keep_and_expire(
         version: IcebergVersion, tags: dict[str, int], untagged: Sequence[str], expired: Sequence[int]
     ) -> None:
@@ -170,6 +178,9 @@ def commit_exactly(
         AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": version.ref(name)}) for name in refs
     ]
     transaction._requirements = (*also, *exact[: None if version.snapshots else 1])
+    whole = (*transaction._requirements, AssertTableUUID(uuid=version.table.metadata.table_uuid))
+    if kept(TableCommit(version.table, whole, transaction._updates)):
+        return
     # Of this handle only: with the table's own setting pyiceberg would commit on top of what was not read.
     version.table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
     transaction.commit_transaction()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ext.iceberg.backend import IcebergBackend
@@ -15,12 +16,22 @@ from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_of
 from dagster_ckpt.ext.iceberg.columns import ACCEPTED, iceberg_columns, refuse_columns, spelt
 from dagster_ckpt.ext.iceberg.expiry import ReadManifests
 from dagster_ckpt.ext.iceberg.garbage import Garbage
+from dagster_ckpt.ext.iceberg.joint import CatalogJoint
 from dagster_ckpt.ext.iceberg.lake import Lake, reading
+from dagster_ckpt.ext.iceberg.together import keeping, step_at_hand
 from dagster_ckpt.ext.iceberg.upkeep import maintained, planned
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.port import SinkContext, SinkDescription, Upkeep
+from dagster_ckpt.spark.sink.port import (
+    AlreadyPublished,
+    AttemptId,
+    Joint,
+    Published,
+    SinkContext,
+    SinkDescription,
+    Upkeep,
+)
 from dagster_ckpt.spark.sink.staging import stage_rows
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.marks import SinkNames
@@ -56,6 +67,25 @@ class IcebergSink(VersionedSink[IcebergVersion]):
     def partition_by(self) -> tuple[str, ...]:
         """Columns whose values tell staged files apart."""
         return () if self._context.key else self._backend.lake.partition_by
+
+    @property
+    def joint(self) -> Joint | None:
+        """The catalog, where it changes several tables in one request."""
+        return CatalogJoint.of(self._backend.lake.settings)
+
+    def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
+        """Make the batches visible in one commit: of this table, or of all that are published in this step."""
+        step = step_at_hand()
+        if step is None:
+            return super().publish(batches, permit)
+        self._upload(batches)
+        with keeping(step):
+            done = self._engine.publish(
+                AttemptId(permit.lineage, permit.epoch), batches, permit.checkpoint_id
+            )
+        files = [file for batch in batches for file in batch.files]
+        step.afterwards.append(lambda: self.staged.forget_copies(files))
+        return done
 
     def columns_of(self, row_schema: str) -> object:
         """Return Spark's columns as an Iceberg table has them. Raises InvalidRequest where its place is not known."""

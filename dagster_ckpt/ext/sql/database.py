@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
@@ -21,6 +21,7 @@ BUSY_SECONDS = 30
 _REFUSED = {"DataError", "IntegrityError", "ProgrammingError", "NotSupportedError"}
 """Errors (PEP 249) that come again however often the same is tried."""
 
+T = TypeVar("T")
 _OPEN: ContextVar[tuple[URL, Connection] | None] = ContextVar("_OPEN", default=None)
 """Transaction of the step in which this thread changes several tables."""
 
@@ -91,9 +92,10 @@ class Database:
         """Return the hash of where it is."""
         return hash(self._url)
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Carry out all transactions that this thread begins meanwhile as one.
+    why_apart = ""
+
+    def step(self, work: Callable[[], T]) -> T:
+        """Carry out all transactions that ``work`` begins as one.
 
         Foreign keys from one table to another are compared at its end where they may be: the tables come in any order.
         """
@@ -102,7 +104,7 @@ class Database:
                 connection.exec_driver_sql("SET CONSTRAINTS ALL DEFERRED")
             begun = _OPEN.set((self._url, connection))
             try:
-                yield
+                return work()
             finally:
                 _OPEN.reset(begun)
 

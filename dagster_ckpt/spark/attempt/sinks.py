@@ -64,6 +64,7 @@ class PipelineSinks:
     """Told of every sink whose rows readers find changed."""
     unpublished: dict[str, str] = field(default_factory=dict)
     """Why a sink does not show the rows of the newest checkpoint, by name; a publish that succeeds takes it out."""
+    _told_apart: set[str] = field(default_factory=set)
     _missed: Counter[str] = field(default_factory=Counter)
     """How many checkpoints in a row each of these was not published for."""
     _opened: dict[StageUid, Sink] = field(default_factory=dict)
@@ -215,6 +216,7 @@ class PipelineSinks:
         names = {uid: self.name_of(uid) for uid in due}
         try:
             published = publish_prepared([*due.values()], permit) if due else []
+            self._tell_apart(due, reporter)
         except Exception as error:  # the other sinks are published all the same
             for name in names.values():
                 self.unpublished[name] = str(error)
@@ -230,6 +232,14 @@ class PipelineSinks:
                     f"table {name}: published {done.rows:,} rows in {done.files} files for checkpoint {at}"
                 )
                 self.tell_changed(uid, at, rows=done.rows, bytes=done.bytes, version=done.version)
+
+    def _tell_apart(self, due: Mapping[StageUid, Due], reporter: Reporter) -> None:
+        """Tell once of tables that should change together and cannot."""
+        joint = next((part.sink.joint for part in due.values()), None)
+        why = joint.why_apart if joint is not None and len(due) > 1 else ""
+        if why and why not in self._told_apart:
+            self._told_apart.add(why)
+            reporter.warn(why)
 
     def _all_shown(
         self, attempt: AttemptDirectory, checkpoint: CheckpointId, unmarked: Collection[StageUid]

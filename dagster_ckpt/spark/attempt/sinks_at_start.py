@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -169,8 +170,7 @@ class SinksAtStart:
     def _bring(self, attempt: AttemptDirectory, act: Callable[[StageUid], Callable[[], None]]) -> None:
         """Bring each sink to where it begins, those that change together in one step; then tell what was done."""
         for group in self.sinks.groups():
-            with in_one_step([self.sinks.of(uid) for uid in group]):
-                done = [act(uid) for uid in group]
+            done = in_one_step([self.sinks.of(uid) for uid in group], partial(_each, act, group))
             for uid, tell in zip(group, done, strict=True):
                 tell()
                 sink = self.sinks.of(uid)
@@ -287,6 +287,12 @@ class SinksAtStart:
                 self.reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
 
         return tell
+
+
+def _each(
+    act: Callable[[StageUid], Callable[[], None]], uids: Sequence[StageUid]
+) -> list[Callable[[], None]]:
+    return [act(uid) for uid in uids]
 
 
 def _can_show(sink: Sink, cut: SinkCut) -> bool:

@@ -139,17 +139,16 @@ def publish_prepared(parts: Sequence[Due], permit: CommitPermit) -> list[Publish
     Raises Corrupt for one put back; none of them has changed then.
     """
     waiting = [_waiting(part) for part in parts]
-    published: dict[int, Published | AlreadyPublished] = {}
-    with in_one_step([part.sink for part, batches in zip(parts, waiting, strict=True) if batches]):
-        for number, (part, batches) in enumerate(zip(parts, waiting, strict=True)):
-            if batches:
-                published[number] = part.sink.publish(batches, permit)
-    for (
-        part
-    ) in parts:  # not within the step, whose end decides; of one whose answer was lost nothing is noted yet
+
+    def publish() -> list[Published | AlreadyPublished | None]:
+        found = zip(parts, waiting, strict=True)
+        return [part.sink.publish(batches, permit) if batches else None for part, batches in found]
+
+    changed = [part.sink for part, batches in zip(parts, waiting, strict=True) if batches]
+    published = in_one_step(changed, publish)
+    for part in parts:  # after the step, whose end decides; of one whose answer was lost nothing is noted yet
         note_published(part.stage_dir, part.sink.place, part.sink.position())
-    found = (published.get(number) for number in range(len(parts)))
-    return [done if isinstance(done, Published) else None for done in found]
+    return [done if isinstance(done, Published) else None for done in published]
 
 
 def _waiting(part: Due) -> Sequence[PreparedBatch]:

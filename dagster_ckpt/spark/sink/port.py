@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
@@ -27,6 +26,8 @@ from dagster_ckpt.spark.sink.rows import PublishedRows
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +158,22 @@ class Upkeep:
 class Joint(Protocol):
     """What the rows of several sinks change in at one moment: a database, a catalog. Equal for those that share it."""
 
-    def step(self) -> AbstractContextManager[None]:
-        """Make what the sinks do within it visible at its end, all of it or nothing.
+    def step(self, work: Callable[[], T]) -> T:
+        """Do ``work``, and make what the sinks change in it visible at its end, all of it or nothing.
 
-        An error within it undoes everything, and its end raises what the sinks' own steps raise.
+        It is done again where others came in between. An error in it undoes everything; the end raises what the sinks'
+        own steps raise.
         """
 
+    @property
+    def why_apart(self) -> str:
+        """Why its sinks change one after the other all the same, in one sentence; empty: they do not."""
 
-def in_one_step(sinks: Sequence[Sink]) -> AbstractContextManager[None]:
-    """Return the step in which sinks of one group (``joint``) change together; one of its own needs none."""
+
+def in_one_step(sinks: Sequence[Sink], work: Callable[[], T]) -> T:
+    """Do what changes sinks of one group (``joint``), together; one of its own needs no step."""
     joint = sinks[0].joint if len(sinks) > 1 else None
-    return nullcontext() if joint is None else joint.step()
+    return work() if joint is None else joint.step(work)
 
 
 class Sink(ABC):

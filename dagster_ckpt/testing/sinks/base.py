@@ -33,7 +33,9 @@ class ContractBase:
     checks_types: ClassVar[bool] = True
     """A column that changes its type is refused when it is published, not only by ``check``."""
     changes_together: ClassVar[bool] = False
-    """``joint`` is not None: two sinks of one pipeline change in one step."""
+    """``joint`` is not None: two sinks of one pipeline are published in one step."""
+    goes_back_together: ClassVar[bool] = False
+    """They are rolled back in one step too."""
     stages_files: ClassVar[bool] = True
     """Staged rows are files that ``collect_garbage`` removes once nothing needs them."""
 

@@ -58,7 +58,7 @@ class TogetherContract(ContractBase):
         assert position.head is None
 
     def test_tables_that_change_together_go_back_together(self, tmp_path: Path) -> None:
-        self.skip_unless(self.changes_together and self.can_roll_back, "changes alone, or cannot roll back")
+        self.skip_unless(self.goes_back_together and self.can_roll_back, "goes back alone, or not at all")
         tries: list[tuple[Pair, tuple[RunCut, RunCut], list[list[Row]]]] = []
 
         def work() -> Callable[[], object]:
@@ -98,12 +98,12 @@ def _batch(pair: Pair, number: int) -> None:
 
 def publish(pair: Pair, checkpoint: int) -> list[Published | AlreadyPublished]:
     """Publish a checkpoint to both, in one step."""
-    with in_one_step([run.sink for run in pair]):
-        return [run.publish(checkpoint) for run in pair]
+    return in_one_step([run.sink for run in pair], lambda: [run.publish(checkpoint) for run in pair])
 
 
 def roll_back(pair: Pair, cuts: tuple[RunCut, RunCut]) -> None:
     """Go back in one step."""
-    with in_one_step([run.sink for run in pair]):
-        for run, cut in zip(pair, cuts, strict=True):
-            run.in_directory_of(cut).roll_back(cut)
+    both = list(zip(pair, cuts, strict=True))
+    in_one_step(
+        [run.sink for run in pair], lambda: [run.in_directory_of(cut).roll_back(cut) for run, cut in both]
+    )

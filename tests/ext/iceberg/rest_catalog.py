@@ -6,13 +6,14 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg import exceptions as errors
-from pyiceberg.catalog.rest import CreateTableRequest, TableResponse
+from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, CreateTableRequest, TableResponse
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableRequest
 
@@ -25,6 +26,17 @@ _STATUS = {
 }
 
 
+class Together(Enum):
+    """How the server takes changes of several tables in one request."""
+
+    NOT_NAMED = "not named"
+    WHOLE = "whole"
+    IN_PART = "in part"
+    """Those before one that it refuses have happened."""
+    NOT_SERVED = "not served"
+    """Though its configuration names it."""
+
+
 class RestCatalog:
     """The server's half: one request at a time, answered by a catalog in SQLite."""
 
@@ -35,6 +47,7 @@ class RestCatalog:
         self._warehouse = warehouse
         self._lock = threading.Lock()
         self.commits = 0
+        self.together = Together.NOT_NAMED
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, str]:
         """Return status and text."""
@@ -49,7 +62,9 @@ class RestCatalog:
     def _do(self, method: str, parts: list[str], body: bytes) -> str:
         match method, parts:
             case "GET", ["config"]:
-                return json.dumps({"defaults": {"warehouse": self._warehouse}, "overrides": {}})
+                return json.dumps(
+                    {"defaults": {"warehouse": self._warehouse}, "overrides": {}} | self._endpoints()
+                )
             case "POST", ["namespaces"]:
                 self._catalog.create_namespace(tuple(json.loads(body)["namespace"]))
                 return body.decode()
@@ -67,14 +82,41 @@ class RestCatalog:
                 return _told(table)
             case "GET", ["namespaces", space, "tables", name]:
                 return _told(self._catalog.load_table((space, name)))
-            case "POST", ["namespaces", space, "tables", name]:
-                request = CommitTableRequest.model_validate_json(body)
-                loaded = self._catalog.load_table((space, name))
-                done = self._catalog.commit_table(loaded, request.requirements, request.updates)
-                self.commits += 1
-                return done.model_dump_json(by_alias=True)
+            case "POST", _:
+                return self._commit(parts, body)
             case _:
                 raise AssertionError(f"the stand-in has no {method} {parts}")
+
+    def _commit(self, parts: list[str], body: bytes) -> str:
+        if parts == ["transactions", "commit"]:
+            return self._commit_several(json.loads(body)["table-changes"])
+        _, space, _, name = parts
+        request = CommitTableRequest.model_validate_json(body)
+        loaded = self._catalog.load_table((space, name))
+        done = self._catalog.commit_table(loaded, request.requirements, request.updates)
+        self.commits += 1
+        return done.model_dump_json(by_alias=True)
+
+    def _commit_several(self, asked: list[Any]) -> str:
+        if self.together is Together.NOT_SERVED:
+            raise errors.NoSuchTableError("there is no such resource")
+        changes = [CommitTableRequest.model_validate(one) for one in asked]
+        if self.together is Together.WHOLE:
+            for change in changes:
+                for requirement in change.requirements:
+                    requirement.validate(self._table_of(change).metadata)
+        for change in changes:
+            self._catalog.commit_table(self._table_of(change), change.requirements, change.updates)
+        self.commits += 1
+        return "{}"
+
+    def _endpoints(self) -> dict[str, list[str]]:
+        if self.together is Together.NOT_NAMED:
+            return {}
+        return {"endpoints": [*map(str, DEFAULT_ENDPOINTS), "POST /v1/{prefix}/transactions/commit"]}
+
+    def _table_of(self, change: CommitTableRequest) -> Any:
+        return self._catalog.load_table((*change.identifier.namespace.root, change.identifier.name))
 
     def _properties(self, space: str) -> dict[str, str]:
         return dict(self._catalog.load_namespace_properties(space))

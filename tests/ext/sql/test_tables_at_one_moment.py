@@ -46,9 +46,7 @@ for number in range(0 if shown is None else shown + 1, 1_000_000):
         staged(context.work_dir, number, LONGS, [(key, sign * number * key) for key in range(number % 7 + 1)])
         for context, sign in zip(contexts, (1, -1), strict=True)
     ]
-    with in_one_step(sinks):
-        for sink, batch in zip(sinks, batches, strict=True):
-            sink.publish([batch], permit)
+    in_one_step(sinks, lambda: [sink.publish([batch], permit) for sink, batch in zip(sinks, batches, strict=True)])
 """
 SUM = "SELECT (SELECT count(*) FROM debits), (SELECT sum(v) FROM debits) + (SELECT sum(v) FROM credits)"
 SEEN = "SELECT max(head), min(head) FROM dagster_ckpt_positions"
@@ -100,9 +98,8 @@ def test_a_foreign_key_between_two_tables_is_compared_when_both_are_written(
     batches = [staged(context.work_dir, 0, LONGS, [(7, 7)]) for context in contexts]
     with pytest.raises(InvalidRequest, match="FOREIGN KEY known"):
         orders.publish(batches[:1], permit(1))
-    with in_one_step([orders, customers]):
-        orders.publish(batches[:1], permit(1))
-        customers.publish(batches[1:], permit(1))
+    both = list(zip((orders, customers), batches, strict=True))
+    in_one_step([orders, customers], lambda: [sink.publish([batch], permit(1)) for sink, batch in both])
     assert (
         orders.rows().to_arrow().to_pylist() == customers.rows().to_arrow().to_pylist() == [{"k": 7, "v": 7}]
     )
