@@ -34,8 +34,16 @@ from dagster_ckpt.spark.sink.committables import (
 )
 from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.opening import open_sink
-from dagster_ckpt.spark.sink.phases import Due, SinkPart, cut_of_sink, preparing, publish_prepared, waiting_in
-from dagster_ckpt.spark.sink.port import AttemptId, Joint, Sink
+from dagster_ckpt.spark.sink.phases import (
+    Due,
+    SinkPart,
+    cut_of_sink,
+    in_groups,
+    preparing,
+    publish_prepared,
+    waiting_in,
+)
+from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.sink.published import has_waiting, shown_as_noted
 from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink
@@ -93,15 +101,7 @@ class PipelineSinks:
 
     def groups(self) -> list[list[StageUid]]:
         """Return the two-phase sinks, those together whose rows change at one moment."""
-        groups: list[tuple[Joint | None, list[StageUid]]] = []
-        for uid, _, sink in self.two_phase():
-            joint = sink.joint
-            group = next((uids for other, uids in groups if joint is not None and other == joint), None)
-            if group is None:
-                groups.append((joint, [uid]))
-            else:
-                group.append(uid)
-        return [uids for _, uids in groups]
+        return in_groups((uid, sink) for uid, _, sink in self.two_phase())
 
     def writes_through(self, sink: Sink) -> bool:
         """Tell whether rows of this sink are shown at once, without waiting for a checkpoint."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import FileKind, TableSnapshot
 from dagster_ckpt.spark.channel.sink import run_only
@@ -24,7 +24,7 @@ from dagster_ckpt.spark.sink.committables import (
     write_committable,
 )
 from dagster_ckpt.spark.sink.judge import Judge
-from dagster_ckpt.spark.sink.port import AlreadyPublished, Published, Sink, in_one_step
+from dagster_ckpt.spark.sink.port import AlreadyPublished, Joint, Published, Sink, in_one_step
 from dagster_ckpt.spark.sink.published import note_published, position_of
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile, planned
 
@@ -121,6 +121,19 @@ def bring_back(sink: Sink, stage_dir: Path, later: Mapping[CheckpointId, Coordin
 def forget_folder(stage_dir: Path) -> None:
     """Remove what a restored checkpoint holds of a sink's folder."""
     shutil.rmtree(StageDirectory(stage_dir).sink_folder, ignore_errors=True)
+
+
+def in_groups(sinks: Iterable[tuple[StageUid, Sink]]) -> list[list[StageUid]]:
+    """Return the sinks, those together whose rows change at one moment."""
+    groups: list[tuple[Joint | None, list[StageUid]]] = []
+    for uid, sink in sinks:
+        joint = sink.joint
+        group = next((uids for other, uids in groups if joint is not None and other == joint), None)
+        if group is None:
+            groups.append((joint, [uid]))
+        else:
+            group.append(uid)
+    return [uids for _, uids in groups]
 
 
 @dataclass(frozen=True, slots=True)
