@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagster_ckpt.core.flink_options import FLINK_OPTIONS, OURS
+from dagster_ckpt.core.flink_options import ELSEWHERE, FLINK_OPTIONS, FORMER, OURS
 
 
 def rendered() -> str:
@@ -12,4 +12,12 @@ def rendered() -> str:
         here = f"`{option.here}`" if option.here else "-"
         lines.append(f"| `{option.name}` | {option.default} | {here} | {option.note} |")
     lines += [f"| - | - | `{name}` | {note} |" for name, note in OURS.items()]
-    return "\n".join(lines)
+    lines += [f"| `{name}` | - | - | not supported: {why} |" for name, why in ELSEWHERE.items()]
+    former = ", ".join(f"`{name}`" for name in FORMER)
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Keys that Flink has replaced are read as it reads them, with a line in the log: {former}.",
+        ]
+    )

@@ -153,6 +153,47 @@ FLINK_OPTIONS = (
 )
 """Every option of Flink's checkpointing and recovery, in the order of its documentation."""
 
+FORMER = {
+    "state.backend": "state.backend.type",
+    "state.backend.changelog.enabled": "state.changelog.enabled",
+    "state.backend.fs.memory-threshold": _CHECKPOINTING + "data-inline-threshold",
+    "state.backend.fs.write-buffer-size": _CHECKPOINTING + "write-buffer-size",
+    "state.backend.incremental": _CHECKPOINTING + "incremental",
+    "state.backend.local-recovery": _CHECKPOINTING + "local-backup.enabled",
+    "state.checkpoint-storage": _CHECKPOINTING + "storage",
+    "state.checkpoint.cleaner.parallel-mode": _CHECKPOINTING + "cleaner.parallel-mode",
+    "state.checkpoints.create-subdir": _CHECKPOINTING + "create-subdir",
+    "state.checkpoints.dir": _CHECKPOINTING + "dir",
+    "state.checkpoints.num-retained": _CHECKPOINTING + "num-retained",
+    "state.savepoints.dir": _CHECKPOINTING + "savepoint-dir",
+    "state.storage.fs.memory-threshold": _CHECKPOINTING + "data-inline-threshold",
+    "state.storage.fs.write-buffer-size": _CHECKPOINTING + "write-buffer-size",
+    "taskmanager.state.local.root-dirs": _CHECKPOINTING + "local-backup.dirs",
+    _CHECKPOINTING + "alignment-timeout": _CHECKPOINTING + "aligned-checkpoint-timeout",
+    _CHECKPOINTING + "checkpoints-after-tasks-finish.enabled": _CHECKPOINTING
+    + "checkpoints-after-tasks-finish",
+    _CHECKPOINTING + "recover-without-channel-state.checkpoint-id": (
+        _RECOVERY + "without-channel-state.checkpoint-id"
+    ),
+    _CHECKPOINTING + "unaligned": _CHECKPOINTING + "unaligned.enabled",
+    "execution.savepoint-restore-mode": _RECOVERY + "claim-mode",
+    "execution.savepoint.ignore-unclaimed-state": _RECOVERY + "ignore-unclaimed-state",
+    "execution.savepoint.path": _RECOVERY + "path",
+}
+"""Keys that Flink has replaced and still reads (``withDeprecatedKeys``), and the ones of today."""
+
+ELSEWHERE = {
+    "forceCheckpointing": "for loops in the graph, and a pipeline has none",
+    _CHECKPOINTING + "force": "for loops in the graph, and a pipeline has none",
+    "parallelism.default": "Spark divides a batch into tasks; state is divided by a stage's `partitions`",
+    "pipeline.max-parallelism": (
+        "state is divided into a stage's `partitions`, of which a restore may make any other number"
+    ),
+    "max_parallelism": "state is divided into a stage's `partitions`, of which a restore may make any other number",
+    "parallelism": "Spark divides a batch into tasks; state is divided by a stage's `partitions`",
+}
+"""Words of Flink that are no option of its checkpointing, and why none is here."""
+
 OURS = {
     "initial_delay": "streams: before the first periodic checkpoint; when not set it is drawn, as in Flink",
     "retention": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -9,8 +10,10 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
-from dagster_ckpt.core.flink_options import DURATIONS, FLINK_OPTIONS
+from dagster_ckpt.core.flink_options import DURATIONS, ELSEWHERE, FLINK_OPTIONS, FORMER
 from dagster_ckpt.errors import InvalidRequest
+
+log = logging.getLogger("dagster_ckpt.settings")
 
 _BY_KEY = {option.name: option for option in FLINK_OPTIONS}
 _BY_NAME = {**{option.short: option for option in FLINK_OPTIONS}, **_BY_KEY}
@@ -46,12 +49,19 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 def is_of_flink(name: str) -> bool:
     """True for an option of Flink, by its full key or as it would be spelled here."""
-    return name in _BY_NAME
+    return name in _BY_NAME or name in FORMER or name in ELSEWHERE
+
+
+def key_of_today(name: str) -> str:
+    """Return the key that Flink has put in the place of another one; any other name is returned as it is."""
+    return FORMER.get(name, name)
 
 
 def refusal(name: str, known: Collection[str]) -> str:
     """Return the sentence about a setting that is not among ``known``: the nearest one, or why there is none."""
-    option = _BY_NAME.get(name)
+    if name in ELSEWHERE:
+        return f"`{name}` is not supported: {ELSEWHERE[name]}"
+    option = _BY_NAME.get(key_of_today(name))
     if option is not None and option.here is None:
         return f"`{name}` is not supported: {option.note}"
     if option is not None and option.here in known:
@@ -76,6 +86,8 @@ class NamedSettings:
         written: dict[str, str] = {}
         for key, value in settings.items():
             name = our_name(key)
+            if key in FORMER:
+                log.warning("deprecated key '%s' of Flink: its key is '%s' now", key, FORMER[key])
             if name in values and values[name] != value:
                 raise InvalidRequest(
                     f"`{name}` is given twice: as `{written[name]}` = {values[name]!r} and as `{key}` = {value!r}"
@@ -92,7 +104,7 @@ class NamedSettings:
 
 def our_name(key: str) -> str:
     """Return the setting that a full key of Flink means; any other name is returned as it is."""
-    option = _BY_KEY.get(key)
+    option = _BY_KEY.get(key_of_today(key))
     return key if option is None or option.here is None else option.here
 
 
@@ -141,7 +153,7 @@ def refuse_without_unit(settings: Mapping[str, Any]) -> None:
     """Raise InvalidRequest for a duration without unit under a key of Flink, who takes it for milliseconds."""
     for key, value in settings.items():
         bare = isinstance(value, int | float) or (isinstance(value, str) and _is_number(value))
-        if key in _BY_KEY and our_name(key) in DURATIONS and bare and float(value):
+        if key_of_today(key) in _BY_KEY and our_name(key) in DURATIONS and bare and float(value):
             raise InvalidRequest(
                 f"`{key}` = {value!r} has no unit, and Flink would take it for milliseconds: write `{value} ms` or "
                 f"`{value} s`"

@@ -13,6 +13,7 @@ from dagster_ckpt.core.config import (
     ExternalizedCheckpointRetention,
     RestoreOptions,
 )
+from dagster_ckpt.core.flink_options import FORMER
 from dagster_ckpt.core.in_store import StorageKind
 from dagster_ckpt.errors import InvalidRequest
 
@@ -77,6 +78,13 @@ from dagster_ckpt.errors import InvalidRequest
             {"without_channel_state_of": 3},
             "`without_channel_state_of` says what a run starts from: give it in the run",
         ),
+        ({"state.checkpoints.dir": "s3://b"}, "`state.checkpoints.dir` says where checkpoints live: give"),
+        ({"state.backend": "rocksdb"}, "`state.backend` is not supported: Spark's stateStore.providerClass"),
+        ({"forceCheckpointing": True}, "`forceCheckpointing` is not supported: for loops in the graph"),
+        (
+            {"max_parallelism": 128},
+            "`max_parallelism` is not supported: state is divided into a stage's `part",
+        ),
         (
             {"execution.checkpointing.dir": "s3://b"},
             "`execution.checkpointing.dir` says where checkpoints live: give",
@@ -133,6 +141,30 @@ def test_bad_restore_options_are_refused_in_a_sentence() -> None:
 )
 def test_settings_are_read_as_flink_writes_them(key: str, value: Any, name: str, expected: object) -> None:
     assert getattr(CheckpointConfig.of(**{key: value}), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("former", "value", "name", "expected"),
+    [
+        ("state.backend.local-recovery", "true", "local_backup", True),
+        ("state.checkpoints.num-retained", 5, "num_retained", 5),
+        ("state.checkpoint-storage", "jobmanager", "checkpoint_storage", StorageKind.STORE),
+        ("execution.checkpointing.unaligned", True, "unaligned", True),
+        (
+            "execution.checkpointing.checkpoints-after-tasks-finish.enabled",
+            False,
+            "checkpoints_after_tasks_finish",
+            False,
+        ),
+        ("state.backend.incremental", False, "incremental", False),
+        ("state.savepoints.dir", "s3://b", "savepoint_dir", "s3://b"),
+    ],
+)
+def test_a_key_that_flink_has_replaced_is_read_and_told(
+    former: str, value: Any, name: str, expected: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert getattr(CheckpointConfig.of(**{former: value}), name) == expected
+    assert f"deprecated key '{former}' of Flink: its key is '{FORMER[former]}' now" in caplog.messages
 
 
 def test_restore_options_are_read_as_flink_writes_them() -> None:
