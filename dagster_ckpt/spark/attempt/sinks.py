@@ -33,6 +33,7 @@ from dagster_ckpt.spark.sink.committables import (
     read_committables,
 )
 from dagster_ckpt.spark.sink.judge import Judge
+from dagster_ckpt.spark.sink.key_columns import refuse_collated_key
 from dagster_ckpt.spark.sink.opening import open_sink
 from dagster_ckpt.spark.sink.phases import (
     Due,
@@ -159,7 +160,7 @@ class PipelineSinks:
     ) -> Callable[[DataFrame, int], None]:
         """Return the function that takes a sink's micro-batches. Raises InvalidRequest for rows it cannot take."""
         sink = self.of(stage.uid)
-        _refuse_collated(sink.place, stage.table.key if stage.table is not None else (), frame)
+        refuse_collated_key(sink.place, stage.table.key if stage.table is not None else (), frame)
         judge = Judge.of(sink, frame)
         sink.check(frame)
         if self.writes_through(sink):
@@ -388,17 +389,3 @@ class PipelineSinks:
             over = [number for number in prepared if number not in kept]
             removed += remove_files(committable_paths(stage_dir, over))
         return removed
-
-
-def _refuse_collated(place: str, key: Sequence[str], frame: DataFrame) -> None:
-    """Raise InvalidRequest for a key that Spark compares otherwise than by its bytes, as every table does."""
-    from pyspark.sql.types import StringType
-
-    for column in frame.schema.fields:
-        kind = column.dataType
-        if column.name in key and isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
-            raise InvalidRequest(
-                f"the key column {column.name!r} of {place} has the collation {kind.collation}, and a table tells keys "
-                "apart by their bytes: rows that are one to Spark would be several. Use lower(...) or the like as key, "
-                "and collate(..., 'UTF8_BINARY')"
-            )
