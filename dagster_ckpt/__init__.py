@@ -97,6 +97,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.operations.diff_tables import diff_tables as diff_tables
     from dagster_ckpt.operations.inspect import open_state as open_state
     from dagster_ckpt.operations.load_table import load_table as load_table
+    from dagster_ckpt.operations.load_tables import load_tables as load_tables
     from dagster_ckpt.operations.preview import preview_restore as preview_restore
     from dagster_ckpt.operations.statistics import checkpoint_statistics as checkpoint_statistics
     from dagster_ckpt.operations.verify import verify_snapshot as verify_snapshot
@@ -146,6 +147,7 @@ _HOMES: dict[str, str] = {
     "TablesDiff": "operations.diff_tables",
     "diff_tables": "operations.diff_tables",
     "load_table": "operations.load_table",
+    "load_tables": "operations.load_tables",
     "compare_readers": "operations.blue_green",
     "swap_readers": "operations.blue_green",
     "swap_back": "operations.blue_green",

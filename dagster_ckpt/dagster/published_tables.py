@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
 import dagster as dg
@@ -11,8 +13,9 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
 from dagster_ckpt.dagster.pipeline_resources import PipelineResources, own_keys
 from dagster_ckpt.dagster.table_assets import table_asset_key
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.load_table import load_table
+from dagster_ckpt.operations.load_tables import Moment, NoOlderRows, moment_of
 from dagster_ckpt.operations.open_sink import tables_of
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
@@ -20,11 +23,20 @@ AS_OF = "as_of"
 """Metadata of an input: the checkpoint or savepoint whose rows it gets."""
 
 
+STEPS_REMEMBERED = 64
+"""Of so many steps that run side by side in a process all inputs are of one checkpoint."""
+
+
 class PublishedTablesIOManager(dg.IOManager):
-    """Loads tables of pipelines by their asset keys, in the form that the input is annotated with."""
+    """Loads tables of pipelines by their asset keys, in the form that the input is annotated with.
+
+    All inputs of a step are of the newest checkpoint that every table of their pipeline showed as the first was loaded.
+    """
 
     def __init__(self, *pipelines: CheckpointedPipeline, resources: Any) -> None:
         self._resources = resources
+        self._moments: dict[tuple[object, ...], Moment | None] = {}
+        self._looking = threading.Lock()
         self._tables: dict[dg.AssetKey, tuple[CheckpointedPipeline, StageUid]] = {
             table_asset_key(pipeline, uid): (pipeline, uid)
             for pipeline in pipelines
@@ -42,15 +54,51 @@ class PublishedTablesIOManager(dg.IOManager):
         as_of = str((context.definition_metadata or {}).get(AS_OF, ""))
         own = PipelineResources(self._resources, pipeline.name)
         coordinator = getattr(own, COORDINATOR_KEY)
-        rows = load_table(pipeline, uid, coordinator=coordinator, as_of=as_of)
-        context.add_input_metadata({"place": rows.place, "version": rows.version})
+        moment = None if as_of else self._moment(context, pipeline, coordinator)
+        rows = _rows(moment, pipeline, uid, coordinator, as_of)
+        at = {} if moment is None else {"checkpoint": str(moment.shown.checkpoint_id or "none")}
+        context.add_input_metadata({"place": rows.place, "version": rows.version, **at})
         return _in_form(rows, context.dagster_type.typing_type, own)
+
+    def _moment(
+        self, context: dg.InputContext, pipeline: CheckpointedPipeline, coordinator: Any
+    ) -> Moment | None:
+        """Return what the pipeline's tables showed together as this step began to load; None: nothing together yet."""
+        key = (pipeline.name, *_step_of(context))
+        with self._looking:
+            if key not in self._moments:
+                try:
+                    self._moments[key] = moment_of(pipeline, coordinator)
+                except NotFound:
+                    self._moments[key] = None
+                for old in list(self._moments)[:-STEPS_REMEMBERED]:
+                    del self._moments[old]
+            return self._moments[key]
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Refuse: a pipeline's tables are written by its sinks."""
         raise InvalidRequest(
             "published tables are written by their pipeline's sinks; give this output another io_manager_key"
         )
+
+
+def _step_of(context: dg.InputContext) -> tuple[object, ...]:
+    """Return what tells a try of a step from all others; an input that is loaded outside of one is its own."""
+    try:
+        step = context.step_context
+    except dg.DagsterInvariantViolationError:
+        return (id(context),)
+    return step.run_id, step.step.key, step.previous_attempt_count
+
+
+def _rows(
+    moment: Moment | None, pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Any, as_of: str
+) -> PublishedRows:
+    """Return a table's rows: as of the moment, where it keeps older ones; else those it shows now."""
+    with contextlib.suppress(NoOlderRows):
+        if moment is not None:
+            return moment.rows(uid)
+    return load_table(pipeline, uid, coordinator=coordinator, as_of=as_of)
 
 
 def _in_form(rows: PublishedRows, wanted: Any, resources: PipelineResources) -> Any:

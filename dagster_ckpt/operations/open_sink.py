@@ -15,7 +15,7 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.spark.attempt.derived import DerivedFile, DerivedRows
 from dagster_ckpt.spark.sink import opening
 from dagster_ckpt.spark.sink.opening import no_attempt, target_of
-from dagster_ckpt.spark.sink.port import Sink
+from dagster_ckpt.spark.sink.port import Sink, SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
 __all__ = [
@@ -56,9 +56,12 @@ class ReaderTable:
         """Where it is."""
         return str(self.opened.root) if isinstance(self.opened, DerivedFile) else self.opened.place
 
-    def rows(self) -> PublishedRows:
-        """Return its rows as they are now. Raises NotFound where it was not made yet, InvalidRequest, Corrupt."""
-        return DerivedRows(self.opened) if isinstance(self.opened, DerivedFile) else self.opened.rows()
+    def rows(self, cut: SinkCut | None = None) -> PublishedRows:
+        """Return its rows as they are now, or of a cut; a table that is computed keeps those of none.
+
+        Raises NotFound where it was not made yet, InvalidRequest, Corrupt.
+        """
+        return DerivedRows(self.opened) if isinstance(self.opened, DerivedFile) else self.opened.rows(cut)
 
     def state(self) -> str:
         """Return a text that is another one after a publish, a roll-back, and what others have written to it."""

@@ -23,7 +23,7 @@ from dagster_ckpt.testing.sink_contract import SinkContract
 
 
 class SqlContract(SinkContract):
-    can_load = changes_together = goes_back_together = True
+    can_load = can_load_shown = changes_together = goes_back_together = True
     can_be_raced = False  # a transaction holds the position's row
     keys_not_taken = frozenset({"null"})
     keeps: ClassVar[bool] = True
@@ -36,6 +36,7 @@ class WithoutBeforeImages(SqlContract):
     keeps = False
     can_roll_back = False
     can_fork = False  # but from what the table shows
+    can_load_shown = False
 
     def test_a_sink_that_cannot_fork_says_what_to_do(self, tmp_path: Path) -> None:
         run = self.begun(tmp_path)

@@ -160,6 +160,23 @@ class Database:
         return step[1] if step is not None and step[0] == self._url else None
 
     @contextmanager
+    def at_one_moment(self) -> Iterator[Connection]:
+        """Give a connection that changes nothing, and whose statements all find one state of the database."""
+        with self._connected() as connection:
+            try:
+                if connection.dialect.name == "sqlite":
+                    connection.exec_driver_sql("BEGIN")
+                else:
+                    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                yield connection
+            except Exception as error:
+                if _is_of_driver(error):
+                    raise self._classified(error) from error
+                raise
+            finally:
+                _rolled_back(connection)
+
+    @contextmanager
     def _connected(self) -> Iterator[Connection]:
         try:
             connection = self._engine.connect()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dagster_ckpt.ext.sql.history import Change
+from dagster_ckpt.ext.sql.history import Change, Way
 from dagster_ckpt.ext.sql.load import STAGED
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
 from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
@@ -76,6 +76,19 @@ class Images:
         self._bring(self._aside, checkpoint, "")
         self._delete(self._aside, checkpoint)
 
+    def query(self, steps: Way) -> str:
+        """Return the query of the rows that the table would show after these steps, with the columns it has now."""
+        found = f"SELECT {self._listed()} FROM {self._table.table()}"
+        for publish in steps.undo:
+            number, is_append = publish.checkpoint_id, publish.change is Change.APPENDED
+            kept = self._left_by(found, number, publish.change)
+            found = kept if is_append else self._with(kept, self._undo, number)
+        for publish in steps.redo:
+            number, is_append = publish.checkpoint_id, publish.change is Change.APPENDED
+            kept = found if is_append else self._left_by(found, number, publish.change)
+            found = self._with(kept, self._aside, number)
+        return found
+
     def forget(self, checkpoints: Collection[int]) -> int:
         """Remove what is kept of these publishes."""
         removed = 0
@@ -105,6 +118,28 @@ class Images:
                 return ""
             case Change.UPSERTED:
                 return f"WHERE {self._is_in(self._undo, self._is_of(checkpoint))}"
+
+    def _left_by(self, rows: str, checkpoint: int, change: Change) -> str:
+        """Return the query of those of some rows that a publish did not write."""
+        mark = f"{_T}.{self._table.quoted(CHECKPOINT)}"
+        match change:
+            case Change.APPENDED:
+                chosen = f"({mark} IS NULL OR {mark} <> {int(checkpoint)})"
+            case Change.REPLACED:
+                chosen = "1 = 0"
+            case Change.UPSERTED:
+                chosen = f"NOT {self._is_in(self._undo, self._is_of(checkpoint))}"
+        return f"SELECT {self._listed()} FROM ({rows}) AS {_T} WHERE {chosen}"
+
+    def _with(self, rows: str, source: SqlName, checkpoint: int) -> str:
+        """Return the query of some rows and of what a side table keeps of a publish; columns it has not are null."""
+        there = {column.name for column in self._table.columns(source)}
+        columns = (column.name for column in self._table.kept_columns())
+        listed = ", ".join(self._table.quoted(name) if name in there else "NULL" for name in columns)
+        return (
+            f"{rows} UNION ALL SELECT {listed} FROM {self._table.table(source)} "
+            f"WHERE {self._is_of(checkpoint)} AND {self._table.quoted(WAS)} = 1"
+        )
 
     def _copy(self, source: SqlName, target: SqlName, checkpoint: int, chosen: str = "") -> None:
         quoted, listed = self._table.quoted, self._listed()

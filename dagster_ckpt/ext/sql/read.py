@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+from sqlalchemy import Connection
 
 from dagster_ckpt.ext.sql.catalog import Existing
 from dagster_ckpt.ext.sql.columns import arrow_type
 from dagster_ckpt.ext.sql.database import Database
-from dagster_ckpt.ext.sql.names import SqlName
+from dagster_ckpt.ext.sql.names import RESERVED, SqlName
 from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
+Query = Callable[[Connection], str]
+"""Returns the query of a table's rows, of the columns that hold a value of their own."""
+
 
 class SqlRows(PublishedRows):
-    """The newest rows, read once: every form of them has the same."""
+    """Rows of one state, read once: every form of them has the same."""
 
-    def __init__(self, database: Database, name: SqlName, place: str) -> None:
-        super().__init__(place)
-        self._database, self._name = database, name
+    def __init__(
+        self, database: Database, name: SqlName, place: str, version: str = "", query: Query | None = None
+    ) -> None:
+        """``query``: of the rows of an older state; None: the newest."""
+        super().__init__(place, version)
+        self._database, self._name, self._query = database, name, query
 
     def to_arrow(self) -> pa.Table:
         """Read all rows."""
@@ -29,15 +36,25 @@ class SqlRows(PublishedRows):
 
     @cached_property
     def _rows(self) -> pa.Table:
-        with self._database.reading() as connection:
+        with self._database.at_one_moment() as connection:
             table = SqlTable(connection, self._name, ())
-            columns = [column for column in table.columns() if column.name != CHECKPOINT]
+            existing = table.columns() if self._query is None else table.kept_columns()
+            columns = [column for column in existing if column.name != CHECKPOINT]
             names = tuple(column.name for column in columns)
-            found = table.execute(f"SELECT {table.list_of(names)} FROM {table.table()}").all()
+            rows = table.table() if self._query is None else f"({self._query(connection)}) AS {RESERVED}shown"
+            found = table.execute(f"SELECT {table.list_of(names)} FROM {rows}").all()
             is_sqlite = table.dialect.name == "sqlite"
         values = list(zip(*found, strict=True)) or [() for _ in columns]
         arrays = [_array(column, of, is_sqlite=is_sqlite) for column, of in zip(columns, values, strict=True)]
         return pa.Table.from_arrays(arrays, names=list(names))
+
+
+class NoRows(PublishedRows):
+    """No rows, of a table that is not there yet."""
+
+    def to_arrow(self) -> pa.Table:
+        """Return none, and no columns."""
+        return pa.schema([]).empty_table()
 
 
 def _array(column: Existing, values: Sequence[Any], *, is_sqlite: bool) -> pa.Array:

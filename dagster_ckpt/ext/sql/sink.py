@@ -19,10 +19,10 @@ from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
 from dagster_ckpt.ext.sql.names import SqlName
 from dagster_ckpt.ext.sql.positions import Positions
-from dagster_ckpt.ext.sql.read import SqlRows
+from dagster_ckpt.ext.sql.read import NoRows, SqlRows
 from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
 from dagster_ckpt.spark.sink.accepts import Accepts
-from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import Joint, SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
@@ -190,16 +190,47 @@ class SqlSink(StagedSink):
             return Images(self._table(connection)).forget(done)
 
     def rows(self, cut: SinkCut | None = None) -> PublishedRows:
-        """Read the table as it is."""
+        """Read the table as it is, or by its before-images as it was at a cut whose rows were published."""
         if cut is not None:
-            raise InvalidRequest(
-                f"{self.place} shows its newest rows only, not those of checkpoint {cut.checkpoint_id}: load it "
-                "without as_of, or restore the checkpoint into a fork"
-            )
+            return self._rows_at(cut)
         with self._database.reading() as connection:
             if not self._table(connection).exists():
                 raise NotFound(f"nothing was published to {self.place} yet")
         return SqlRows(self._database, self.name, self.place)
+
+    def _rows_at(self, cut: SinkCut) -> PublishedRows:
+        if not self.keeps_before_images:
+            raise InvalidRequest(
+                f"{self.place} keeps no before-images, so it shows its newest rows only: SqlTable(..., "
+                "keep_before_images=True) keeps them from then on; a fork of the checkpoint has its rows too"
+            )
+        with self._database.at_one_moment() as connection:
+            waited = bool(batches_with_rows(cut.batches))
+            head = cut.checkpoint_id if waited else cut.snapshot.head
+            if waited and head not in self.positions.tree(connection):
+                raise InvalidRequest(
+                    f"{self.place} has not published all rows of checkpoint {cut.checkpoint_id}: load its newest "
+                    "rows, or run the pipeline, which publishes them"
+                )
+            if head is None and not self._table(connection).exists():
+                return NoRows(self.place)
+            self._query_at(connection, head)
+        return SqlRows(
+            self._database, self.name, self.place, str(head or ""), lambda later: self._query_at(later, head)
+        )
+
+    def _query_at(self, connection: Connection, head: int | None) -> str:
+        """Return the query of the rows that were shown at a publish. Raises Corrupt where they are not kept."""
+        position, tree = self.positions.read(connection), self.positions.tree(connection)
+        now = None if position is None else position.head
+        steps = way(tree, now, head)
+        if steps is None or not self._table(connection).exists():
+            wanted = "no rows" if head is None else f"the rows of checkpoint {head}"
+            raise Corrupt(
+                f"{self.place} shows checkpoint {now}, and what it would take to show {wanted} is not kept: load a "
+                "newer checkpoint, or the newest rows"
+            )
+        return Images(self._table(connection)).query(steps)
 
     def describe(self) -> SinkDescription:
         """Say what the table's columns are."""

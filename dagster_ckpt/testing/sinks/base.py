@@ -42,7 +42,9 @@ class ContractBase:
     can_load: ClassVar[bool] = False
     """``rows`` returns what readers find."""
     can_load_cuts: ClassVar[bool] = False
-    """``rows`` returns the rows of a cut as well."""
+    """``rows`` returns the rows of a cut as well …"""
+    can_load_shown: ClassVar[bool] = False
+    """… or at least of one whose rows were all published."""
 
     # --- what a subclass gives ----------------------------------------------------------------------------------------
 
