@@ -97,6 +97,10 @@ def _rows(
     """Return a table's rows: as of the moment, where it keeps older ones; else those it shows now."""
     with contextlib.suppress(NoOlderRows):
         if moment is not None:
+            if moment.is_empty(uid):
+                load_table(
+                    pipeline, uid, coordinator=coordinator
+                )  # raises NotFound where nothing was ever made
             return moment.rows(uid)
     return load_table(pipeline, uid, coordinator=coordinator, as_of=as_of)
 

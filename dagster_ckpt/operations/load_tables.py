@@ -110,6 +110,11 @@ class Moment:
     serving: ServingRecord | None
     shown: ShownTables
 
+    def is_empty(self, uid: StageUid) -> bool:
+        """Tell whether a table has no rows of any checkpoint at this moment."""
+        found = self.shown.tables.get(uid)
+        return found is not None and found.head is None
+
     def rows(self, uid: StageUid) -> PublishedRows:
         """Return a table's rows at this moment.
 
