@@ -23,6 +23,7 @@ keys of state, and for nothing else.
 | ``preview_sources`` | how far behind sources would be, whether they could read on, new readers |
 | ``open_sink`` | sinks opened to be read: a pipeline's own, and those that serve its readers |
 | ``load_table`` | a sink's published table, loaded |
+| ``load_tables`` | all tables of a pipeline, as of one checkpoint that they all show |
 | ``readers`` | whose tables readers find, of any pipeline |
 | ``readers_comparison`` | what readers would find, compared with what they find |
 | ``blue_green`` | a fork compared with what readers find, and readers swapped to it |

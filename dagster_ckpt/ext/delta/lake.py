@@ -201,7 +201,7 @@ class Lake:
         Of a table in a folder they are read here: delta-rs finds none where its name has ``#`` or ``?``.
         """
         with reading(self.uri):
-            return table.history(limit) if self.root is None else list(self._infos(table.version(), limit))
+            return entries_of(table, limit) if self.root is None else list(self._infos(table.version(), limit))
 
     def _infos(self, newest: int, limit: int | None) -> Iterator[dict[str, Any]]:
         oldest = 0 if limit is None else max(0, newest + 1 - limit)
@@ -261,6 +261,23 @@ def properties_of(mark: Mark) -> CommitProperties:
 def app_id(owner: str, lineage: str) -> str:
     """Return the application id of a history's publishes in Delta's own transaction list."""
     return f"dagster_ckpt/{owner}/{lineage}"
+
+
+def entries_of(table: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
+    """Return what the log tells of the version that was read and those before it, newest first, by their own numbers.
+
+    delta-rs lists the log again, finds what others have committed since too, and counts from the version that was read
+    all the same: a commit that came in between would be taken for that version.
+    """
+    own: dict[str, Any] = table.history(1)[-1]
+    number = table.version()
+    found = [own] if limit == 1 else table.history(limit)
+    later = next(
+        (n for n, entry in enumerate(found) if {**entry, "version": 0} == {**own, "version": 0}), None
+    )
+    if later is None:
+        raise Unavailable(f"the log of table {table.table_uri} became another one while it was read: retry")
+    return [{**entry, "version": number - back} for back, entry in enumerate(found[later:][:limit])]
 
 
 @contextlib.contextmanager

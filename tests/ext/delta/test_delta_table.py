@@ -88,6 +88,25 @@ def test_rows_that_were_there_first_stay(tmp_path: Path) -> None:
     assert keys(run) == [2, 100]
 
 
+def test_commits_that_come_while_the_log_is_read_change_no_version_of_a_cut(tmp_path: Path) -> None:
+    """delta-rs counts them in, from the version that was read: the rows of another version were those of the cut."""
+    run = begun(tmp_path)
+    for number in (1, 2, 3):
+        run.batch([(number, number)])
+        run.publish(number)
+    version = run.sink._backend.load()  # type: ignore[attr-defined]
+    for number in (4, 5):
+        run.batch([(number, number)])
+        run.publish(number)
+    assert [
+        (one.number, one.mark.head) for one in version.history if one.mark is not None and one.mark.head
+    ] == [
+        (3, 3),
+        (2, 2),
+        (1, 1),
+    ]
+
+
 def test_others_rows_are_never_taken_back_with_ours(tmp_path: Path) -> None:
     run = begun(tmp_path)
     run.batch([(1, 1)])
