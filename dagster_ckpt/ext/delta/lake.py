@@ -201,7 +201,9 @@ class Lake:
         Of a table in a folder they are read here: delta-rs finds none where its name has ``#`` or ``?``.
         """
         with reading(self.uri):
-            return entries_of(table, limit) if self.root is None else list(self._infos(table.version(), limit))
+            return (
+                entries_of(table, limit) if self.root is None else list(self._infos(table.version(), limit))
+            )
 
     def _infos(self, newest: int, limit: int | None) -> Iterator[dict[str, Any]]:
         oldest = 0 if limit is None else max(0, newest + 1 - limit)
