@@ -11,8 +11,8 @@ catalog (docs/decisions/0020-iceberg.md).
 | ``sink`` | ``IcebergSink``, the port |
 | ``catalogs`` | the catalog of a target: its settings, its place, opened |
 | ``backend`` | the table behind the engine (``spark/sink/versioned``): read, committed to |
-| ``joint`` | tables of one REST catalog that change at one moment; whether a catalog keeps its word |
-| ``together`` | commits that are kept, and sent as one request |
+| ``joint`` | tables of one catalog that change at one moment; whether a REST catalog keeps its word |
+| ``together`` | commits that are kept, and carried out as one change |
 | ``lake`` | the calls of pyiceberg, and its errors in the library's words |
 | ``version`` | the table as it was read: its snapshots as states; tags and branches |
 | ``columns`` | rows against the table's columns; what must not be written to |

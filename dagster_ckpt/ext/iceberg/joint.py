@@ -1,7 +1,8 @@
-"""Tables of one REST catalog that change at one moment: what their sinks commit is kept, and sent as one request.
+"""Tables of one catalog that change at one moment: what their sinks commit is kept, and carried out as one change.
 
-Only a catalog that names ``transactions/commit`` among its endpoints is asked for it, and only one that has shown, with
-a change that must not happen, that it carries out all of a request or nothing.
+A SQL catalog is changed in one transaction of its database, a REST catalog by one request. Only one that names
+``transactions/commit`` among its endpoints is asked for it, and only one that has shown, with a change that must not
+happen, that it carries out all of a request or nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from pyiceberg.catalog.rest import Endpoint, RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     CommitFailedException,
@@ -63,15 +65,15 @@ class CatalogJoint:
 
     @classmethod
     def of(cls, settings: CatalogSettings) -> CatalogJoint | None:
-        """Return it for a catalog that says it changes several tables in one request; None for others."""
-        if settings.is_missing:
-            return None
+        """Return it for a catalog that changes several tables at once, or says that it does; None for others."""
+        if settings.is_missing:  # a SQL catalog that is made with the first table
+            return cls(settings)
         try:
             catalog = settings.open()
         except (CheckpointError, RESTError, OSError):  # what is wrong is said by what needs the catalog
             return None
         says_so = isinstance(catalog, RestCatalog) and _ENDPOINT in catalog._supported_endpoints
-        return cls(settings) if says_so else None
+        return cls(settings) if says_so or isinstance(catalog, SqlCatalog) else None
 
     @property
     def why_apart(self) -> str:
@@ -79,7 +81,7 @@ class CatalogJoint:
         return _SHOWN.get(self.settings, "")
 
     def step(self, work: Callable[[], T]) -> T:
-        """Publish to several tables, and commit all of it in one request; again where others came in between."""
+        """Publish to several tables, and commit all of it at once; again where others came in between."""
         for _ in range(_TRIES):
             step = Step()
             with publishing(None if self.why_apart else step):
@@ -97,16 +99,16 @@ class CatalogJoint:
         )
 
     def _commit(self, commits: list[TableCommit]) -> None:
+        if not commits:
+            return
         catalog: Any = self.settings.open()
         with committing(f"of {self.settings.place}"):
-            if len(commits) > 1 and self.settings not in _SHOWN:
+            is_tried = not isinstance(catalog, RestCatalog) or self.settings in _SHOWN
+            if len(commits) > 1 and not is_tried:
                 _SHOWN[self.settings] = _why_not_together(catalog, self.settings.place, commits)
                 if self.why_apart:
                     raise Raced  # the work is done again, one table after the other
-            if len(commits) > 1:
-                Outside.commit_together(catalog, commits)
-            for commit in commits if len(commits) == 1 else ():
-                catalog.commit_table(commit.table, commit.requirements, commit.updates)
+            Outside.commit_together(catalog, commits)
 
 
 def _why_not_together(catalog: Any, place: str, commits: list[TableCommit]) -> str:

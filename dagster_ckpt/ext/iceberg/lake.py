@@ -10,7 +10,6 @@ from typing import Any
 
 from pyiceberg import exceptions as errors
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -152,8 +151,8 @@ class Outside:
         return int(snapshot.snapshot_id)
 
     @staticmethod
-    def commit_together(catalog: RestCatalog, commits: list[TableCommit]) -> None:
-        """Change several tables in one request."""
+    def commit_together(catalog: Catalog, commits: Sequence[TableCommit]) -> None:
+        """Change several tables, all or none of them."""
         commit_all(catalog, commits)
 
     @staticmethod
@@ -179,7 +178,8 @@ def commit_exactly(
     ]
     transaction._requirements = (*also, *exact[: None if version.snapshots else 1])
     whole = (*transaction._requirements, AssertTableUUID(uuid=version.table.metadata.table_uuid))
-    if kept(TableCommit(version.table, whole, transaction._updates)):
+    producers = tuple(transaction._snapshot_producers)
+    if kept(TableCommit(version.table, whole, transaction._updates, producers)):
         return
     # Of this handle only: with the table's own setting pyiceberg would commit on top of what was not read.
     version.table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"

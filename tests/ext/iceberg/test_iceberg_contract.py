@@ -18,7 +18,7 @@ from dagster_ckpt.testing.sinks.run import Row, Step
 
 
 class TestIcebergSink(SinkContract):
-    can_load = can_load_cuts = True
+    can_load = can_load_cuts = changes_together = True
 
     def open(self, context: SinkContext) -> Sink:
         return IcebergSink(IcebergTable(f"db.{context.name}"), context)
@@ -37,7 +37,7 @@ class TestIcebergSink(SinkContract):
         return list(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
 
     def steps(self) -> Sequence[Step]:
-        steps = [(Outside, name) for name in ("create", "commit", "keep_and_expire")]
+        steps = [(Outside, name) for name in ("create", "commit", "commit_together", "keep_and_expire")]
         return [*steps, (SqlCatalog, "commit_table"), (owner, "replace_whole")]
 
     def staging(self, sink: Sink, context: SinkContext) -> Staging:
