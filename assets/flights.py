@@ -3,7 +3,7 @@
 ::
 
     flights ─┐
-             ├─ enriched ─┬─ airport_delays   (per origin and day; Parquet; DAGSTER_CKPT_DEMO_DELAYS: delta, iceberg)
+             ├─ enriched ─┬─ airport_delays   (per origin and day; Delta; DAGSTER_CKPT_DEMO_DELAYS: iceberg)
     weather ─┘            └─ tail_totals      (running totals per tail number; Delta)
 
 Days are calendar days at the airports (columns year, month, day). Flights without a tail number (2,512 of 336,776)
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from assets.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source, spark_stage
-from dagster_ckpt.sinks import DeltaTable, IcebergTable, ParquetTable
+from dagster_ckpt.sinks import DeltaTable, IcebergTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 DEMO_DIR = Path(os.environ.get("DAGSTER_CKPT_DEMO_DIR") or Path(__file__).resolve().parent.parent / ".demo")
 ARRIVALS = DEMO_DIR / "arrivals"
 
-FORMATS = {"parquet": ParquetTable, "delta": DeltaTable, "iceberg": IcebergTable}
-DELAYS_IN = FORMATS[os.environ.get("DAGSTER_CKPT_DEMO_DELAYS", "parquet")]
+FORMATS = {"delta": DeltaTable, "iceberg": IcebergTable}
+DELAYS_IN = FORMATS[os.environ.get("DAGSTER_CKPT_DEMO_DELAYS", "delta")]
 """What ``airport_delays`` is written as; chosen before the first run, as a table stays what it is."""
 
 

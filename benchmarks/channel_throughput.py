@@ -22,16 +22,16 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from benchmarks.common import median, scratch, show, spark_session
-from dagster_ckpt.authoring.targets import ParquetTable
+from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch, LogPosition, PipelineId, StageUid
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.schema import channel_schema_json
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.channel.source import read_channel
 from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files
+from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.phases import preparing
-from dagster_ckpt.spark.sink.port import AttemptId, SinkContext
-from dagster_ckpt.spark.table.parquet_sink import ParquetSink
+from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -148,7 +148,7 @@ class Runs:
         ChannelLog.create(target)
         return writer.format(PythonSink.name()).option("path", str(target))
 
-    def parquet_sink(self) -> ParquetSink:
+    def sink(self) -> Sink:
         context = SinkContext(
             pipeline=PipelineId("bench"),
             uid=StageUid("sink"),
@@ -159,10 +159,12 @@ class Runs:
             work_dir=self.fresh(),
             attempt=lambda: AttemptId("", CoordinatorEpoch(1)),
         )
-        return ParquetSink(ParquetTable(), context)
+        sink: Sink = DeltaTable().open(context)
+        return sink
 
-    def table(self, writer: DataStreamWriter, _: DataFrame) -> DataStreamWriter:
-        return writer.foreachBatch(preparing(self.parquet_sink(), self.fresh()))
+    def table(self, writer: DataStreamWriter, frame: DataFrame) -> DataStreamWriter:
+        sink = self.sink()
+        return writer.foreachBatch(preparing(sink, self.fresh(), Judge.of(sink, frame)))
 
 
 def compare(

@@ -21,7 +21,7 @@ import pyarrow as pa
 from benchmarks.common import PIPELINE, UID, median, scratch, show, spark_session
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
-from dagster_ckpt.sinks import AttemptId, DeltaTable, ParquetTable, Sink, SinkContext, SinkTarget, SqlTable
+from dagster_ckpt.sinks import AttemptId, DeltaTable, Sink, SinkContext, SinkTarget, SqlTable
 from dagster_ckpt.testing.sinks.run import Staging, stage
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def permit(number: int) -> CommitPermit:
 
 def targets(folder: Path) -> Targets:
     return {
-        "Parquet, append": (ParquetTable("append"), ()),
         "Delta, append": (DeltaTable("delta"), ()),
-        "Parquet, key": (ParquetTable("keyed"), ("k",)),
         "Delta, key": (DeltaTable("delta_keyed"), ("k",)),
         "SQLite, append": (SqlTable(f"sqlite:///{folder}/bench.db", "bench"), ()),
     }

@@ -10,12 +10,14 @@ checkpoint every 500 ms: from a file's arrival to its rows in the published tabl
 from __future__ import annotations
 
 import argparse
+import json
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -158,10 +160,14 @@ def latencies(
     ):
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
-            for path in [path for path in table.glob("part-*.parquet") if path.name not in looked]:
-                looked.add(path.name)
-                for number in set(pq.read_table(path, columns=["file"])["file"].to_pylist()):
-                    seen.setdefault(number, time.perf_counter())
+            log = sorted(table.glob("_delta_log/*.json"))[len(looked) :]
+            looked |= {path.name for path in log}
+            for path in log:
+                for line in path.read_text().splitlines():
+                    if "add" in (action := json.loads(line)):
+                        added = pq.read_table(table / unquote(action["add"]["path"]), columns=["file"])
+                        for number in set(added["file"].to_pylist()):
+                            seen.setdefault(number, time.perf_counter())
             time.sleep(0.005)
         batches = (stream.batch("kept") or 0) / seconds
     return [seen[n] - at[n] for n in seen if n >= WARM], batches

@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.authoring.targets import ForEachCheckpoint as ForEachCheckpoint
     from dagster_ckpt.authoring.targets import IcebergTable as IcebergTable
     from dagster_ckpt.authoring.targets import KafkaTopic as KafkaTopic
-    from dagster_ckpt.authoring.targets import ParquetTable as ParquetTable
     from dagster_ckpt.authoring.targets import SinkTarget as SinkTarget
     from dagster_ckpt.authoring.targets import SqlTable as SqlTable
     from dagster_ckpt.spark.sink.committables import PreparedBatch as PreparedBatch
@@ -36,7 +35,6 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
 
 
 _HOMES: dict[str, str] = {
-    "ParquetTable": "authoring.targets",
     "DeltaTable": "authoring.targets",
     "IcebergTable": "authoring.targets",
     "SqlTable": "authoring.targets",

@@ -126,7 +126,6 @@ FLOORS = {
         "snapshot",
         "channel",
         "sink",
-        "table",
         "plan source",
         "attempt",
         "epoch streaming",

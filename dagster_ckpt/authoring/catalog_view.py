@@ -11,7 +11,7 @@ __all__ = ["CatalogView"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogView:
-    """A view on a sink's table of Parquet files, or on a derived table."""
+    """A view on a sink's table, or on a derived one."""
 
     uid: StageUid
     name: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget
 from dagster_ckpt.core.ids import StageUid
 
 if TYPE_CHECKING:
@@ -19,7 +20,13 @@ __all__ = ["DerivedTable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedTable:
-    """A table of one Parquet file, replaced whole."""
+    """A table whose rows are replaced whole, in one commit."""
+
+    target: ClassVar[SinkTarget] = DeltaTable(
+        properties={"delta.deletedFileRetentionDuration": "interval 1 hour"}
+    )
+    """Where it ends, in a folder of its uid; rows of before are kept for readers that are at work, and no restore
+    needs them."""
 
     uid: StageUid
     reads: tuple[StageUid, ...]

@@ -14,7 +14,7 @@ from dagster_ckpt.authoring.chaining import chaining_of
 from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.authoring.hooks import HookDefinition
 from dagster_ckpt.authoring.stages import Boundedness, StageDefinition, StageRole, _composing
-from dagster_ckpt.authoring.targets import META_FOLDER, ParquetTable, SinkTarget
+from dagster_ckpt.authoring.targets import META_FOLDER, SinkTarget
 from dagster_ckpt.core.chains import chained
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
@@ -173,10 +173,12 @@ class CheckpointedPipeline:
 
 def _has_own_place(stage: StageDefinition) -> bool:
     """Tell whether a sink's rows end where another ``table_dir`` changes nothing."""
-    if isinstance(stage.to, ParquetTable | None):
-        name = (stage.to.name if stage.to else "") or (stage.table.name if stage.table else "")
-        return name.startswith("/")
-    return True
+    return stage.table is not None and (_folder_of(stage) or "/").startswith("/")
+
+
+def _folder_of(stage: StageDefinition) -> str | None:
+    """Return the folder that a sink's table is, below ``table_dir`` or absolute; None: it is none."""
+    return None if stage.table is None else stage.target.local_folder(stage.table.name)
 
 
 def run_as(pipeline: CheckpointedPipeline, chains: Sequence[Chain]) -> CheckpointedPipeline:
@@ -287,9 +289,9 @@ def _refuse_shared_tables(pipeline: CheckpointedPipeline) -> None:
     """Raise InvalidRequest for sinks whose tables are one folder, or lie in one another, however they are spelt."""
     taken: dict[str, StageUid] = {str(table.uid): table.uid for table in pipeline.derived}
     for uid, stage in pipeline.stages.items():
-        if stage.table is None or not isinstance(stage.to, ParquetTable | None):
+        name = _folder_of(stage)
+        if name is None:
             continue
-        name = stage.to.name if stage.to is not None and stage.to.name else stage.table.name
         place = posixpath.normpath(name)
         other = next(
             (p for p in taken if f"{p}/".startswith(f"{place}/") or f"{place}/".startswith(f"{p}/")), None

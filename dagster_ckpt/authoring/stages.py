@@ -25,7 +25,7 @@ from dagster_ckpt.authoring.stage_settings import (
     StageSettings,
     check_values,
 )
-from dagster_ckpt.authoring.targets import SinkTarget
+from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.ids import StageUid, stage_uid
 from dagster_ckpt.core.location import local_folder
@@ -69,13 +69,12 @@ class TableMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTarget:
-    """A table a sink writes: a folder of plain Parquet files."""
+    """The table that a sink writes."""
 
     name: str
     """Folder below the resource's ``table_dir``, or an absolute path."""
     mode: TableMode = TableMode.APPEND
     key: tuple[str, ...] = ()
-    """Key columns of an upsert table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class StageDefinition:
     output_mode: OutputMode = "append"
     table: TableTarget | None = None
     to: SinkTarget | None = None
-    """Of a sink: where its rows end; None: a Parquet table."""
+    """Of a sink: where its rows end, as its author says; see ``target``."""
     reads: SourceOrigin | None = None
     """Of a source: where it reads, for questions beside Spark's; None: nobody is asked."""
     partitions: int | None = None
@@ -148,6 +147,11 @@ class StageDefinition:
     tags: Mapping[str, str] = field(default_factory=dict)
     config_schema: Any = None
     required_resource_keys: frozenset[str] = frozenset()
+
+    @property
+    def target(self) -> SinkTarget:
+        """Where a sink's rows end."""
+        return self.to or DeltaTable()
 
     def with_uid(self, uid: str) -> StageDefinition:
         """Return the same stage under another uid, to use one function twice in a pipeline."""
@@ -370,12 +374,10 @@ def spark_sink(
     Args:
         fn: the function, when used without parentheses.
         uid: stable name of its state; default: the function's name.
-        table: folder below the resource's ``table_dir``, or an absolute path; default: the uid. Name the old
-            folder when you rename a sink.
-        key: key columns: the table then holds one row per key, the latest (``output_mode`` update by default).
-            Rows of one key in several files of a micro-batch have no order: aggregate them, or read one file at a
-            time. Without a key rows are appended.
-        to: where the rows end: a target of ``dagster_ckpt.sinks``; default: ``ParquetTable`` in the folder ``table``.
+        table: folder below the resource's ``table_dir``, or an absolute path; default: the uid.
+        key: key columns: the table holds one row per key, the latest (``output_mode`` update by default); without,
+            rows are appended. Rows of one key in several files of a micro-batch have no order: aggregate them.
+        to: where the rows end: a target of ``dagster_ckpt.sinks``; default: a ``DeltaTable`` in the folder ``table``.
         output_mode: Spark's output mode; default ``append``, with a key ``update``.
         settings: as for ``spark_stage``, and ``asset="lake/orders"``: the table's key in Dagster, by default
             ``<pipeline>/<uid>``.

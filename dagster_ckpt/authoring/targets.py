@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar
 
-from dagster_ckpt.core.location import local_folder, local_path
+from dagster_ckpt.core.location import local_path
 
 META_FOLDER = "_dagster_ckpt"
 """Folder within a table that readers do not see."""
@@ -29,57 +29,44 @@ class SinkTarget:
         module, _, name = self.opened_by.partition(":")
         return getattr(import_module(module), name)(self, context)
 
-    def local_folder(self) -> str | None:
-        """Return the folder on a disk that tasks write the rows to, below the resource's ``table_dir`` unless it is
-        absolute; None: they write to the working directory alone.
+    def local_folder(self, name: str) -> str | None:
+        """Return the folder on a disk that tasks write the rows of ``table=name`` to, below the resource's
+        ``table_dir`` unless it is absolute; None: they write to the working directory alone.
         """
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetTable(SinkTarget):
-    """A folder of plain Parquet files on a local or shared disk."""
-
-    opened_by: ClassVar[str] = "dagster_ckpt.spark.table.parquet_sink:ParquetSink"
-    named_by: ClassVar[str] = "name"
-
-    name: str = ""
-    """Folder below the resource's ``table_dir``, or an absolute path, or ``file:///…``; default: the sink's uid."""
-    buckets: int = 8
-    """With a key: files the rows are spread over. A publish rewrites those it touches. Fixed when the table is made."""
-
-    def __post_init__(self) -> None:
-        """Take the path of a URI. Raises InvalidRequest for one of an object store, which would be a folder ``s3:``."""
-        object.__setattr__(self, "name", local_folder(self.name, setting=f"table {self.name!r}"))
-
-    def local_folder(self) -> str:
-        """Return the table's folder."""
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
 class DeltaTable(SinkTarget):
-    """A Delta table: a checkpoint's rows are one commit, and a restore goes back to a version.
+    """A Delta table, which a sink without a target writes: a checkpoint's rows are one commit, a restore goes back.
 
-    Written by delta-rs, so Spark needs no Delta jars: needs the extra ``delta``. It may be there already, others may
-    write to it too, and one that is missing is made with the first rows. How: docs/how-to/delta-tables.md.
+    Written by delta-rs, so Spark needs no Delta jars. It may be there already, others may write to it too, and one that
+    is missing is made with the first rows. How: docs/how-to/delta-tables.md.
     """
 
     opened_by: ClassVar[str] = "dagster_ckpt.ext.delta.sink:DeltaSink"
     named_by: ClassVar[str] = "uri"
 
-    uri: str
-    """Path or URI (``s3://…``); a relative one lies below the resource's ``table_dir``."""
+    uri: str = ""
+    """Path or URI (``s3://…``); a relative one lies below the resource's ``table_dir``; default: the sink's
+    ``table``."""
     partition_by: tuple[str, ...] = ()
     """Columns of text, whole numbers, booleans or dates; the same as in a table that is there already."""
     storage_options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     """For object stores, as delta-rs takes them. Give secrets by the environment."""
+    properties: dict[str, str] = field(default_factory=dict, hash=False)
+    """Of a table that is made here, as Delta has them (``delta.logRetentionDuration``)."""
     shared_with: tuple[str, ...] = ()
     """Other pipelines that write to it with sinks of theirs: their rows are no reason to refuse it."""
 
-    def local_folder(self) -> str | None:
+    def local_folder(self, name: str) -> str | None:
         """Return the table's folder, unless it lies in an object store."""
-        return local_path(self.uri)
+        return local_path(self.uri or name)
+
+
+def target_at(place: str, kind: str = "delta") -> SinkTarget | None:
+    """Return the target of a table that its place alone leads to; None: it takes more than that to open it."""
+    return DeltaTable(place) if kind == "delta" else None
 
 
 @dataclass(frozen=True, slots=True)

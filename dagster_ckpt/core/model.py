@@ -159,7 +159,7 @@ class TableSnapshot(Record):
     prepared: tuple[int, ...] = ()
     """Batch ids prepared and not published at the cut; their committables are in the manifest."""
     sink: str = ""
-    """Kind of the sink; empty: a Parquet table."""
+    """Kind of the sink."""
     cannot_roll_back: str = ""
     """Why rows cannot be taken back from it, in one sentence; empty: they can."""
 

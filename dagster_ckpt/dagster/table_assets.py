@@ -14,7 +14,6 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition
-from dagster_ckpt.authoring.targets import ParquetTable
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.dagster.names import PIPELINE_TAG
 from dagster_ckpt.operations.blue_green import Swapped
@@ -180,5 +179,4 @@ def _sources_of(pipeline: CheckpointedPipeline, uid: StageUid) -> list[dg.AssetK
 
 
 def _kind(stage: StageDefinition) -> str:
-    target = stage.to or ParquetTable()
-    return type(target).__name__.removesuffix("Table").lower()
+    return type(stage.target).__name__.removesuffix("Table").lower()

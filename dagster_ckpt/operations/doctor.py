@@ -157,23 +157,20 @@ def _behind(record: CoordinatorRecord, outside: FoundOutside | None) -> Iterator
     stored = Seen(
         where="the storage", lineage=newest.lineage, epoch=newest.epoch, checkpoint_id=outside.highest_id
     )
-    for seen in (stored, *outside.tables):
-        is_foreign = bool(record.lineage) and not history.owns(seen.lineage)
-        if is_foreign or history.is_behind(seen):
-            other = (
-                f" of another history ({seen.lineage}, the record's is {record.lineage})"
-                if is_foreign
-                else ""
-            )
-            yield Finding(
-                kind=FindingKind.BEHIND,
-                pipeline=pipeline,
-                what=seen.where,
-                message=f"it has seen attempt {seen.epoch}, checkpoint {seen.checkpoint_id}{other}; the record knows "
-                f"attempt {record.epoch} and checkpoint {record.next_id - 1}",
-                advice="bring the database back; or restore_from a snapshot you choose; or, where the storage is "
-                "ahead: dagster-ckpt doctor --repair",
-            )
+    is_foreign = bool(record.lineage) and not history.owns(stored.lineage)
+    if is_foreign or history.is_behind(stored):
+        other = (
+            f" of another history ({stored.lineage}, the record's is {record.lineage})" if is_foreign else ""
+        )
+        yield Finding(
+            kind=FindingKind.BEHIND,
+            pipeline=pipeline,
+            what=stored.where,
+            message=f"it has seen attempt {stored.epoch}, checkpoint {stored.checkpoint_id}{other}; the record knows "
+            f"attempt {record.epoch} and checkpoint {record.next_id - 1}",
+            advice="bring the database back; or restore_from a snapshot you choose; or, where the storage is "
+            "ahead: dagster-ckpt doctor --repair",
+        )
 
 
 # --- what the record promises ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable, SinkTarget, SqlTable
+from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget, SqlTable
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
@@ -14,14 +14,14 @@ from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.contents import prepared_batches_of, require_stage
 from dagster_ckpt.operations.open_sink import (
     Coordinator,
-    no_attempt,
     open_sink,
     own_table,
     served_table,
     tables_of,
 )
 from dagster_ckpt.operations.records import serving_of
-from dagster_ckpt.spark.sink.port import Sink, SinkContext, SinkCut
+from dagster_ckpt.spark.sink.opening import open_target
+from dagster_ckpt.spark.sink.port import Sink, SinkCut
 from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
@@ -101,9 +101,9 @@ def table_of(pipeline: CheckpointedPipeline, sink: str) -> StageUid:
 
 def _at_place(table: SinkTarget | str | Path) -> Sink:
     """Return the sink at a place of its own, which no pipeline has to tell."""
-    target = table if isinstance(table, SinkTarget) else _target_at(str(table))
+    target = table if isinstance(table, SinkTarget) else DeltaTable(str(table))
     match target:
-        case ParquetTable(name=place) | DeltaTable(uri=place) if not _is_whole(place):
+        case DeltaTable(uri=place) if not _is_whole(place):
             raise InvalidRequest(
                 f"{place!r} is no whole path: give one, or the pipeline and its coordinator resource"
             )
@@ -111,23 +111,7 @@ def _at_place(table: SinkTarget | str | Path) -> Sink:
             raise InvalidRequest("name the table: SqlTable(url, 'orders')")
         case _:
             pass
-    context = SinkContext(
-        pipeline=PipelineId(""),
-        uid=StageUid(""),
-        name="",
-        key=(),
-        is_complete=False,
-        table_dir=Path("/"),
-        work_dir=Path("/"),
-        attempt=no_attempt,
-    )
-    opened: Sink = target.open(context)
-    return opened
-
-
-def _target_at(place: str) -> SinkTarget:
-    is_delta = "://" in place.removeprefix("file://") or (Path(place) / "_delta_log").is_dir()
-    return DeltaTable(place) if is_delta else ParquetTable(place)
+    return open_target(target)
 
 
 def _is_whole(place: str) -> bool:
@@ -144,8 +128,8 @@ def _cut(found: FoundSnapshot, pipeline: PipelineId, uid: StageUid, sink: Sink) 
     snapshot = stage.table
     if snapshot is None:
         raise InvalidRequest(
-            f"{source.describe()} says nothing of the table of {uid!r}: it was written at least once, so no snapshot "
-            "tells its rows apart; load the newest ones, without as_of"
+            f"{source.describe()} says nothing of the table of {uid!r}, which was no sink then: load the newest rows, "
+            "without as_of"
         )
     _refuse_another_table(source.describe(), uid, sink, snapshot)
     return cut_of(source, stage, snapshot)

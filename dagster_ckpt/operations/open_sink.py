@@ -12,16 +12,14 @@ from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.serving import ServedTable, ServingRecord
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.spark.attempt.derived import DerivedFile, DerivedRows
 from dagster_ckpt.spark.sink import opening
-from dagster_ckpt.spark.sink.opening import no_attempt, target_of
+from dagster_ckpt.spark.sink.opening import open_derived, target_of
 from dagster_ckpt.spark.sink.port import Sink, SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
 __all__ = [
     "Coordinator",
     "ReaderTable",
-    "no_attempt",
     "open_sink",
     "own_table",
     "served_as",
@@ -49,24 +47,22 @@ class Coordinator(Protocol):
 class ReaderTable:
     """One table as its readers find it."""
 
-    opened: Sink | DerivedFile
+    opened: Sink
 
     @property
     def place(self) -> str:
         """Where it is."""
-        return str(self.opened.root) if isinstance(self.opened, DerivedFile) else self.opened.place
+        return self.opened.place
 
     def rows(self, cut: SinkCut | None = None) -> PublishedRows:
         """Return its rows as they are now, or of a cut; a table that is computed keeps those of none.
 
         Raises NotFound where it was not made yet, InvalidRequest, Corrupt.
         """
-        return DerivedRows(self.opened) if isinstance(self.opened, DerivedFile) else self.opened.rows(cut)
+        return self.opened.rows(cut)
 
     def state(self) -> str:
         """Return a text that is another one after a publish, a roll-back, and what others have written to it."""
-        if isinstance(self.opened, DerivedFile):
-            return f"{self.place} {self.opened.note().get('token')}"
         at = self.opened.position()
         seen = None if at is None else (at.lineage, at.head, at.through_batch)
         try:
@@ -96,17 +92,17 @@ def table_dir_of(pipeline: CheckpointedPipeline, coordinator: Coordinator | None
 
 
 def open_sink(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> Sink:
-    """Return a pipeline's own sink, to be read, whoever serves readers: it knows no attempt."""
+    """Return a pipeline's own sink, or derived table, to be read, whoever serves readers: it knows no attempt."""
     table_dir = table_dir_of(pipeline, coordinator)
     work_dir = table_dir if coordinator is None else coordinator.resolved_work_dir
+    if uid not in pipeline.stages:
+        return open_derived(uid, pipeline.name, table_dir=table_dir, work_dir=work_dir)
     return opening.open_sink(pipeline.stages[uid], pipeline.name, table_dir=table_dir, work_dir=work_dir)
 
 
 def own_table(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> ReaderTable:
     """Return a pipeline's own table, whoever serves readers."""
-    if uid in pipeline.stages:
-        return ReaderTable(open_sink(pipeline, uid, coordinator))
-    return ReaderTable(DerivedFile(table_dir_of(pipeline, coordinator) / uid, str(pipeline.name)))
+    return ReaderTable(open_sink(pipeline, uid, coordinator))
 
 
 # --- those that serve -----------------------------------------------------------------------------------------
@@ -114,11 +110,11 @@ def own_table(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordi
 
 def served_as(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator) -> ServedTable:
     """Return how readers find a table of a pipeline that is to serve."""
+    place = open_sink(pipeline, uid, coordinator).place
     if uid not in pipeline.stages:
-        return ServedTable(place=str(table_dir_of(pipeline, coordinator) / uid))
+        return ServedTable(place=place)
     target = target_of(pipeline.stages[uid])
-    name = str(getattr(target, target.named_by)) if target.named_by else ""
-    return ServedTable(name=name, place=open_sink(pipeline, uid, coordinator).place)
+    return ServedTable(name=str(getattr(target, target.named_by)) if target.named_by else "", place=place)
 
 
 def served_table(
@@ -136,7 +132,9 @@ def served_table(
         )
     name, table_dir = PipelineId(serving.pipeline), Path(serving.table_dir)
     if uid not in pipeline.stages:
-        return ReaderTable(DerivedFile(table_dir / uid, serving.pipeline))
+        return ReaderTable(
+            open_derived(uid, name, table_dir=table_dir, work_dir=coordinator.resolved_work_dir)
+        )
     stage = pipeline.stages[uid]
     target = target_of(stage)
     if target.named_by:

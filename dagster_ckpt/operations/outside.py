@@ -1,4 +1,4 @@
-"""What the world has seen of a pipeline, for people who ask: storage, savepoint folder, the tables they name."""
+"""What the world has seen of a pipeline, for people who ask: storage and savepoint folder."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import SnapshotLocation, location_of
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.operations.catalog import list_storage
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.spark.table.log import open_table
 
 __all__ = ["FoundOutside", "find_outside"]
 
@@ -29,8 +27,6 @@ class FoundOutside:
     """Checksum of ``_metadata`` by the snapshot's URI."""
     highest_id: int
     """Highest checkpoint id in use, also of one that is not complete; 0: none."""
-    tables: tuple[Seen, ...]
-    """Parquet tables that these snapshots name. Others are asked by the pipeline's next run."""
 
     @property
     def newest(self) -> CheckpointMetadata | None:
@@ -69,23 +65,8 @@ def _outside(
     stored = (layout.number_of(found.key) for found in deployment.storage.list(pipeline))
     numbers = [metadata.checkpoint_id for metadata, _ in snapshots]
     ordered = sorted(snapshots, key=lambda found: found[0].checkpoint_id)
-    uris = {
-        stage.table.uri for metadata, _ in snapshots for stage in metadata.stages if stage.table is not None
-    }
     return FoundOutside(
         snapshots=tuple(ordered),
         checksums=checksums,
         highest_id=max([*numbers, *(number for number in stored if number is not None)], default=0),
-        tables=tuple(seen for uri in sorted(uris) if (seen := _table(uri, pipeline)) is not None),
     )
-
-
-def _table(uri: str, pipeline: PipelineId) -> Seen | None:
-    try:
-        table = open_table(uri)
-        if table.pipeline != pipeline:
-            return None
-        state, newest = table.state(), table.newest()
-    except CheckpointError:
-        return None
-    return Seen(where=f"table {uri}", lineage=state.lineage, epoch=state.epoch, checkpoint_id=newest or 0)

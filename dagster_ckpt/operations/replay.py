@@ -22,8 +22,6 @@ from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.sink.port import Sink
-from dagster_ckpt.spark.table.log import open_table
-from dagster_ckpt.spark.table.parquet_sink import ParquetSink
 
 __all__ = ["ReplayStart", "admits_replay", "moment_of", "plan_replay", "set_side_tables_aside"]
 
@@ -89,7 +87,7 @@ def plan_replay(
         fork, RecordStore(coordinator.deployment(fork).store).record(fork.name), again=again, root=root
     )
     for sink in _used(fork, coordinator):
-        _refuse_unmovable(sink)
+        _folder_of(sink)
     deployment = (named or coordinator).deployment(origin)
     at = moment_of(since)
     if at is None:
@@ -130,10 +128,7 @@ def set_side_tables_aside(
     sinks, moved = _used(fork, coordinator), []
     if sinks:
         _refuse_serving(fork, named or coordinator)
-    for sink in sinks:
-        _refuse_unmovable(sink)
-    for sink in sinks:
-        place = Path(sink.place)
+    for place in [folder for sink in sinks if (folder := _folder_of(sink)).is_dir()]:
         target = place.parent / SET_ASIDE / label / place.name
         target.parent.mkdir(parents=True, exist_ok=True)
         place.rename(target)
@@ -197,29 +192,14 @@ def _used(fork: CheckpointedPipeline, coordinator: Coordinator) -> list[Sink]:
     sinks = [
         open_sink(fork, uid, coordinator) for uid, stage in fork.stages.items() if stage.table is not None
     ]
-    for sink in sinks:
-        _refuse_foreign(sink, fork)
     return [sink for sink in sinks if sink.position() is not None]
 
 
-def _refuse_foreign(sink: Sink, fork: CheckpointedPipeline) -> None:
-    """Raise InvalidRequest for another pipeline's Parquet table: asked for its position it names no fork's way out."""
-    if not isinstance(sink, ParquetSink):
-        return
-    try:
-        owner = open_table(sink.place).pipeline
-    except NotFound:
-        return
-    if owner != fork.name:
+def _folder_of(sink: Sink) -> Path:
+    """Return the folder that a table is moved by. Raises InvalidRequest for one that has none."""
+    if sink.own_folder is None:
         raise InvalidRequest(
-            f"{sink.place} is a table of pipeline {owner!r}: give the fork one of its own with fork(..., sinks={{...}})"
-        )
-
-
-def _refuse_unmovable(sink: Sink) -> None:
-    """Raise InvalidRequest for a table that cannot be moved by its folder."""
-    if not isinstance(sink, ParquetSink):
-        raise InvalidRequest(
-            f"{sink.place} has been written to, and only Parquet tables are set aside: drop it, or give the fork "
+            f"{sink.place} has been written to, and only tables in a folder are set aside: drop it, or give the fork "
             "another place with fork(..., sinks={...})"
         )
+    return sink.own_folder

@@ -21,7 +21,6 @@
 | ``channel/`` | the log between two stages: written, read, restored |
 | ``sink/`` | the port of sinks: prepare, publish, position, roll back |
 | ``source/`` | what sources read again: is it there, and until when |
-| ``table/`` | Parquet tables: staged, published, taken back |
 | ``plan/`` | the analyzer of query plans: may a changed query go on from its state |
 | ``attempt/`` | what both kinds of run begin with: the working directory, and a stage as a running query |
 | ``epoch/`` | epoch runs: drain the available data in graph order, the barrier follows |

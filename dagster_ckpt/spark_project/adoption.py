@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable, SinkTarget
+from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.label import SnapshotLabel
 from dagster_ckpt.core.model import TableSnapshot
@@ -28,7 +28,6 @@ from dagster_ckpt.operations.open_sink import Coordinator, open_sink
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.sink.committables import write_committable
-from dagster_ckpt.spark.table.parquet_sink import ParquetSink
 from dagster_ckpt.spark_project.build import build_pipeline
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.flow_checkpoints import (
@@ -180,10 +179,10 @@ class _Work:
         found = find_table(self.spec, self.spark, table, mine, self.warehouse)
         if found is None or found.is_empty:
             return found
-        if not isinstance(self._target(table), ParquetTable | DeltaTable):
+        if not isinstance(self._target(table), DeltaTable):
             raise InvalidRequest(
-                f"{table.kind} {table.name!r} ({table.where}) has rows in {found.folder}, which can begin a table of "
-                "Parquet or Delta only: begin without the checkpoints"
+                f"{table.kind} {table.name!r} ({table.where}) has rows in {found.folder}, which can begin a Delta "
+                "table only: begin without the checkpoints"
             )
         self._refuse_same_place(table, found.folder)
         return found
@@ -220,7 +219,7 @@ class _Work:
         directory.root.mkdir()
         snapshot = None
         sink = open_sink(self.pipeline, uid, self.coordinator)
-        if isinstance(sink, ParquetSink | DeltaSink):
+        if isinstance(sink, DeltaSink):
             prepared: tuple[int, ...] = ()
             if left is not None and not left.is_empty:
                 staging = Staging(sink=sink, written=self.staged.append)

@@ -19,7 +19,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark_project.auto_cdc import newest_rows
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.graph import DatasetNode, FlowNode, ProjectGraph
-from dagster_ckpt.spark_project.history import START, in_one_file, versions
+from dagster_ckpt.spark_project.history import START, versions
 from dagster_ckpt.spark_project.rows import RunningProject
 from dagster_ckpt.spark_project.schemas import aligned, schema_of_text, united
 from dagster_ckpt.spark_project.settings import settings_of
@@ -165,17 +165,12 @@ class _Builder:
                 mode=TableMode.APPEND if cdc is None else TableMode.UPSERT,
                 key=(*keys, START) if is_history else keys,
             ),
-            to=self.sinks.get(table.uid) or self._target(table, place),
+            to=self.sinks.get(table.uid) or target_of(table, self.spec),
             conf={**settings_of(self.spec), **({} if cdc is None else flows[0].conf)},
             made_of=self._made_of(table),
             previous_uids=tuple(stage_uid(one) for one in earlier),
             description=table.comment or f"{table.kind.capitalize()} {table.name}, {table.where}.",
         )
-
-    def _target(self, table: DatasetNode, place: str) -> SinkTarget:
-        target = target_of(table, self.spec, place)
-        [flow, *_] = self.graph.flows_of(table.name)
-        return in_one_file(target) if flow.cdc and flow.cdc.tracked is not None else target
 
     def _made_of(self, table: DatasetNode) -> tuple[StageUid, ...]:
         """Return the tables that its flows read; one of them reading the table itself is no edge."""
@@ -189,7 +184,7 @@ class _Builder:
         asked = [*named, *(one for one in self.graph.datasets if one.uid in chosen)]
         for one in asked:
             is_stored = one.kind is not Kind.MATERIALIZED_VIEW
-            refuse_view(one, (self.sinks.get(one.uid) or self._target(one, one.uid)) if is_stored else None)
+            refuse_view(one, (self.sinks.get(one.uid) or target_of(one, self.spec)) if is_stored else None)
         return [CatalogView(uid=StageUid(one.uid), name=one.name, row_schema=one.row_schema) for one in asked]
 
     def derived(self, definition: str) -> list[DerivedTable]:

@@ -6,10 +6,8 @@ late change may divide any version that was published before.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.authoring.targets import ParquetTable, SinkTarget
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark_project.auto_cdc import (
@@ -27,7 +25,7 @@ from dagster_ckpt.spark_project.elements import FlowElement
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["END", "START", "in_one_file", "tracked_names", "versions", "with_bounds"]
+__all__ = ["END", "START", "tracked_names", "versions", "with_bounds"]
 
 START, END = "__START_AT", "__END_AT"
 """Spark's names."""
@@ -81,11 +79,6 @@ def _is_comparable(kind: Any) -> bool:
             return _is_comparable(kind.elementType)
         case _:
             return not isinstance(kind, MapType) and kind.typeName() not in ("variant", "interval")
-
-
-def in_one_file(target: SinkTarget) -> SinkTarget:
-    """Return the target with one file: a publish writes all versions, and no reader sees half of them."""
-    return replace(target, buckets=1) if isinstance(target, ParquetTable) else target
 
 
 def with_bounds(changed: DataFrame) -> DataFrame:

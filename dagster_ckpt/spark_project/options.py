@@ -37,9 +37,9 @@ def notes_on(output: OutputElement) -> Iterable[str]:
     if output.cluster_by:
         yield f"{output.title}: cluster_by has no effect, files are as the flows write them"
     if output.kind is Kind.MATERIALIZED_VIEW and output.format.lower() not in ("", "parquet"):
-        yield f"{output.title}: its format {output.format} has no effect, a materialized view is one Parquet file"
+        yield f"{output.title}: its format {output.format} has no effect, a materialized view is a Delta table"
     if output.partition_cols and output.format.lower() in ("", "parquet"):
-        yield f"{output.title}: partition_cols has no effect on a Parquet table, which is one folder of files"
+        yield f"{output.title}: partition_cols has no effect on a table whose format is not given: say format='delta'"
     if output.kind is Kind.SINK and "checkpointLocation" in output.properties:
         yield f"{output.title}: its option checkpointLocation has no effect, checkpoints are the coordinator's"
     if output.properties and output.kind is not Kind.SINK and output.format.lower() != "iceberg":

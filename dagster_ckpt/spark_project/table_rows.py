@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
-from dagster_ckpt.authoring.targets import DeltaTable, ParquetTable
+from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch
 from dagster_ckpt.core.location import local_path
 from dagster_ckpt.errors import Corrupt, InvalidRequest
@@ -18,7 +18,6 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.staging import stage_rows
-from dagster_ckpt.spark.table.parquet_sink import ParquetSink
 from dagster_ckpt.spark_project.delta_left import DeltaLeft, find_delta
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.flow_checkpoints import FlowCheckpoint
@@ -71,7 +70,7 @@ def refuse_unadoptable(
     if table.kind is Kind.SINK:
         if kept == "kafka":
             return
-        if kept not in _FORMATS or not isinstance(target, ParquetTable | DeltaTable):
+        if kept not in _FORMATS or not isinstance(target, DeltaTable):
             raise InvalidRequest(
                 f"{title} writes {table.format}, and which of its rows were written by which batch is Spark's own: "
                 "it cannot be adopted. Leave it out of the project, adopt, and add it again; or begin without the "
@@ -82,11 +81,11 @@ def refuse_unadoptable(
             f"{title} is in catalog {table.name.partition('.')[0]}, which keeps its rows in a way of its own: it "
             "cannot be adopted. Begin without the checkpoints, so that it is filled from the sources"
         )
-    elif kept not in _FORMATS or not isinstance(target, ParquetTable | DeltaTable):
+    elif kept not in _FORMATS or not isinstance(target, DeltaTable):
         where = type(target).__name__ if kept in _FORMATS else table.format
         raise InvalidRequest(
-            f"{title} is a table of {where}: tables of Parquet and Delta are adopted, into such tables. Begin without "
-            "the checkpoints, so that it is filled from the sources"
+            f"{title} is a table of {where}: tables of Parquet and Delta are adopted, into Delta tables. Begin "
+            "without the checkpoints, so that it is filled from the sources"
         )
     if len(written_by) > 1 and kept == "parquet":
         raise InvalidRequest(
@@ -110,7 +109,7 @@ def refuse_same_place(table: DatasetNode, folder: Path, place: str) -> None:
         )
     raise InvalidRequest(
         f"{title} {folder}: give its rows another place, sinks={{{table.uid!r}: "
-        f"{table.format.capitalize()}Table(...)}} here and where the pipeline is made, and tell its readers"
+        f"DeltaTable(...)}} here and where the pipeline is made, and tell its readers"
     )
 
 
@@ -186,7 +185,7 @@ def _in_warehouse(spec: ProjectSpec, name: str, warehouse: str) -> Path:
 class Staging:
     """Where the rows that a table of ours begins with are staged."""
 
-    sink: ParquetSink | DeltaSink
+    sink: DeltaSink
     written: Callable[[Path], None]
     """Told what to remove if the adoption fails."""
 
@@ -195,22 +194,22 @@ class Staging:
 
         Raises InvalidRequest for columns the project no longer has, Corrupt where rows are missing.
         """
-        root, area, partition_by = self._place()
+        staged = self.sink.staged
         session = spark.newSession()  # staging sets how Parquet is written
         frame, wanted = left.rows(session, schema_of_text(left.table.row_schema))
         judge = Judge.of(self.sink, frame)
         self.sink.check(frame)
-        folder = area / _ADOPTED / uuid.uuid4().hex[:12]
+        folder = staged.root / staged.area / _ADOPTED / uuid.uuid4().hex[:12]
         self.written(folder)
         prepared = judge.carry_out(
             lambda rows, batch: stage_rows(
                 rows,
                 batch,
                 AttemptId("", CoordinatorEpoch(0)),
-                root=root,
+                root=staged.root,
                 staged=folder,
                 row_schema=left.table.row_schema,
-                partition_by=partition_by,
+                partition_by=self.sink.partition_by,
             ),
             frame,
             BatchId(0),
@@ -224,15 +223,3 @@ class Staging:
         prepared = prepared.model_copy(update={"batch_id": ADOPTED_BATCH})
         self.sink.flush([prepared])
         return prepared
-
-    def _place(self) -> tuple[Path, Path, Sequence[str]]:
-        """Return the folder that names are relative to, the one of staged rows, and what to partition by."""
-        match self.sink:
-            case DeltaSink():
-                staged = self.sink.staged
-                return staged.root, staged.root / staged.area, self.sink.partition_by
-            case ParquetSink():
-                table = self.sink.table
-                return table.paths.root, table.paths.all_staged, ()
-            case _:
-                assert_never(self.sink)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable, KafkaTopic, ParquetTable, SinkTarget
+from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable, KafkaTopic, SinkTarget
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark_project.elements import Kind
 from dagster_ckpt.spark_project.graph import DatasetNode
@@ -16,15 +16,18 @@ OWN_CHECKPOINT = "checkpointLocation"
 """Option of a sink that Spark's own runner replaces as well."""
 
 
-def target_of(table: DatasetNode, spec: ProjectSpec, folder: str) -> SinkTarget:
-    """Return where the rows of a table or sink end. Raises InvalidRequest for a sink that there is none for."""
+def target_of(table: DatasetNode, spec: ProjectSpec) -> SinkTarget:
+    """Return where the rows of a table or sink end. Raises InvalidRequest for a sink that there is none for.
+
+    Tables of Parquet, the default of Spark, are Delta tables too: in a folder of plain files rows cannot go back.
+    """
     if table.kind is Kind.SINK:
         return _sink(table)
     match table.format.lower():
         case "parquet":
-            return ParquetTable(folder)
+            return DeltaTable()
         case "delta":
-            return DeltaTable(folder, partition_by=table.partition_cols)
+            return DeltaTable(partition_by=table.partition_cols)
         case "iceberg":
             return _iceberg(table, spec)
         case other:
@@ -42,10 +45,11 @@ def refuse_view(table: DatasetNode, target: SinkTarget | None) -> None:
         raise InvalidRequest(
             f"{title}: it is in a catalog of Iceberg's, where readers find it by name already"
         )
-    if not isinstance(target, ParquetTable | None):
+    if target is not None and not target.local_folder(table.uid):
         raise InvalidRequest(
-            f"{title}: it is a {type(target).__name__}, which Spark reads with jars of its own: make a table on it "
-            "with them (CREATE TABLE ... USING delta LOCATION ...), and name the other datasets in catalog_views"
+            f"{title}: it is a {type(target).__name__} that is no folder here, which Spark reads with jars of its own: "
+            "make a table on it with them (CREATE TABLE ... USING ... LOCATION ...), and name the other datasets in "
+            "catalog_views"
         )
     if not table.name.startswith("spark_catalog."):
         raise InvalidRequest(
@@ -58,26 +62,22 @@ def _sink(sink: DatasetNode) -> SinkTarget:
     match sink.format.lower():
         case "kafka":
             return _kafka(sink, options)
-        case "parquet" if set(options) == {"path"}:
-            return _files(sink, options["path"])
+        case "parquet":
+            raise InvalidRequest(
+                f"sink {sink.name!r} ({sink.where}) writes plain Parquet files, and no rows could be taken back "
+                f"from a folder of files: {_give(sink)}, a DeltaTable"
+            )
         case "delta" if set(options) == {"path"}:
             return DeltaTable(options["path"])
-        case "parquet" | "delta" as kind:
+        case "delta":
             raise InvalidRequest(
-                f"sink {sink.name!r} ({sink.where}), {kind}, is written with option 'path' only here"
+                f"sink {sink.name!r} ({sink.where}), delta, is written with option 'path' only here"
             )
         case other:
             raise InvalidRequest(
                 f"sink {sink.name!r} ({sink.where}) has format {other!r}, which has no rows that a checkpoint could "
                 f"publish: {_give(sink)}"
             )
-
-
-def _files(sink: DatasetNode, path: str) -> ParquetTable:
-    try:
-        return ParquetTable(path)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"sink {sink.name!r} ({sink.where}): {error}") from error
 
 
 def _kafka(sink: DatasetNode, options: Mapping[str, str]) -> KafkaTopic:

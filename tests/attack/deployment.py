@@ -83,7 +83,7 @@ class Deployment:
     settings: dict[str, Any] = field(default_factory=dict)
     chained: bool = False
     """With the stage: it runs in one query with its source."""
-    kind: Kind = Kind.PARQUET
+    kind: Kind = Kind.OWN
     """Where its rows end."""
 
     @cached_property

@@ -14,23 +14,20 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable as DeltaReader
 from deltalake.exceptions import TableNotFoundError
 
-from dagster_ckpt.authoring.targets import DeltaTable, ForEachCheckpoint, ParquetTable, SinkTarget, SqlTable
+from dagster_ckpt.authoring.targets import DeltaTable, ForEachCheckpoint, SinkTarget, SqlTable
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.sink.staged_sink import StagedSink
-from dagster_ckpt.spark.table.parquet_sink import ParquetSink
-from dagster_ckpt.spark.table.records import BUCKET_COLUMN, Upsert
 from dagster_ckpt.testing import Staging
 
 TABLES = ("rows", "newest")
-BUCKETS = 2
 Row = tuple[int, int]
 
 
 class Kind(StrEnum):
-    """Sinks of one history; a function's rows cannot have a key, so its other table is a Parquet table."""
+    """Sinks of one history; a function's rows cannot have a key, so its other table is one of the pipeline's own."""
 
-    PARQUET = "parquet"
+    OWN = "own"
     SQL = "sql"
     DELTA = "delta"
     FUNCTION = "function"
@@ -62,7 +59,7 @@ def target_of(kind: Kind, table: str, folder: Path) -> SinkTarget:
         case Kind.FUNCTION if table == "rows":
             return ForEachCheckpoint(WritesFiles(place))
         case _:
-            return ParquetTable(buckets=BUCKETS)
+            return DeltaTable()
 
 
 def rows_of(kind: Kind, place: Path) -> list[Row]:
@@ -71,11 +68,11 @@ def rows_of(kind: Kind, place: Path) -> list[Row]:
         match kind:
             case Kind.SQL:
                 return sorted(_of_database(place / "rows.db", place.name))
-            case Kind.DELTA:
+            case Kind.FUNCTION if place.name == "rows":
+                return _of_files(place)
+            case _:
                 found = DeltaReader(str(place)).to_pyarrow_table(columns=["k", "v"])
                 return sorted(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
-            case _:
-                return _of_files(place)
     except TableNotFoundError:
         return []
     except Exception as error:
@@ -110,26 +107,12 @@ def _of_files(folder: Path) -> list[Row]:
 def staging_of(sink: Sink, epoch: int) -> Staging:
     """Return where the sink's own ``prepare`` stages."""
     match sink:
-        case ParquetSink():
-            table = sink.table
-            mode = table.mode
-            return Staging(
-                table.paths.root,
-                table.paths.staged(epoch),
-                (lambda rows: with_buckets(rows, mode)) if isinstance(mode, Upsert) else (lambda rows: rows),
-            )
         case DeltaSink():
             return Staging(sink.staged.root, sink.staged.root / sink.staged.area / str(epoch))
         case StagedSink():
             return Staging(sink.context.work_dir, sink.context.work_dir / "staged" / str(epoch))
         case _:
             raise AssertionError(sink)
-
-
-def with_buckets(rows: pa.Table, mode: Upsert) -> pa.Table:
-    """Return rows as a Parquet table with a key stages them."""
-    buckets = [k % mode.buckets for k in rows["k"].to_pylist()]
-    return rows.append_column(BUCKET_COLUMN, pa.array(buckets, pa.int64()))
 
 
 def waiting(root: Path, table: str) -> list[str]:

@@ -56,22 +56,12 @@ SINGLE = {
 }
 """Single files, and where they are looked for."""
 
-OF_PARQUET = {
-    **{
-        f"{what} of table {table}": (f"tables/{table}/{where}",)
-        for table in ("rows", "newest")
-        for what, where in {
-            "one publish record": "_dagster_ckpt/log/*.json",
-            "state.json": "_dagster_ckpt/state.json",
-            "table.json": "_dagster_ckpt/table.json",
-            "one visible file": "*.parquet",
-            "one staged file": "_dagster_ckpt/staged/**/*.parquet",
-        }.items()
-    },
-    "one bucket version of table newest": ("tables/newest/_dagster_ckpt/versions/**/*.parquet",),
+OF_OWN = {
+    f"one file of table {table}": (f"tables/{table}/_dagster_ckpt/staged/**/*.parquet",)
+    for table in ("rows", "newest")
 }
-"""The same of Parquet tables."""
-ALL_SINGLE = SINGLE | OF_PARQUET | dict.fromkeys(STAGED, ())
+"""The same of tables of the pipeline's own."""
+ALL_SINGLE = SINGLE | OF_OWN | dict.fromkeys(STAGED, ())
 
 
 def whole_of(kind: Kind) -> list[str]:
@@ -81,8 +71,8 @@ def whole_of(kind: Kind) -> list[str]:
 
 def single_of(kind: Kind) -> list[str]:
     """Return the single files of such a deployment."""
-    tables = {Kind.PARQUET: ("table rows", "table newest"), Kind.FUNCTION: ("table newest",)}.get(kind, ())
-    return [*SINGLE, *(part for part in OF_PARQUET if part.endswith(tuple(tables) or ("-",))), *STAGED]
+    tables = {Kind.OWN: ("table rows", "table newest"), Kind.FUNCTION: ("table newest",)}.get(kind, ())
+    return [*SINGLE, *(part for part in OF_OWN if part.endswith(tuple(tables) or ("-",))), *STAGED]
 
 
 @dataclass(frozen=True)

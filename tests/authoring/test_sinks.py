@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from dagster_ckpt import CheckpointedPipeline, InvalidRequest, checkpointed_pipeline, spark_sink, spark_source
-from dagster_ckpt.sinks import DeltaTable, ParquetTable
+from dagster_ckpt.sinks import DeltaTable
 
 
-def pipeline_with(**first: Any) -> CheckpointedPipeline:
+def pipeline_with(more: DeltaTable | None = None, **first: Any) -> CheckpointedPipeline:
     @spark_source
     def numbers(spark: Any) -> Any:
         return spark
@@ -19,7 +19,7 @@ def pipeline_with(**first: Any) -> CheckpointedPipeline:
     def one(numbers: Any) -> Any:
         return numbers
 
-    @spark_sink(table="t")
+    @spark_sink(table="t", to=more)
     def other(numbers: Any) -> Any:
         return numbers
 
@@ -39,20 +39,21 @@ def test_two_sinks_with_one_folder_however_spelt_are_refused(table: str) -> None
     with pytest.raises(InvalidRequest, match="Give each a folder of its own"):
         pipeline_with(table=table)
     with pytest.raises(InvalidRequest, match="Give each a folder of its own"):
-        pipeline_with(to=ParquetTable(table))
+        pipeline_with(to=DeltaTable(table))
 
 
 def test_a_folder_is_the_same_one_as_a_uri_and_none_of_an_object_store() -> None:
     """Each was a folder ``file:`` or ``s3:`` below the table_dir."""
-    assert ParquetTable("file:///data/t") == ParquetTable("file:/data/t") == ParquetTable("/data/t")
-    with pytest.raises(InvalidRequest, match="table 's3://lake/t' is a URI"):
-        ParquetTable("s3://lake/t")
+    for place in ("file:///data/t", "file:/data/t", "/data/t"):
+        with pytest.raises(InvalidRequest, match="Give each a folder of its own"):
+            pipeline_with(to=DeltaTable(place), more=DeltaTable("/data/t/"))
+    pipeline_with(to=DeltaTable("s3://lake/t"), more=DeltaTable("/lake/t"))
     with pytest.raises(InvalidRequest, match="table 's3://lake/t' of sink 'one' is a URI"):
         pipeline_with(table="s3://lake/t")
 
 
 def test_a_target_is_one_of_ours_or_of_its_kind() -> None:
-    pipeline_with(to=DeltaTable("t"))
+    pipeline_with(to=DeltaTable("one"))
     with pytest.raises(InvalidRequest, match=r"has to='delta'.*DeltaTable"):
         pipeline_with(to="delta")
 
@@ -63,7 +64,7 @@ def test_a_fork_says_where_rows_with_a_place_of_their_own_end() -> None:
         shop.fork("trial", table_dir="/t")
     with pytest.raises(InvalidRequest, match="'two' is no sink of 'shop'"):
         shop.fork("trial", table_dir="/t", sinks={"one": DeltaTable("x"), "two": DeltaTable("y")})
-    for more in ({"to": ParquetTable("/data/orders")}, {"table": "/data/orders"}):
+    for more in ({"to": DeltaTable("/data/orders")}, {"table": "/data/orders"}):
         with pytest.raises(
             InvalidRequest, match=r"'one' writes .*/data/orders'.*, whatever the table_dir: give the"
         ):

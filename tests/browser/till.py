@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.core.ids import StageUid
+from tests.tables import rows_in
 
 ORDER = "customer STRING, amount BIGINT"
 
@@ -72,6 +71,6 @@ def next_version(pipeline: CheckpointedPipeline) -> CheckpointedPipeline:
 
 def read_spent(tables: Path) -> dict[str, int]:
     """What the table says; a customer twice would be an error."""
-    rows = pq.read_table(tables / "totals").to_pylist()
+    rows = rows_in(tables / "totals")
     assert len({row["customer"] for row in rows}) == len(rows)
     return {row["customer"]: row["spent"] for row in rows}

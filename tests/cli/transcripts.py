@@ -101,7 +101,7 @@ def _restore() -> AuditRow:
         who="ann",
         run_id="8c1e0b1e-7b0a-4b63-8a55-5a6c1f7ad9a1",
         shown="restoring chk-000002, completed 3 min ago, 1.9 kB of state\nsource orders: from 9 back to 7, 2 units "
-        "are read again\ntable /srv/totals of totals: 3 rows are set aside",
+        "are read again\ntable /srv/totals of totals: 3 rows leave",
     )
 
 

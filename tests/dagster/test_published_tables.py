@@ -22,26 +22,23 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.sinks import DeltaTable
-from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.records import Append
 from tests.ext.delta.test_delta_table import begun as delta_run
 from tests.spark.epoch.small_pipeline import shop
-from tests.spark.table.tables import Attempt
+from tests.tables import Attempt
 
 LINES = dg.AssetKey(["shop", "lines"])
 
 
 @pytest.fixture
 def definitions(tmp_path: Path) -> dg.Definitions:
-    """A pipeline with a Parquet table and a Delta table that have rows, and assets downstream of them."""
+    """A pipeline with a table of its own and a named one that have rows, and assets downstream of them."""
     totals = delta_run(tmp_path)
     totals.batch([(7, 70)])
     totals.publish(1)
     pipeline = shop(tmp_path / "feed")
     delta = replace(pipeline.stages[StageUid("totals")], to=DeltaTable(totals.sink.place))
     pipeline = replace(pipeline, stages={**pipeline.stages, delta.uid: delta})
-    table = create_table(str(tmp_path / "tables" / "lines"), pipeline=pipeline.name, mode=Append())
-    attempt = Attempt(table, tmp_path / "stage")
+    attempt = Attempt(tmp_path / "tables" / "lines", tmp_path / "stage", pipeline.name)
     attempt.batch([(1, 10), (2, 20)])
     attempt.publish(attempt.cut(1))
 
@@ -97,7 +94,7 @@ def test_a_downstream_asset_loads_the_table_in_its_body(definitions: dg.Definiti
     assert result.output_for_node("in_the_body") == 30
 
 
-def test_the_io_manager_hands_parquet_and_delta_tables_in_as_they_are_annotated(
+def test_the_io_manager_hands_tables_in_as_they_are_annotated(
     definitions: dg.Definitions,
 ) -> None:
     result = materialized(definitions, "handed_in")
@@ -109,7 +106,7 @@ def test_the_io_manager_hands_parquet_and_delta_tables_in_as_they_are_annotated(
     given = [
         forms.output_for_node(f"as_{name}") for name in ("table", "lazyframe", "duckdbpyrelation", "any")
     ]
-    assert given == ["Table", "LazyFrame", "DuckDBPyRelation", "ParquetRows"]
+    assert given == ["Table", "LazyFrame", "DuckDBPyRelation", "DeltaRows"]
 
 
 def test_a_form_nobody_knows_is_refused(definitions: dg.Definitions) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, load_table, spark_sink, spark_source
 from dagster_ckpt.core import paths
-from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind, FileKind, StageSnapshot, TableSnapshot
 from dagster_ckpt.core.serving import ServedTable
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
@@ -26,15 +26,12 @@ from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow
 from dagster_ckpt.sinks import SqlTable
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile, planned
 from dagster_ckpt.spark.snapshot.upload import UploadMode
-from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.records import Upsert
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
 from dagster_ckpt.testing.sinks.contents import pairs
 from tests.operations.world import SALES, World
-from tests.spark.table.tables import Attempt, permit, publish_through
+from tests.tables import Attempt
 
 GREEN, BLUE2 = PipelineId("sales_green"), PipelineId("sales_next")
-MODE = Upsert(keys=("k",), buckets=3)
 
 
 @dataclass(frozen=True)
@@ -87,16 +84,14 @@ class Site:
         name = pipeline.name
         if name not in self.writers:
             place = self.known.resolved_table_dir(pipeline) / "totals"
-            table = create_table(str(place), pipeline=name, mode=MODE)
             root = self.world.query("totals").root if pipeline is self.blue else self.world.folder / name
-            self.writers[name] = Attempt(table, root)
+            self.writers[name] = Attempt(place, root, name, ("k",))
         writer = self.writers[name]
         writer.batch(rows)
         cut = writer.cut(number)
         extra = [planned(writer.stage_dir, path, FileKind.COMMITTABLE) for path in cut.committables]
         self.checkpoint(pipeline, number, table=cut.snapshot, extra=extra)
-        by = permit(number, pipeline=name)
-        publish_through(writer.table, writer.stage_dir, BatchId(writer.next_batch - 1), by)
+        writer.publish(cut)
 
     def checkpoint(
         self,

@@ -10,21 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable as Reader
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, load_table, spark_sink, spark_source
-from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.sinks import ForEachCheckpoint, KafkaTopic, ParquetTable, SqlTable
+from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, KafkaTopic, SqlTable
 from dagster_ckpt.spark.snapshot.state_files import planned
-from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.records import Append, Upsert
 from dagster_ckpt.testing.sinks.contents import pairs
-from tests.operations.world import SALES, World
-from tests.spark.table.tables import Attempt, Cut, permit, publish_through, restored, roll_back_to
+from tests.operations.world import World
+from tests.tables import Attempt, Cut, files_in
 
-MODES = [pytest.param(Append(), id="append"), pytest.param(Upsert(keys=("k",), buckets=3), id="upsert")]
+KEYS = [pytest.param((), id="append"), pytest.param(("k",), id="upsert")]
 
 
 @dataclass(frozen=True)
@@ -80,43 +78,39 @@ class Played:
         take = self.world.savepoint if savepoint else self.world.checkpoint
         take(number, batches=1, table=cut.snapshot, extra=extra)
         if not savepoint:
-            through = None if cut.batch is None else BatchId(cut.batch)
-            by = permit(number, pipeline=SALES)
-            publish_through(self.attempt.table, self.attempt.stage_dir, through, by)
+            self.attempt.publish(cut)
         return cut
 
 
-def played(world: World, mode: Append | Upsert) -> Played:
-    table = create_table(str(world.folder / "tables" / "totals"), pipeline=sales().name, mode=mode)
-    return Played(world, Attempt(table, world.query().root))
+def played(world: World, key: tuple[str, ...] = ()) -> Played:
+    return Played(world, Attempt(world.folder / "tables" / "totals", world.query().root, key=key))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("key", KEYS)
 def test_a_table_is_loaded_as_it_is_and_as_of_each_checkpoint_and_savepoint(
-    world: World, mode: Append | Upsert
+    world: World, key: tuple[str, ...]
 ) -> None:
-    pipeline = sales(mode.keys if isinstance(mode, Upsert) else ())
-    run = played(world, mode)
+    pipeline = sales(key)
+    run = played(world, key)
     cuts = {}
     for number in range(1, 5):
         run.attempt.batch([(k, number) for k in range(number)])
         cuts[number] = run.snapshot(number, savepoint=number == 3)
     now = load_table(pipeline, coordinator=Known(world))
     assert pairs(now.to_arrow()) == cuts[4].rows
-    assert now.version == "4"
-    for number, key in ((1, "chk-1"), (2, "chk-2"), (3, "savepoint-3"), (4, "latest")):
-        loaded = load_table(pipeline, "totals", coordinator=Known(world), as_of=key)
-        assert pairs(loaded.to_arrow()) == cuts[number].rows, key
-    restored(run.attempt.table, cuts[1], world.folder / "again", epoch=2)
-    roll_back_to(run.attempt.table, cuts[1], world.folder / "again", epoch=2)
+    assert now.version == str(Reader(str(world.folder / "tables" / "totals")).version())
+    for number, name in ((1, "chk-1"), (2, "chk-2"), (3, "savepoint-3"), (4, "latest")):
+        loaded = load_table(pipeline, "totals", coordinator=Known(world), as_of=name)
+        assert pairs(loaded.to_arrow()) == cuts[number].rows, name
+    run.attempt.restored(cuts[1], world.folder / "again")
     assert pairs(load_table(pipeline, coordinator=Known(world)).to_arrow()) == cuts[1].rows
     later = load_table(pipeline, coordinator=Known(world), as_of="chk-2")
-    assert pairs(later.to_arrow()) == cuts[2].rows, "rows that were set aside are still those of chk-2"
+    assert pairs(later.to_arrow()) == cuts[2].rows, "rows that have left the table are still those of chk-2"
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_every_form_has_the_rows_of_one_state(world: World, mode: Append | Upsert) -> None:
-    run = played(world, mode)
+@pytest.mark.parametrize("key", KEYS)
+def test_every_form_has_the_rows_of_one_state(world: World, key: tuple[str, ...]) -> None:
+    run = played(world, key)
     run.attempt.batch([(1, 1), (2, 2)])
     run.snapshot(1)
     loaded = load_table(world.folder / "tables" / "totals")
@@ -125,28 +119,17 @@ def test_every_form_has_the_rows_of_one_state(world: World, mode: Append | Upser
     assert sorted(loaded.to_polars().rows()) == [(1, 1), (2, 2)]
     assert sorted(loaded.to_pandas().itertuples(index=False, name=None)) == [(1, 1), (2, 2)]
     assert sorted(loaded.to_duckdb().fetchall()) == [(1, 1), (2, 2)]
-    assert repr(loaded) == f"<rows of {world.folder / 'tables' / 'totals'} at 1>"
-
-
-def test_a_publish_that_stopped_between_two_files_shows_nothing_of_it(world: World) -> None:
-    run = played(world, Append())
-    run.attempt.batch([(1, 1)])
-    run.snapshot(1)
-    run.attempt.batch([(2, 2)], [(3, 3)])
-    table = run.attempt.table
-    staged = sorted(table.paths.staged(1).glob("batch-*/*.parquet"))[-1]
-    staged.rename(table.paths.published("part-000001-0000000001-00000-0123456789ab.parquet"))
-    assert pairs(load_table(table.paths.root).to_arrow()) == [(1, 1)]
+    assert repr(loaded) == f"<rows of {world.folder / 'tables' / 'totals'} at {loaded.version}>"
 
 
 def test_rows_that_are_gone_are_named(world: World) -> None:
-    run = played(world, Append())
+    run = played(world)
     run.attempt.batch([(1, 1)])
     run.snapshot(1)
     loaded = load_table(world.folder / "tables" / "totals")
-    for path in (world.folder / "tables" / "totals").glob("part-*"):
+    for path in files_in(world.folder / "tables" / "totals"):
         path.unlink()
-    with pytest.raises(Corrupt, match=r"part-000001"):
+    with pytest.raises(Corrupt, match=r"can no longer show version"):
         loaded.to_arrow()
 
 
@@ -156,12 +139,12 @@ def test_what_cannot_be_loaded_is_refused_in_one_sentence(world: World, tmp_path
         load_table(sales(more=True), coordinator=known)
     with pytest.raises(NotFound, match="no sink 'total'"):
         load_table(sales(), "total", coordinator=known)
-    with pytest.raises(NotFound, match="start the pipeline"):
+    with pytest.raises(NotFound, match="it is made with the first rows"):
         load_table(sales(), coordinator=known)
     with pytest.raises(InvalidRequest, match="coordinator="):
         load_table(sales())
     with pytest.raises(InvalidRequest, match="whole path"):
-        load_table(ParquetTable("totals"))
+        load_table(DeltaTable("totals"))
     with pytest.raises(InvalidRequest, match="only of a pipeline's table"):
         load_table("/t", as_of="chk-1")
     with pytest.raises(InvalidRequest, match="no table that can be loaded"):
@@ -173,13 +156,13 @@ def test_what_cannot_be_loaded_is_refused_in_one_sentence(world: World, tmp_path
 
 
 def test_a_snapshot_whose_rows_are_in_another_table_names_that_one(world: World) -> None:
-    run = played(world, Append())
+    run = played(world)
     run.attempt.batch([(1, 1)])
     run.snapshot(1)
     run.attempt.batch([(2, 2)])
     run.snapshot(2)
     with pytest.raises(InvalidRequest, match=r"the rows of checkpoint 2 of sales .* are in .*/totals"):
-        load_table(sales(to=ParquetTable("elsewhere")), coordinator=Known(world), as_of="chk-2")
+        load_table(sales(to=DeltaTable("elsewhere")), coordinator=Known(world), as_of="chk-2")
 
 
 def test_any_table_of_a_database_is_loaded_with_its_columns_types(tmp_path: Path) -> None:
@@ -201,7 +184,7 @@ def test_any_table_of_a_database_is_loaded_with_its_columns_types(tmp_path: Path
 
 
 def test_a_missing_package_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = played(world, Append())
+    run = played(world)
     run.attempt.batch([(1, 1)])
     run.snapshot(1)
     loaded = load_table(world.folder / "tables" / "totals")

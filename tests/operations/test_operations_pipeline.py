@@ -56,7 +56,7 @@ def test_a_pipelines_snapshots_are_looked_at_moved_and_restored(lab: Lab, tmp_pa
     said = ckpt(lab, "preview", "chk-1")
     assert said["is_possible"], said["refusals"]
     assert {(r["stage"], r["step"]["units"]) for r in said["replay"]} == {("orders", 1), ("customers", 0)}
-    moved = {t["stage"]: (t["fate"], t["rows_set_aside"]) for t in said["tables"]}
+    moved = {t["stage"]: (t["fate"], t["rows_leaving"]) for t in said["tables"]}
     assert moved["lines"] == ("moves", 1)
     exported = ckpt(lab, "export", "chk-1", str(tmp_path / "elsewhere"), "--name", "first day")
     brought = ckpt(lab, "import", exported["uri"])

@@ -15,13 +15,8 @@ from dagster_ckpt.operations.preview import StageFate, preview_restore
 from dagster_ckpt.operations.preview_tables import TableFate
 from dagster_ckpt.spark.snapshot.state_files import planned
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
-from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.records import (
-    Append,
-    Upsert,
-)
 from tests.operations.world import BASE, SALES, World, data_keys
-from tests.spark.table.tables import Attempt, Cut, restored, roll_back_to, rows_of
+from tests.tables import Attempt, Cut, files_in, pairs_in
 
 TOTALS = StageUid("totals")
 
@@ -142,16 +137,15 @@ def test_without_the_code_the_preview_says_so(world: World) -> None:
 
 # --- tables -------------------------------------------------------------------------------------------------
 
-MODES = [pytest.param(Append(), id="append"), pytest.param(Upsert(keys=("k",), buckets=3), id="upsert")]
+KEYS = [pytest.param((), id="append"), pytest.param(("k",), id="upsert")]
 
 
 class TableWorld:
     """Three checkpoints of a sink; each publishes what it contains, the last one has not yet."""
 
-    def __init__(self, world: World, mode: Append | Upsert) -> None:
+    def __init__(self, world: World, key: tuple[str, ...] = ()) -> None:
         self.world = world
-        table = create_table(str(world.folder / "table"), pipeline=SALES, mode=mode)
-        self.attempt = Attempt(table, world.query().root)
+        self.attempt = Attempt(world.folder / "totals", world.query().root, SALES, key)
         self.cuts: list[Cut] = []
         for number, rows in enumerate(
             [[(1, 1), (2, 1)], [(2, 2), (3, 2)], [(4, 3), (5, 3), (6, 3)]], start=1
@@ -159,7 +153,7 @@ class TableWorld:
             self.attempt.batch(rows)
             self.cuts.append(self.take(number))
             if number < 3:
-                self.publish(self.cuts[-1])
+                self.attempt.publish(self.cuts[-1])
 
     def take(self, number: int) -> Cut:
         cut = self.attempt.cut(number)
@@ -168,59 +162,47 @@ class TableWorld:
         self.world.checkpoint(number, batches=1, table=cut.snapshot, extra=extra)
         return cut
 
-    def publish(self, cut: Cut) -> None:
-        from dagster_ckpt.core.ids import BatchId
-        from tests.spark.table.tables import permit, publish_through
-
-        through = None if cut.batch is None else BatchId(cut.batch)
-        by = permit(cut.checkpoint, self.attempt.epoch, SALES)
-        publish_through(self.attempt.table, self.attempt.stage_dir, through, by)
-
     def preview(self, number: int, **more: object) -> object:
         (table,) = preview_restore(self.world.deployment, options(f"chk-{number}", **more), SALES).tables
         return table
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("which", [1, 2, 3])
 def test_a_preview_of_a_table_says_what_the_roll_back_then_does(
-    world: World, tmp_path: Path, mode: Append | Upsert, which: int
+    world: World, tmp_path: Path, key: tuple[str, ...], which: int
 ) -> None:
-    shop = TableWorld(world, mode)
-    visible = rows_of(tmp_path / "table")
+    shop = TableWorld(world, key)
+    visible = pairs_in(shop.attempt.place)
     said = shop.preview(which)
-    assert rows_of(tmp_path / "table") == visible, "a preview moves nothing"
+    assert pairs_in(shop.attempt.place) == visible, "a preview changes nothing"
     cut = shop.cuts[which - 1]
-    follower = restored(shop.attempt.table, cut, tmp_path / "follower", epoch=2)
-    done = roll_back_to(shop.attempt.table, cut, follower.stage_dir, epoch=2)
-    assert rows_of(tmp_path / "table") == cut.rows
+    shop.attempt.restored(cut, tmp_path / "follower")
+    assert pairs_in(shop.attempt.place) == cut.rows
     changed = cut.rows != visible
     assert said.fate is (TableFate.MOVES if changed else TableFate.UNCHANGED)  # type: ignore[attr-defined]
-    if isinstance(mode, Append):
-        assert said.files_set_aside == done.set_aside  # type: ignore[attr-defined]
-        assert said.rows_set_aside == len([row for row in visible if row not in cut.rows])  # type: ignore[attr-defined]
-        assert said.rows_returning == len([row for row in cut.rows if row not in visible])  # type: ignore[attr-defined]
-    else:
-        assert bool(said.buckets_changing) is changed  # type: ignore[attr-defined]
+    assert said.rows_leaving == max(0, len(visible) - len(cut.rows))  # type: ignore[attr-defined]
+    assert said.rows_returning == max(0, len(cut.rows) - len(visible))  # type: ignore[attr-defined]
+    assert ("of keys that stay" in said.message) is (changed and bool(key))  # type: ignore[attr-defined]
 
 
 def test_a_table_that_keeps_later_rows_says_how_many_come_twice(world: World) -> None:
-    shop = TableWorld(world, Append())
+    shop = TableWorld(world)
     preview = preview_restore(world.deployment, options("chk-1", roll_back_tables=False), SALES)
     (table,) = preview.tables
-    assert (table.fate, table.rows_set_aside, table.publishes_after) == (TableFate.KEEPS_ROWS, 2, 1)
+    assert (table.fate, table.rows_leaving) == (TableFate.KEEPS_ROWS, 2)
     assert any("in it twice" in warning for warning in preview.warnings)
-    assert len(rows_of(Path(shop.attempt.table.uri))) == 4
+    assert len(pairs_in(shop.attempt.place)) == 4
 
 
 def test_the_table_of_a_fork_is_only_read(world: World) -> None:
-    shop = TableWorld(world, Append())
+    shop = TableWorld(world)
     assert shop.preview(1, fork=True).fate is TableFate.SEEDED  # type: ignore[attr-defined]
 
 
 def test_a_table_whose_rows_are_gone_refuses_the_restore(world: World, tmp_path: Path) -> None:
-    stored = TableWorld(world, Append())
-    for path in (tmp_path / "table").glob("part-*.parquet"):
+    stored = TableWorld(world)
+    for path in files_in(stored.attempt.place):
         path.unlink()
     preview = preview_restore(world.deployment, options("chk-1"), SALES)
     assert not preview.is_possible
@@ -233,10 +215,13 @@ def test_a_table_that_was_never_made_is_no_obstacle_to_a_cut_without_rows(
 ) -> None:
     from dagster_ckpt.core.model import TableSnapshot
 
-    stored: StoredSnapshot = world.checkpoint(1, table=TableSnapshot(uri=str(tmp_path / "nowhere")))
+    stored: StoredSnapshot = world.checkpoint(
+        1, table=TableSnapshot(uri=str(tmp_path / "nowhere"), sink="delta")
+    )
     assert stored.metadata.stages[0].table is not None
     assert preview_restore(world.deployment, options(), SALES).is_possible
-    world.checkpoint(2, table=TableSnapshot(uri=str(tmp_path / "nowhere"), head=1))
+    world.checkpoint(2, table=TableSnapshot(uri=str(tmp_path / "nowhere"), head=1, sink="delta"))
     assert (
-        "holds no two-phase table" in preview_restore(world.deployment, options("chk-2"), SALES).refusals[0]
+        "does not tell of checkpoint 1"
+        in preview_restore(world.deployment, options("chk-2"), SALES).refusals[0]
     )

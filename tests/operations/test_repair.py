@@ -5,18 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.catalog import find_snapshot, list_snapshots
 from dagster_ckpt.operations.doctor import FindingKind, diagnose
 from dagster_ckpt.operations.repair import repair_store
-from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.publish import adopt
-from dagster_ckpt.spark.table.records import Append
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
 from tests.operations.world import SALES, World
 from tests.records import find_record
-from tests.spark.table.tables import attempt_id
 
 
 def kinds(world: World) -> list[FindingKind]:
@@ -55,20 +50,6 @@ def test_a_store_that_was_put_back_is_told_and_brought_up_to_the_storage(world: 
     (done,) = repair_store(world.deployment, SALES)
     assert (done.added, done.next_id) == (("chk-000002",), 3)
     assert FindingKind.BEHIND not in kinds(world)
-
-
-def test_a_table_that_has_seen_more_than_the_store_is_told(world: World) -> None:
-    table = create_table(str(world.folder / "t"), pipeline=SALES, mode=Append())
-    adopt(table, attempt_id(1))
-    world.change(lineage="one")
-    world.checkpoint(1, table=TableSnapshot(uri=table.uri))
-    assert kinds(world) == []
-    adopt(table, attempt_id(5))
-    (finding,) = diagnose(world.deployment, now=0.0).findings
-    assert finding.kind is FindingKind.BEHIND
-    assert "it has seen attempt 5" in finding.message
-    world.change(lineage="two")
-    assert "of another history (one" in diagnose(world.deployment, now=0.0).findings[0].message
 
 
 def test_nothing_can_be_built_from_an_empty_storage(world: World) -> None:

@@ -7,23 +7,18 @@ from typing import TypeVar
 
 import pytest
 
-from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.core.model import FileKind, TableSnapshot
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.operations.deployment import Progress
 from dagster_ckpt.operations.verify import ProblemKind, verify_snapshot
 from dagster_ckpt.operations.verify_tables import with_tables
-from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.snapshot.state_files import planned
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
-from dagster_ckpt.spark.table.log import Table, create_table
-from dagster_ckpt.spark.table.records import Append, PublishRecord, Upsert
 from dagster_ckpt.testing.faulty import Call, FaultyStorage, Operation
 from tests.operations.world import World, data_keys
-from tests.spark.table.tables import PIPELINE, Attempt
+from tests.tables import Attempt, files_in
 
 T = TypeVar("T")
-ROWS = b"rows of a file"
 
 
 class CutOff:
@@ -77,71 +72,43 @@ def test_a_storage_that_cannot_be_reached_says_nothing_about_the_files(world: Wo
 # --- tables -----------------------------------------------------------------------------------------------------
 
 
-def published(world: World, *names: str, mode: Append | Upsert | None = None, checksum: bool = True) -> Table:
-    """A table whose publish 1 has these files."""
-    table = create_table(
-        str(world.folder / "totals-table"), pipeline=PipelineId("sales"), mode=mode or Append()
-    )
-    kept = digest_bytes(ROWS).checksum if checksum else ""
-    files = tuple(
-        TableFile(name=name, staged=f"staged/{name}", rows=1, bytes=len(ROWS), checksum=kept)
-        for name in names
-    )
-    for name in names:
-        table.paths.published(name).write_bytes(ROWS)
-    table.add_record(PublishRecord(checkpoint_id=1, parent=None, through_batch=1, epoch=1, files=files))
-    return table
+def test_files_of_a_table_that_a_snapshot_counts_on_are_asked_for(world: World) -> None:
+    attempt = Attempt(world.folder / "totals", world.query().root)
+    for number in (1, 2):
+        attempt.batch([(number, number)])
+        attempt.publish(attempt.cut(number))
+    attempt.batch([(3, 3)])
+    cut = attempt.cut(3)
+    extra = [planned(attempt.stage_dir, name, FileKind.COMMITTABLE) for name in cut.committables]
+    stored = world.checkpoint(3, batches=1, table=cut.snapshot, extra=extra)
+
+    def found() -> list[tuple[str, str]]:
+        verified = with_tables(verify_snapshot(stored), stored)
+        assert verified.is_intact == (not verified.problems)
+        assert verified.remarks == ()
+        return [(problem.path, problem.message) for problem in verified.problems]
+
+    assert found() == []
+    [staged] = set(attempt.place.rglob("*.parquet")) - set(files_in(attempt.place))
+    whole = staged.read_bytes()
+    staged.write_bytes(bytes(len(whole)))
+    [(path, message)] = found()
+    assert path == str(attempt.place)
+    assert staged.name in message
+    staged.write_bytes(whole)
+    first, _ = sorted(files_in(attempt.place))
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-1])
+    assert found()[0][1].startswith(f"{first} has {len(whole) - 1} bytes and had {len(whole)}")
+    first.unlink()
+    assert found()[0][1].startswith(f"{first} is gone")
 
 
-def found_with_tables(world: World, table: Table) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    stored = world.checkpoint(1, table=TableSnapshot(uri=table.uri, head=1))
-    found = with_tables(verify_snapshot(stored), stored)
-    assert found.is_intact == (not found.problems)
-    return [(problem.path, problem.problem.value) for problem in found.problems], found.remarks
-
-
-def test_published_files_that_a_snapshot_counts_on_are_read(world: World) -> None:
-    table = published(world, "part-1.parquet", "part-2.parquet", "part-3.parquet", "part-4.parquet")
-    table.paths.published("part-2.parquet").write_bytes(ROWS.replace(b"rows", b"rowz"))
-    table.paths.published("part-3.parquet").write_bytes(ROWS[:-1])
-    table.paths.published("part-4.parquet").unlink()
-    assert found_with_tables(world, table) == (
-        [("part-2.parquet", "damaged"), ("part-3.parquet", "damaged"), ("part-4.parquet", "missing")],
-        (),
-    )
-
-
-def test_files_of_before_are_compared_by_their_size(world: World) -> None:
-    table = published(world, "part-1.parquet", "part-2.parquet", checksum=False)
-    table.paths.published("part-2.parquet").write_bytes(ROWS[:-1])
-    assert found_with_tables(world, table) == ([("part-2.parquet", "damaged")], ())
-
-
-def test_a_publish_that_is_gone_is_one_problem_of_its_table(world: World) -> None:
-    table = published(world, "part-1.parquet")
-    table.paths.record(1).unlink()
-    assert found_with_tables(world, table) == ([(table.uri, "unreadable")], ())
-
-
-def test_the_files_of_a_keyed_table_are_read(world: World) -> None:
-    made = create_table(str(world.folder / "table"), pipeline=PIPELINE, mode=Upsert(keys=("k",), buckets=4))
-    attempt = Attempt(made, world.folder / "stage")
-    attempt.batch([(k, 0) for k in range(4)])
-    attempt.publish(attempt.cut(1))
-    table = attempt.table
-    assert found_with_tables(world, table) == ([], ())
-    table.paths.bucket(1).write_bytes(b"in place: what readers see, and the version it is")
-    table.paths.version(1, 2).unlink()
-    assert found_with_tables(world, table) == (
-        [("part-bucket-00001.parquet", "damaged"), ("part-bucket-00002.parquet", "missing")],
-        (),
-    )
-    table.paths.record(1).unlink()
-    assert found_with_tables(world, table) == ([(table.uri, "unreadable")], ())
-
-
-def test_tables_that_cannot_be_compared_are_named(world: World) -> None:
-    stored = world.checkpoint(2, table=TableSnapshot(uri=str(world.folder / "elsewhere"), head=1))
+def test_a_table_that_is_not_there_is_a_problem_and_one_that_cannot_be_asked_is_named(world: World) -> None:
+    gone = TableSnapshot(uri=str(world.folder / "gone"), head=1, sink="delta")
+    stored = world.checkpoint(1, table=gone)
+    assert not with_tables(verify_snapshot(stored), stored).is_intact
+    stored = world.checkpoint(2, table=TableSnapshot(uri="topic", head=1, sink="kafka"))
     found = with_tables(verify_snapshot(stored), stored)
     assert found.is_intact
-    assert "elsewhere) is not here: its rows were not read" in found.remarks[0]
+    assert "(topic) was not asked" in found.remarks[0]

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, load_tables, spark_sink, spark_source
 from dagster_ckpt.core.checkpoint.shown import Moved
-from dagster_ckpt.core.config import CheckpointConfig, CheckpointingMode, RestoreOptions
+from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.messages import StageAcknowledgement
 from dagster_ckpt.core.model import StageSnapshot
@@ -152,7 +152,6 @@ class Process:
             pipeline=shop.pipeline,
             table_dir=shop.resolved_table_dir(shop.pipeline),
             work_dir=shop.resolved_work_dir,
-            mode=CheckpointingMode.EXACTLY_ONCE,
             attempt_id=lambda: AttemptId(self.coordinator.lineage, self.coordinator.epoch),
             session=lambda: None,  # type: ignore[arg-type,return-value]
             tell=shop.told.append,

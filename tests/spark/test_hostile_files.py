@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import parse_record
-from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.json_text import DEEPEST, parse_json
 from dagster_ckpt.core.location import folder_of
 from dagster_ckpt.core.metadata_text import decode_metadata
@@ -19,6 +18,7 @@ from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
 from dagster_ckpt.core.safe_paths import file_name, relative_path
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from dagster_ckpt.runtime.shared_files import SUBTASK_HANDLES_FILE, handles_of_subtasks, write_subtask_handles
+from dagster_ckpt.spark.attempt.derived import Computed
 from dagster_ckpt.spark.channel.entries import decode
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.schema import parsed_schema
@@ -26,7 +26,6 @@ from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
     TableFile,
-    encoded,
     prepared_folder,
     read_committables,
     read_record,
@@ -40,8 +39,6 @@ from dagster_ckpt.spark.snapshot.checkpoint_files import (
     referenced_files,
 )
 from dagster_ckpt.spark.snapshot.manifest import decode_manifest, encode_manifest
-from dagster_ckpt.spark.table.log import Table, create_table
-from dagster_ckpt.spark.table.records import Append, PublishRecord, TableDescription, TableState
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
 
 HOSTILE = (
@@ -135,19 +132,6 @@ def committable(**changes: object) -> Callable[[Path], object]:
     return read
 
 
-def publish(**changes: object) -> Callable[[Path], object]:
-    def read(folder: Path) -> object:
-        file = TableFile(name="part-1.parquet", staged="staged/1/part-1.parquet", rows=1, bytes=1)
-        record = PublishRecord(
-            checkpoint_id=1, parent=None, through_batch=1, epoch=1, files=(file.model_copy(update=changes),)
-        )
-        path = folder / "here.json"
-        path.write_text(record.model_dump_json())
-        return read_record(PublishRecord, path)
-
-    return read
-
-
 def location(folder: str) -> Callable[[Path], object]:
     cleanup = {"checkpoint_id": 1, "location": {"base_uri": "/here", "folder": folder}, "complete": True}
     return lambda _: parse_record(json.dumps({"pipeline": "here", "cleanup": [cleanup]}))
@@ -182,8 +166,6 @@ KINDS: dict[str, Callable[[str], Callable[[Path], object]]] = {
     "file of a channel entry": channel_entry,
     "name in a committable": lambda text: committable(name=text),
     "place in a committable": lambda text: committable(staged=text),
-    "name in a publish record": lambda text: publish(name=text),
-    "place in a publish record": lambda text: publish(staged=text),
     "location in the record": location,
     "pipeline of the record": lambda text: lambda _: parse_record(json.dumps({"pipeline": text})),
     "file of a RocksDB snapshot": archive,
@@ -251,9 +233,7 @@ READERS: dict[str, Callable[[Path, bytes], object]] = {
     "release": in_file("released", lambda path: Release(path.parent).read()),
     "schema of a channel": lambda _, content: parsed_schema(content.decode("utf-8", "replace")),
     "committable": in_file("3.json", lambda path: read_committables(_moved(path), [3])),
-    "publish record": in_file("1.json", lambda path: read_record(PublishRecord, path)),
-    "table state": in_file("state.json", lambda path: read_record(TableState, path)),
-    "table description": in_file("table.json", lambda path: read_record(TableDescription, path)),
+    "note of a computed table": in_file("1.json", lambda path: read_record(Computed, path)),
     "offset": in_file("7", read_offset),
     "offset line": in_file("7", lambda path: read_offset(_behind(path, b"v1\n"))),
     "commit line": in_file("7", lambda path: read_commit(_behind(path, b"v1\n"))),
@@ -328,35 +308,6 @@ def test_nesting_is_limited_and_what_is_wide_is_not() -> None:
 
 
 # --- files that are not where they were written -----------------------------------------------------------------
-
-
-def published(folder: Path, *parents: int | None) -> Table:
-    """A table whose publishes 1, 2, … name these parents."""
-    table = create_table(str(folder / "table"), pipeline=PipelineId("sales"), mode=Append())
-    for number, parent in enumerate(parents, start=1):
-        table.add_record(
-            PublishRecord(checkpoint_id=number, parent=parent, through_batch=number, epoch=1, files=())
-        )
-    return table
-
-
-def test_publish_records_that_were_swapped_are_refused(tmp_path: Path) -> None:
-    table = published(tmp_path, None, 1, 2)
-    assert [record.checkpoint_id for record in table.lineage(3)] == [3, 2, 1]
-    one, other = table.paths.record(2), table.paths.record(3)
-    one.rename(tmp_path / "aside")
-    other.rename(one)
-    (tmp_path / "aside").rename(other)
-    with pytest.raises(Corrupt, match=r"says it is publish 2 on top of 1: it is not the file"):
-        table.lineage(3)
-
-
-def test_publish_records_that_name_each_other_end_in_a_sentence(tmp_path: Path) -> None:
-    table = published(tmp_path, None, 1)
-    circle = PublishRecord(checkpoint_id=1, parent=2, through_batch=1, epoch=1, files=())
-    table.paths.record(1).write_bytes(encoded(circle))
-    with pytest.raises(Corrupt, match=r"says it is publish 1 on top of 2"):
-        table.lineage(2)
 
 
 def test_committables_that_were_swapped_are_refused(tmp_path: Path) -> None:

@@ -11,13 +11,11 @@ from dagster_ckpt import CheckpointCoordinatorResource, adopt_spark_project
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.operations import adopt
 from dagster_ckpt.spark.session import build_session
-from dagster_ckpt.spark.table.parquet_sink import ParquetSink
 from tests.spark_project.ended import end_at
 from tests.spark_session import BRIEF_JVM
 
 CALLS: dict[str, tuple[Any, str]] = {
-    "rows of a table": (ParquetSink, "flush"),
-    "rows of a Delta table": (DeltaSink, "flush"),
+    "rows of a table": (DeltaSink, "flush"),
     "files of a stage": (adopt, "upload_stage"),
     "registration": (adopt, "register_or_remove"),
 }

@@ -20,6 +20,7 @@ from dagster_ckpt import (
     run_epoch,
 )
 from dagster_ckpt.programs import EpochEnd
+from tests.tables import rows_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,9 +30,10 @@ Rows = list[tuple[Any, ...]]
 
 
 def rows_of(folder: Path, suffix: str = "") -> Rows:
-    """Return what readers find in a folder of Parquet files, by column name, sorted; ``suffix`` of some of them."""
+    """Return what readers find in a table, by column name, sorted; ``suffix``: of files that Spark itself has left."""
     files = folder.glob(f"part-*{suffix}.parquet")
-    found = (row for file in files for row in pq.ParquetFile(file).read().to_pylist())
+    left = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+    found = rows_in(folder) if (folder / "_delta_log").is_dir() and not suffix else left
     return sorted((tuple(sorted(row.items())) for row in found), key=repr)
 
 

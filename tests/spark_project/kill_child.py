@@ -13,18 +13,16 @@ from dagster_ckpt import (
     pipeline_from_spark_project,
     run_epoch,
 )
+from dagster_ckpt.ext.delta.lake import Outside
 from dagster_ckpt.spark.attempt import derived
-from dagster_ckpt.spark.attempt.derived import DerivedFile
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
-from dagster_ckpt.spark.table import buckets
 from tests.spark_project.ended import end_at
 from tests.spark_session import BRIEF_JVM
 
 CALLS: dict[str, tuple[Any, str]] = {
     "before computing": (PipelineSinks, "compute_derived"),
-    "before replacing": (derived, "move_whole"),
-    "before noting": (DerivedFile, "write_note"),
-    "before publishing": (buckets, "replace_by_link"),
+    "before noting": (derived, "replace_whole"),
+    "before a commit": (Outside, "write"),
 }
 
 

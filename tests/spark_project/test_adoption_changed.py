@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dagster_ckpt import InvalidRequest, NotFound
-from dagster_ckpt.sinks import IcebergTable, ParquetTable
+from dagster_ckpt.sinks import DeltaTable, IcebergTable
 from tests.spark_project.conftest import Project, rows_of
 from tests.spark_project.played_spark import adopted, folder_of, runs_under_spark, storage, warehouse
 from tests.spark_project.test_projects import as_rows
@@ -274,12 +274,15 @@ def test_rows_of_a_sink_of_files_go_on_in_a_folder_of_its_own(written: Make) -> 
     runs_under_spark(project)
     with pytest.raises(
         InvalidRequest,
-        match=r"sink 'out' .* Spark's own files are in .*/out: give its rows another place, sinks=",
+        match=r"sink 'out' .* no rows could be taken back from a folder of files: say",
     ):
         adopted(project)
-    with pytest.raises(InvalidRequest, match="give its rows another place"):
-        adopted(project, sinks={"out": ParquetTable(str(project.root / "out" / "."))})
-    elsewhere = {"out": ParquetTable("out")}
+    with pytest.raises(
+        InvalidRequest,
+        match=r"sink 'out' .* Spark's own files are in .*/out: give its rows another place, sinks=",
+    ):
+        adopted(project, sinks={"out": DeltaTable(str(project.root / "out" / "."))})
+    elsewhere = {"out": DeltaTable("out")}
     (project.root / "out" / "part-of-nobody.parquet").write_bytes(b"half")  # Spark's log does not name it
     forgotten(project)
     adopted(project, sinks=elsewhere)
@@ -293,7 +296,7 @@ def test_a_sink_of_files_that_is_not_as_its_flow_left_it_is_refused(written: Mak
     project = written(SHOP + SINK)
     project.feed("orders", row("b", 7))
     runs_under_spark(project)
-    elsewhere = {"out": ParquetTable("out")}
+    elsewhere = {"out": DeltaTable("out")}
     before = project.root / "before"
     shutil.copytree(project.root / "out", before)
 

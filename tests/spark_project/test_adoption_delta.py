@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, load_table, run_epoch
 from dagster_ckpt.errors import CheckpointError, Declined
-from dagster_ckpt.sinks import DeltaTable, ParquetTable
+from dagster_ckpt.sinks import DeltaTable
 from dagster_ckpt.spark_project.graph import FlowNode
 from dagster_ckpt.spark_project.project import traced
 from dagster_ckpt.spark_project.spec import load_spec
@@ -187,7 +187,7 @@ def plain():
     shop.feed("orders", row("a", 1), row("b", 7))
     runs_under_spark(shop.project)
     shop.forget()
-    sinks = {"orders": ParquetTable("orders"), "plain": DeltaTable("plain", partition_by=("k",))}
+    sinks = {"orders": DeltaTable("orders"), "plain": DeltaTable("plain", partition_by=("k",))}
     adopted(shop.project, sinks=sinks)
     shop.feed("orders", row("a", 2))
     shop.project.epoch(shop.project.pipeline(sinks=sinks))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from dagster_ckpt.sinks import ParquetTable
+from dagster_ckpt.sinks import DeltaTable
 from tests.plain_files import compiled
 from tests.spark_project.conftest import PROJECTS, Project, Rows, rows_of
 from tests.spark_project.played_spark import storage
@@ -111,7 +111,7 @@ def outs():
 @pytest.mark.nightly
 def test_what_spark_itself_has_left_is_adopted(written: Make) -> None:
     shop = Shop(written(SHOP + SINK))
-    elsewhere = {"out": ParquetTable(str(shop.project.root / "told"))}
+    elsewhere = {"out": DeltaTable(str(shop.project.root / "told"))}
     shop.feed("orders", row("a", 1), row("b", 2))
     shop.feed("more", row("b", 5))
     shop.feed("extra", row("x", 7))

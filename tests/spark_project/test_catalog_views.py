@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, run_epoch
+from dagster_ckpt.ext.delta.lake import Outside
+from dagster_ckpt.sinks import DeltaTable
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
-from dagster_ckpt.spark.table import publish
 from tests.root import ROOT
 from tests.spark_project.conftest import Project, Rows
 from tests.spark_project.test_projects import as_rows
@@ -134,17 +135,20 @@ def test_in_the_middle_of_a_publish_no_row_is_found_twice_and_none_that_is_not_o
     more = [row("b", n) for n in range(10)]
     shop.feed("orders", *more)
     everything = Counter(shop_tables(row("a", 1), *more)["orders"])
-    move, between = publish.move_whole, list[Counter[Any]]()
+    commit, between = Outside.write, list[Counter[Any]]()
 
-    def moving(*arguments: Any) -> None:
-        move(*arguments)
+    def committing(*arguments: Any, **named: Any) -> None:
+        between.append(Counter(by_name(shop, "orders")))
+        commit(*arguments, **named)
         between.append(Counter(by_name(shop, "orders")))
         assert len(by_name(shop, "newest")) <= 2
 
-    monkeypatch.setattr(publish, "move_whole", moving)
+    monkeypatch.setattr(Outside, "write", committing)
     shop.epoch()
     assert between
-    assert all(seen <= everything for seen in between)
+    assert all(seen == Counter(shop_tables(row("a", 1))["orders"]) for seen in between), (
+        "till all is published"
+    )
     assert Counter(by_name(shop, "orders")) == everything
 
 
@@ -226,7 +230,7 @@ def test_another_pipeline_does_not_take_a_name_over(named: Make) -> None:
         ("[out]", r"catalog_views names 'out', sink out .*: a sink has no name in Spark's catalog"),
         (
             "'*'",
-            r"catalog_views names 'in_delta', .* is a DeltaTable, which Spark reads with jars of its own",
+            r"catalog_views names 'far', .* is a DeltaTable that is no folder here, which Spark reads",
         ),
         (
             "[elsewhere__default__t]",
@@ -239,8 +243,8 @@ def test_what_no_view_can_show_is_refused_by_name(views: str, said: str, written
     project = written(
         SHOP
         + """
-@dp.table(format="delta")
-def in_delta():
+@dp.table
+def far():
     return spark.readStream.table("orders")
 @dp.table(name="elsewhere.default.t")
 def in_another_catalog():
@@ -253,7 +257,7 @@ def told():
     )
     (project.root / "dagster-ckpt.yml").write_text(f"catalog_views: {views}\n")
     with pytest.raises(InvalidRequest, match=said):
-        project.pipeline()
+        project.pipeline(sinks={"far": DeltaTable("s3://lake/far"), "out": DeltaTable("out")})
 
 
 @pytest.mark.nightly

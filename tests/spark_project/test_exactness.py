@@ -15,6 +15,7 @@ from dagster_ckpt.programs import StreamEnd
 from tests.progress import wait_until
 from tests.spark_project.conftest import Project
 from tests.spark_project.test_projects import as_rows, fan_in_tables, order
+from tests.tables import files_in
 
 Make = Callable[..., Project]
 
@@ -390,7 +391,7 @@ def orders():
     before = project.spark.conf.getAll
     project.epoch()
     assert project.rows("orders") == as_rows(row("a", 1) | {"n": None})
-    [view] = (project.tables / "counted").glob("*.parquet")
+    [view] = files_in(project.tables / "counted")
     assert pq.read_metadata(view).row_group(0).column(0).compression == "GZIP"
     assert project.spark.conf.getAll == before
     spec.write_text(text + "configuration:\n  my.letters: ab\n  spark.executor.memory: 3g\n")

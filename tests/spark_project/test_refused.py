@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt import InvalidRequest, NotFound, pipeline_from_spark_project
-from dagster_ckpt.sinks import DeltaTable, KafkaTopic, ParquetTable
+from dagster_ckpt.sinks import DeltaTable, KafkaTopic
 from tests.spark_project.conftest import Project
 
 Make = Callable[..., Project]
@@ -408,10 +408,10 @@ def test_a_sink_that_is_not_known_gets_a_place_by_its_name(written: Make) -> Non
     project = written(ORDERS + REFUSED["a sink without rows of ours"][0])
     with pytest.raises(InvalidRequest, match="console"):
         project.pipeline()
-    pipeline = project.pipeline(sinks={"out": ParquetTable("told")})
-    assert pipeline.stages["out"].to == ParquetTable("told")  # type: ignore[index]
+    pipeline = project.pipeline(sinks={"out": DeltaTable("told")})
+    assert pipeline.stages["out"].to == DeltaTable("told")  # type: ignore[index]
     with pytest.raises(InvalidRequest, match="sinks names 'outt', and the datasets are orders, out"):
-        project.pipeline(sinks={"outt": ParquetTable("told")})
+        project.pipeline(sinks={"outt": DeltaTable("told")})
 
 
 def test_formats_and_options_become_targets(written: Make) -> None:
@@ -425,16 +425,16 @@ dp.create_sink("messages", "kafka", {"kafka.bootstrap.servers": "b:1", "topic": 
 @dp.append_flow(target="messages")
 def told():
     return spark.readStream.table("orders").select(F.col("k").alias("value"))
-dp.create_sink("files", "parquet", {"path": "file:///somewhere/else", "checkpointLocation": "/somewhere/of/its/own"})
+dp.create_sink("files", "delta", {"path": "file:///somewhere/else", "checkpointLocation": "/somewhere/of/its/own"})
 @dp.append_flow(target="files")
 def written():
     return spark.readStream.table("orders")
 """
     )
     stages = {str(uid): stage for uid, stage in project.pipeline().stages.items()}
-    assert stages["in_delta"].to == DeltaTable("in_delta", partition_by=("k",))
+    assert stages["in_delta"].to == DeltaTable(partition_by=("k",))
     assert stages["messages"].to == KafkaTopic("b:1", "t")
-    assert stages["files"].to == ParquetTable("/somewhere/else")
+    assert stages["files"].to == DeltaTable("file:///somewhere/else")
     notes = json.loads((project.root / ".dagster_ckpt" / "graph.json").read_text())["notes"]
     assert any("checkpointLocation has no effect" in note for note in notes)
 

@@ -387,7 +387,7 @@ def test_a_spec_file_that_is_a_link_is_beside_its_project(written: Make, tmp_pat
 def test_a_project_that_is_copied_with_its_graph_writes_to_its_own_sinks(
     written: Make, tmp_path: Path
 ) -> None:
-    out = 'dp.create_sink("out", format="parquet", options={"path": str(Path.cwd() / "out")})\n'
+    out = 'dp.create_sink("out", format="delta", options={"path": str(Path.cwd() / "out")})\n'
     flow = '@dp.append_flow(target="out")\ndef outs():\n    return spark.readStream.table("orders")\n'
     project = written(ORDERS + out + flow)
     project.feed("orders", row("a", 1))

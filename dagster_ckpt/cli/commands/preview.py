@@ -139,15 +139,11 @@ def show_preview(output: Output, found: RestorePreview) -> None:
 
 def _fate(t: TablePreview) -> str:
     parts = [str(t.fate)]
-    if t.rows_set_aside:
-        verb = (
-            "past the restore point" if t.fate == "keeps_rows" else f"set aside in {t.files_set_aside} files"
-        )
-        parts.append(f"{t.rows_set_aside} rows {verb}")
+    if t.rows_leaving:
+        verb = "past the restore point" if t.fate == "keeps_rows" else "leave"
+        parts.append(f"{t.rows_leaving} rows {verb}")
     if t.rows_returning:
         parts.append(f"{t.rows_returning} rows come back")
-    if t.buckets_changing:
-        parts.append(f"{t.buckets_changing} buckets go to the version of the cut")
     if t.message:
         parts.append(t.message)
     return "; ".join(parts)

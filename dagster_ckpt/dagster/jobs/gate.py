@@ -202,9 +202,9 @@ def lines_of(found: RestorePreview) -> list[str]:
         lines.append(f"source {replay.stage}: from {step.end} back to {step.start}{units}")
     for table in found.tables:
         moved = [
-            *([f"{table.rows_set_aside:,} rows are set aside"] if table.rows_set_aside else []),
+            *([f"{table.rows_leaving:,} rows leave"] if table.rows_leaving else []),
             *([f"{table.rows_returning:,} rows come back"] if table.rows_returning else []),
-            *([f"{table.buckets_changing:,} files go back"] if table.buckets_changing else []),
+            *([table.message] if table.message else []),
         ]
         lines.append(f"table {table.uri} of {table.stage}: {', '.join(moved) or table.fate.value}")
     return lines

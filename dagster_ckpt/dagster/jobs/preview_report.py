@@ -111,9 +111,8 @@ def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
             "stage": t.stage,
             "table": t.uri,
             "becomes": t.fate.value,
-            "rows_set_aside": t.rows_set_aside,
+            "rows_leaving": t.rows_leaving,
             "rows_returning": t.rows_returning,
-            "buckets_changing": t.buckets_changing,
         }
         for t in preview.tables
     ]

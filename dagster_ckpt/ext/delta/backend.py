@@ -27,7 +27,7 @@ from dagster_ckpt.ext.delta.lake import Lake, Outside, committing, properties_of
 from dagster_ckpt.ext.delta.remote import staged_files
 from dagster_ckpt.ext.delta.upsert import upsert
 from dagster_ckpt.ext.delta.version import DeltaVersion, Known
-from dagster_ckpt.spark.sink.committables import PreparedBatch, shown_files
+from dagster_ckpt.spark.sink.committables import PreparedBatch, from_last_replacing, shown_files
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, Origin
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
@@ -48,6 +48,8 @@ class DeltaBackend:
     staged: StagedFiles
     key: tuple[str, ...] = ()
     is_complete: bool = False
+    properties: dict[str, str] = field(default_factory=dict)
+    """Of a table that is made here."""
     _known: Known = field(default_factory=Known, repr=False, compare=False)
 
     @classmethod
@@ -59,9 +61,11 @@ class DeltaBackend:
         *,
         key: tuple[str, ...] = (),
         is_complete: bool = False,
+        properties: dict[str, str] | None = None,
     ) -> DeltaBackend:
         """Return it, with the files that are staged for the table."""
-        return cls(lake, names, work_dir, staged_files(lake, names, work_dir), key, is_complete)
+        staged = staged_files(lake, names, work_dir)
+        return cls(lake, names, work_dir, staged, key, is_complete, properties or {})
 
     @property
     def place(self) -> str:
@@ -104,13 +108,14 @@ class DeltaBackend:
         """Raise InvalidRequest for rows that this table cannot take."""
         partition_by = None if self.key else self.lake.partition_by
         refuse_table(version.table, self.place, only_appends=self.only_appends, partition_by=partition_by)
-        new_columns(version.table, columns, self.place)
+        if not self.is_complete:  # else all rows go with each batch, and the columns with them
+            new_columns(version.table, columns, self.place)
 
     # --- commits ----------------------------------------------------------------------------------------------
 
     def create(self, columns: Any, mark: Mark) -> None:
         """Make the table, without rows, unless somebody did."""
-        self.lake.create(schema_of(columns), wanted_bounds(columns, self.key), mark)
+        self.lake.create(schema_of(columns), self.properties | wanted_bounds(columns, self.key), mark)
 
     def commit(self, version: DeltaVersion, change: Change) -> str:
         """Commit on top of exactly this version; going back, and new columns, are commits of their own."""
@@ -147,9 +152,10 @@ class DeltaBackend:
 
     def _add(self, version: DeltaVersion, change: Change) -> None:
         table = version.table
-        extra = new_columns(table, self.columns(change.batches), self.place)
         files, replaces = shown_files(change.batches)
-        if extra and not replaces:
+        columns = self.columns(from_last_replacing(change.batches)[0])
+        extra = [] if replaces else new_columns(table, columns, self.place)
+        if extra:
             mark = version.next_mark(change.mark.position().attempt)
             _commit(version, mark, lambda t, p: Outside.add_columns(t, schema_of(extra), p))
             raise Halfway
@@ -162,7 +168,7 @@ class DeltaBackend:
         else:
             actions = add_actions(table, self.staged, files)
         mode = "overwrite" if replaces else "append"
-        schema = schema_of([*table_columns(table), *extra])
+        schema = schema_of(columns if replaces else table_columns(table))
         mark = change.mark.model_copy(update={"rewrites": rewrites})
         _commit(version, mark, lambda t, p: Outside.write(t, actions, p, mode=mode, schema=schema))
 

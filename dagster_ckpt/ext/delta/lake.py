@@ -31,7 +31,7 @@ def client() -> Any:
         import deltalake
     except ImportError as error:
         raise InvalidRequest(
-            "a Delta table needs the extra 'delta': pip install 'dagster-ckpt[delta]'"
+            "tables need the package deltalake, which the extra 'spark' brings: pip install 'dagster-ckpt[spark]'"
         ) from error
     return deltalake
 
@@ -226,7 +226,17 @@ class Lake:
         return table
 
     def create(self, schema: Schema, configuration: dict[str, str], mark: Mark) -> None:
-        """Make the table, with these properties and without rows, unless somebody did."""
+        """Make the table, with these properties and without rows, unless somebody did.
+
+        Raises InvalidRequest inside another one.
+        """
+        above = [] if self.root is None else self.root.parents
+        outer = next((folder for folder in above if (folder / "_delta_log").is_dir()), None)
+        if outer is not None:
+            raise InvalidRequest(
+                f"table {self.uri} would lie inside table {outer}, whose VACUUM would remove its files: give it a "
+                "folder beside that one"
+            )
         with contextlib.suppress(Raced), committing(self.uri):
             Outside.create(self, schema, configuration, properties_of(mark))
 

@@ -38,13 +38,18 @@ class DeltaSink(VersionedSink[DeltaVersion]):
     def __init__(self, target: DeltaTable, context: SinkContext) -> None:
         self._context = context
         lake = Lake(
-            uri=_resolved(target.uri, context.table_dir),
+            uri=_resolved(target.uri or context.name, context.table_dir),
             partition_by=target.partition_by,
             storage_options=target.storage_options,
         )
         names = SinkNames.of(context, target.shared_with)
         self._backend = DeltaBackend.of(
-            lake, names, context.work_dir, key=context.key, is_complete=context.is_complete
+            lake,
+            names,
+            context.work_dir,
+            key=context.key,
+            is_complete=context.is_complete,
+            properties=target.properties,
         )
         self._engine = Engine(self._backend, names, context.work_dir / "owner.json")
 
@@ -76,6 +81,11 @@ class DeltaSink(VersionedSink[DeltaVersion]):
             replaces=self._context.is_complete,
             partition_by=self.partition_by,
         )
+
+    @property
+    def own_folder(self) -> Path | None:
+        """The table's folder, whose log names files relative to it."""
+        return self._backend.lake.root
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
 
-from dagster_ckpt.ext.delta.lake import Lake, app_id
+from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.ext.delta.lake import Lake, app_id, reading
 from dagster_ckpt.ext.delta.retention import log_retention_hours, retention_hours
+from dagster_ckpt.spark.sink.plain_files import FilesOfPartition, PlainFiles
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.spark.sink.versioned.marks import SinkNames
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 _SAME_ROWS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES")
 """Operations after which the table has the same rows."""
+_PLAIN_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+"""Names of reader features under which a version's files are its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,50 @@ class DeltaVersion(Version):
         """Tell whether the table has a file."""
         return bool(self.table.file_uris())
 
+    def rows_at(self, number: int) -> int | None:
+        """Return what the log tells of a version. Raises Corrupt where a file in a folder is gone or cut short."""
+        actions = self._files(number)
+        if self.lake.root is not None:
+            for path, size in zip(
+                *(actions.column(name).to_pylist() for name in ("path", "size_bytes")), strict=True
+            ):
+                _refuse_other_size(self.lake.root / unquote(str(path)), size)
+        counts = actions.column("num_records").to_pylist()
+        return None if None in counts else sum(counts)
+
+    def files_at(self, number: int) -> PlainFiles | None:
+        """Return the version's files in a folder, where no feature of Delta says more of their rows."""
+        table, root = self._table_at(number), self.lake.root
+        configuration = table.metadata().configuration
+        is_mapped = configuration.get("delta.columnMapping.mode", "none") != "none"
+        if root is None or is_mapped or set(table.protocol().reader_features or ()) - _PLAIN_FEATURES:
+            return None
+        actions = self._files(number)
+        partitions = {
+            name: actions.column(f"partition.{name}").to_pylist()
+            for name in table.metadata().partition_columns
+        }
+        parts: dict[tuple[Any, ...], list[Path]] = {}
+        for path, *values in zip(actions.column("path").to_pylist(), *partitions.values(), strict=True):
+            parts.setdefault(tuple(values), []).append(root / unquote(str(path)))
+        return PlainFiles(
+            folder=root,
+            row_schema=table.schema().to_json(),
+            parts=tuple(
+                FilesOfPartition(
+                    paths=tuple(paths), values=dict(zip(partitions, map(_text, values), strict=True))
+                )
+                for values, paths in parts.items()
+            ),
+        )
+
+    def _table_at(self, number: int) -> DeltaTable:
+        return self.table if number == self.number else self.lake.at(number)
+
+    def _files(self, number: int) -> Any:
+        with reading(self.place):
+            return self._table_at(number).get_add_actions(flatten=True)
+
     def aside(self, attempt: AttemptId) -> str:
         """Return the version."""
         return str(self.number)
@@ -109,6 +159,21 @@ class DeltaVersion(Version):
         if gone and left:
             times.append(left[-1].timestamp_ms / 1000 + 3600 * retention_hours(configuration))
         return min(times, default=None)
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else str(value).lower()
+
+
+def _refuse_other_size(path: Path, size: int) -> None:
+    try:
+        found = path.stat().st_size
+    except FileNotFoundError:
+        raise Corrupt(f"{path} is gone: choose a later checkpoint, or bring it back from a backup") from None
+    if found != size:
+        raise Corrupt(
+            f"{path} has {found} bytes and had {size}: choose a later checkpoint, or bring it back from a backup"
+        )
 
 
 def _commit(entry: dict[str, Any], names: SinkNames) -> Commit:

@@ -117,7 +117,6 @@ class Attempt(Generic[G]):
             pipeline=pipeline,
             table_dir=setup.table_dir,
             work_dir=setup.work_dir,
-            mode=setup.config.mode,
             session=setup.session,
             tell=setup.tell_tables,
             attempt_id=lambda: AttemptId(coordinator.lineage, coordinator.epoch),

@@ -1,23 +1,22 @@
-"""Views in Spark's catalog on a pipeline's tables, made once there are rows, and again when their columns change.
+"""Views in Spark's catalog on a pipeline's tables, made again with each publish.
 
-A view and no table: it is resolved to the published files each time it is read, Spark refuses to read it as a stream,
-and nobody can write through it.
+A view and no table: it names exactly the files of what is published, so that a reader sees all of a publish or nothing
+of it; Spark refuses to read it as a stream, and nobody can write through it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.catalog_view import CatalogView
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.digests import digest_bytes
-from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.files import spark_uri
+from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.spark.quoting import quoted
+from dagster_ckpt.spark.sink.plain_files import empty_query
+from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.stage_report import Reporter
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ __all__ = ["CatalogViews", "definition_of", "show_in_catalog"]
 
 _OWNER = "dagster_ckpt.pipeline"
 _DEFINITION = "dagster_ckpt.definition"
-_GLOBS = frozenset("*?[]{}\\")
-_HOW = "or take the dataset out of catalog_views"
+_HOW = "take the dataset out of catalog_views"
 
 
 @dataclass(slots=True)
@@ -42,7 +40,7 @@ class CatalogViews:
     def show(
         self,
         pipeline: CheckpointedPipeline,
-        folders: Mapping[StageUid, Path],
+        table: Callable[[StageUid], Sink],
         session: Callable[[], SparkSession],
         unpublished: dict[str, str],
         reporter: Reporter,
@@ -50,7 +48,7 @@ class CatalogViews:
         """Make the views that are to be other ones than they are; one that fails is in ``unpublished``."""
         for view in pipeline.views:
             try:
-                wanted = definition_of(view, folders[view.uid])
+                wanted = definition_of(view, table(view.uid))
                 if self.shown.get(view.name) == wanted:
                     continue
                 show_in_catalog(session(), view, wanted, owner=str(pipeline.name))
@@ -65,20 +63,15 @@ class CatalogViews:
             reporter.info(f"view {view.name} is in Spark's catalog")
 
 
-def definition_of(view: CatalogView, folder: Path) -> str:
-    """Return the query of a view on the published rows of a folder. Raises InvalidRequest for a path it cannot name."""
-    from pyspark.sql.types import StructType
-
-    columns = StructType.fromJson(parse_json(view.row_schema)).fields
-    if not any(folder.glob("*.parquet")):  # of no file Spark learns no columns
-        empty = (f"CAST(NULL AS {one.dataType.simpleString()}) AS {quoted(one.name)}" for one in columns)
-        return f"SELECT {', '.join(empty)} WHERE false"
-    if _GLOBS & set(str(folder)):
-        raise InvalidRequest(
-            f"{folder} has a character that Spark takes for a pattern of paths: choose another table_dir, {_HOW}"
-        )
-    names = ", ".join(quoted(one.name) for one in columns)
-    return f"SELECT {names} FROM parquet.{quoted(spark_uri(folder))} WITH ('mergeSchema' = 'true')"
+def definition_of(view: CatalogView, table: Sink) -> str:
+    """Return the query of a view on what a table shows. Raises InvalidRequest for rows that Spark cannot be told of."""
+    try:
+        files = table.rows().files()
+    except NotFound:
+        return empty_query(view.row_schema)
+    if files is None:
+        raise InvalidRequest(f"Spark reads {table.place} with a reader of its own only: {_HOW}")
+    return files.query(view.row_schema)
 
 
 def show_in_catalog(spark: SparkSession, view: CatalogView, definition: str, *, owner: str) -> None:
@@ -94,7 +87,7 @@ def show_in_catalog(spark: SparkSession, view: CatalogView, definition: str, *, 
             )
             raise InvalidRequest(
                 f"{view.name} is to be a view on the rows of {view.uid!r}, and is {whose}: rename that first "
-                f"(ALTER TABLE {view.name} RENAME TO ...), {_HOW}"
+                f"(ALTER TABLE {view.name} RENAME TO ...), or {_HOW}"
             )
         if there.get(_DEFINITION) == digest:
             return

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.spark.cluster.probe import prove_executors
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.exchange.probe import prove_reached
-from dagster_ckpt.spark.sink.opening import target_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,14 +46,11 @@ def shared_places(pipeline: CheckpointedPipeline, *, work_dir: Path, table_dir: 
     """Return the folders that executors write to, by the name people know them by."""
     places = {"work_dir": work_dir / pipeline.name}
     for uid, stage in pipeline.stages.items():
-        if stage.table is None:
-            continue
-        target = target_of(stage)
-        local = target.local_folder()
-        if local is None:
+        folder = None if stage.table is None else stage.target.local_folder(stage.table.name)
+        if folder is None:
             continue  # staged below work_dir
-        if Path(local).is_absolute():
-            table = Path(local)
+        table = Path(folder)
+        if table.is_absolute():
             places[f"the table of sink {uid}"] = table if table.is_dir() else table.parent
         else:
             places["table_dir"] = table_dir

@@ -230,7 +230,7 @@ class AttemptRestorer:
 
     def _shown(self, directory: AttemptDirectory, decision: RestoreDecision) -> ShownTables | None:
         """Return what the tables were brought to; None: they show what they did, whatever was restored."""
-        if not any(self.tables.two_phase()):
+        if not any(self.tables.opened()):
             return ShownTables()
         match decision:
             case Restore(purpose=RestorePurpose.FORK) as restored:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.checkpoint.shown import Moved, ShownTables
-from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.location import local_path, same_place
 from dagster_ckpt.core.messages import CommitPermit
@@ -19,11 +18,11 @@ from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
 from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.attempt.catalog_views import CatalogViews
-from dagster_ckpt.spark.attempt.derived import DerivedFile, refresh
+from dagster_ckpt.spark.attempt.derived import permit_of, refresh, state_of
 from dagster_ckpt.spark.attempt.showing import HeldChanges, changed_before
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
+from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory, staged_rows
 from dagster_ckpt.spark.files import remove_files
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.sink.committables import (
@@ -34,7 +33,7 @@ from dagster_ckpt.spark.sink.committables import (
 )
 from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.key_columns import refuse_collated_key
-from dagster_ckpt.spark.sink.opening import open_sink
+from dagster_ckpt.spark.sink.opening import open_derived, open_sink
 from dagster_ckpt.spark.sink.phases import (
     Due,
     SinkPart,
@@ -63,7 +62,6 @@ class PipelineSinks:
     pipeline: CheckpointedPipeline
     table_dir: Path
     work_dir: Path
-    mode: CheckpointingMode
     attempt_id: Callable[[], AttemptId]
     """Identity of the attempt; known once the coordinator is open."""
     session: Callable[[], SparkSession]
@@ -80,7 +78,15 @@ class PipelineSinks:
     _changes: HeldChanges = field(default_factory=HeldChanges)
 
     def of(self, uid: StageUid) -> Sink:
-        """Return a stage's sink, opened once. Raises NotFound for a stage that has none."""
+        """Return a stage's sink, or a derived table, opened once. Raises NotFound for a stage that has none."""
+        if uid not in self._opened and uid not in self.pipeline.stages:
+            self._opened[uid] = open_derived(
+                uid,
+                self.pipeline.name,
+                table_dir=self.table_dir,
+                work_dir=self.work_dir,
+                attempt=self.attempt_id,
+            )
         if uid not in self._opened:
             self._opened[uid] = open_sink(
                 self.pipeline.stages[uid],
@@ -96,23 +102,9 @@ class PipelineSinks:
         stages = self.pipeline.stages.items()
         return ((uid, self.name_of(uid), self.of(uid)) for uid, stage in stages if stage.table is not None)
 
-    def two_phase(self) -> Iterator[tuple[StageUid, str, Sink]]:
-        """Yield uid, name and sink of every stage whose rows are published with a checkpoint."""
-        return ((uid, name, sink) for uid, name, sink in self.opened() if not self.writes_through(sink))
-
     def groups(self) -> list[list[StageUid]]:
-        """Return the two-phase sinks, those together whose rows change at one moment."""
-        return in_groups((uid, sink) for uid, _, sink in self.two_phase())
-
-    def writes_through(self, sink: Sink) -> bool:
-        """Tell whether rows of this sink are shown at once, without waiting for a checkpoint."""
-        return self.mode is CheckpointingMode.AT_LEAST_ONCE and sink.writes_through
-
-    def _derived(self) -> dict[StageUid, DerivedFile]:
-        return {
-            table.uid: DerivedFile(self.table_dir / table.uid, str(self.pipeline.name))
-            for table in self.pipeline.derived
-        }
+        """Return the sinks, those together whose rows change at one moment."""
+        return in_groups((uid, sink) for uid, _, sink in self.opened())
 
     def seen(self) -> list[Seen]:
         """Return what every sink has seen of the pipeline. Raises InvalidRequest where two end in one place."""
@@ -144,14 +136,13 @@ class PipelineSinks:
                         "one would be taken for the other's. Give each a table of its own, side by side"
                     )
             taken.append((uid, place))
-        for uid, place_of in self._derived().items():
-            derived = os.path.realpath(place_of.root)
+        for table in self.pipeline.derived:
+            derived = os.path.realpath(self.of(table.uid).place)
             meets = [other for other, there in taken if f"{derived}/".startswith(f"{there}/")]
             if meets:
                 raise InvalidRequest(
-                    f"sink {meets[0]!r} writes {derived}, where {uid!r} is computed: give it another table"
+                    f"sink {meets[0]!r} writes {derived}, where {table.uid!r} is computed: give it another table"
                 )
-            place_of.refuse_foreign()
 
     # --- while the stage runs ----------------------------------------------------------------------------------
 
@@ -163,8 +154,6 @@ class PipelineSinks:
         refuse_collated_key(sink.place, stage.table.key if stage.table is not None else (), frame)
         judge = Judge.of(sink, frame)
         sink.check(frame)
-        if self.writes_through(sink):
-            return lambda batch, number: judge.carry_out(sink.write_through, batch, BatchId(number))
         self.refuse_changed(stage.uid, waiting_in(directory.root, sink), frame.schema.json())
         return preparing(sink, directory.root, judge, self.as_now(stage.uid).staged_as)
 
@@ -181,7 +170,7 @@ class PipelineSinks:
 
     def cut(self, stage: StageDefinition, directory: StageDirectory, batch: BatchId | None) -> SinkPart:
         """Return what the checkpoint must hold of a sink, flushed to disk; nothing for other stages."""
-        if stage.table is None or self.writes_through(self.of(stage.uid)):
+        if stage.table is None:
             return SinkPart()
         return cut_of_sink(self.of(stage.uid), directory.root, batch)
 
@@ -248,7 +237,7 @@ class PipelineSinks:
         """Return what all of them show, if that is this checkpoint; ``unmarked``: those that have no barrier of it."""
         late = any(
             name in self.unpublished or (uid in unmarked and has_waiting(attempt.stage(uid).root))
-            for uid, name, _ in self.two_phase()
+            for uid, name, _ in self.opened()
         )
         shown = self.shown_in(attempt, checkpoint)
         # Rows of later checkpoints stay where a restore was told to keep them: then a table shows more than this one.
@@ -258,7 +247,7 @@ class PipelineSinks:
     def shown_in(self, attempt: AttemptDirectory, checkpoint: int | None) -> ShownTables:
         """Return what the attempt's tables show, as noted when each was published or brought to its rows."""
         tables = {
-            str(uid): shown_as_noted(attempt.stage(uid).root, sink.place) for uid, _, sink in self.two_phase()
+            str(uid): shown_as_noted(attempt.stage(uid).root, sink.place) for uid, _, sink in self.opened()
         }
         return ShownTables(checkpoint_id=checkpoint, tables=tables)
 
@@ -272,22 +261,19 @@ class PipelineSinks:
 
     def compute_derived(self, checkpoint: int, reporter: Reporter, *, only_existing: bool = False) -> None:
         """Compute the derived tables whose inputs have changed; one that fails is in ``unpublished``."""
-        places = self._derived()
-        through = "" if self.mode is CheckpointingMode.EXACTLY_ONCE else str(checkpoint)
         for table in self.pipeline.derived:
-            if only_existing and not places[table.uid].file.is_file():
+            name, sink = self.name_of(table.uid), self.of(table.uid)
+            if only_existing and not state_of(sink):
                 continue
-            name = self.name_of(table.uid)
             try:
                 if late := [uid for uid in table.reads if self.name_of(uid) in self.unpublished]:
                     raise Unavailable(f"{late[0]}, which it is computed from, is not published yet")
                 done = refresh(
                     table,
-                    place=places[table.uid],
-                    sinks={uid: self.of(uid) for uid in table.reads if uid not in places},
-                    derived=places,
-                    attempt=self.attempt_id(),
-                    more=through,
+                    sink,
+                    folder=staged_rows(self.work_dir, self.pipeline.name, table.uid),
+                    reads={uid: self.of(uid) for uid in table.reads},
+                    permit=permit_of(self.pipeline.name, self.attempt_id(), checkpoint),
                     session=self.session,
                 )
             except Exception as error:
@@ -300,12 +286,10 @@ class PipelineSinks:
             del self._missed[name]
             if done is not None:
                 reporter.info(f"table {table.uid}: computed, {done.rows:,} rows")
-                self.tell_changed(table.uid, checkpoint, rows=done.rows, bytes=done.bytes)
-        folders = {
-            one.uid: places[one.uid].root if one.uid in places else Path(self.of(one.uid).place)
-            for one in self.pipeline.views
-        }
-        self.views.show(self.pipeline, folders, self.session, self.unpublished, reporter)
+                self.tell_changed(
+                    table.uid, checkpoint, rows=done.rows, bytes=done.bytes, version=done.version
+                )
+        self.views.show(self.pipeline, self.of, self.session, self.unpublished, reporter)
 
     def name_of(self, uid: StageUid) -> str:
         """Return under which name ``unpublished`` has a table: its own, unless another one has that too."""
@@ -319,7 +303,7 @@ class PipelineSinks:
         ``what``: as ``TableChanged`` has it. Where no table waits for checkpoints it is told at once.
         """
         change = self._change(uid, checkpoint, **what)
-        if any(self.two_phase()):
+        if any(self.opened()):
             self._changes.hold(change)
         else:
             self.tell(change)
@@ -328,7 +312,7 @@ class PipelineSinks:
         attempt = self.attempt_id()
         return TableChanged(
             uid=uid,
-            place=self.of(uid).place if uid in self.pipeline.stages else str(self.table_dir / uid),
+            place=self.of(uid).place,
             checkpoint_id=checkpoint,
             # A restore shows the rows of an old checkpoint again: the attempt makes it a version of its own.
             data_version=f"{attempt.lineage}.{attempt.epoch}.{checkpoint}",
@@ -337,7 +321,7 @@ class PipelineSinks:
 
     def none_published(self, why: str) -> None:
         """Note that publishing failed before any sink could be asked."""
-        for _, name, _ in self.two_phase():
+        for _, name, _ in self.opened():
             self.unpublished.setdefault(name, why)
 
     def missed_more_than(self, tolerable: int) -> str | None:
@@ -377,7 +361,7 @@ class PipelineSinks:
     ) -> int:
         """Remove what neither the sinks, nor a snapshot, nor readers of ``shown`` need; return how many files went."""
         removed = 0
-        for uid, _, sink in self.two_phase():
+        for uid, _, sink in self.opened():
             stage_dir = attempt.stage(uid).root
             needed = self._tables_of(uid, sink, restorable, shown)
             position = sink.position()
@@ -388,4 +372,4 @@ class PipelineSinks:
             kept = {*waiting, *(number for snapshot in needed for number in snapshot.prepared)}
             over = [number for number in prepared if number not in kept]
             removed += remove_files(committable_paths(stage_dir, over))
-        return removed
+        return removed + sum(self.of(table.uid).collect_garbage((), ()) for table in self.pipeline.derived)

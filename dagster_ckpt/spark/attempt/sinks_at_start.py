@@ -17,7 +17,7 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.sink.committables import prepared_batches, read_committables
+from dagster_ckpt.spark.sink.committables import read_committables
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder, waiting_in
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut, in_one_step
 from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_where_impossible
@@ -38,21 +38,19 @@ class SinksAtStart:
     def adopt(self, attempt: AttemptDirectory) -> None:
         """Go on with the sinks as they are; what was being published is finished.
 
-        Raises Corrupt for one that shows less than was published to it, or whose staged rows are gone or changed;
-        InvalidRequest for rows nobody would publish.
+        Raises Corrupt for one that shows less than was published to it, or whose staged rows are gone or changed.
         """
-        self._refuse_waiting(attempt)
         self._refuse_exchanged(
             {uid: place_of_rows(attempt.stage(uid).root) for uid in self.sinks.pipeline.stages}
         )
-        for uid, _, sink in self.sinks.two_phase():
+        for uid, _, sink in self.sinks.opened():
             why = why_put_back(attempt.stage(uid).root, sink, f"sink {uid} ({sink.place})")
             if why:
                 raise Corrupt(
                     f"{why}. Bring it back, or choose a snapshot with restore_from, which brings it to exactly its rows"
                 )
             self._refuse_waiting_rows(attempt, uid, sink)
-        for uid, _, sink in self.sinks.two_phase():
+        for uid, _, sink in self.sinks.opened():
             sink.take_over()
             note_published(attempt.stage(uid).root, sink.place, sink.position())
 
@@ -67,23 +65,12 @@ class SinksAtStart:
         if waiting:
             sink.refuse_unfit(waiting)
 
-    def _refuse_waiting(self, attempt: AttemptDirectory) -> None:
-        """Raise InvalidRequest where a sink that is written at least once has rows that wait for a checkpoint."""
-        for uid, name, sink in self.sinks.opened():
-            prepared = prepared_batches(attempt.stage(uid).root) if self.sinks.writes_through(sink) else []
-            shown = position.through_batch if prepared and (position := sink.position()) else None
-            if prepared and (shown is None or prepared[-1] > shown):
-                raise InvalidRequest(
-                    f"table {name} does not show all rows that were prepared for it, and in mode at_least_once nobody "
-                    "would publish them. Run it once in mode exactly_once"
-                )
-
     def refuse_beginning(self) -> None:
         """Raise InvalidRequest where a sink cannot begin without rows, or would be called from the beginning again.
 
         Asked before the pipeline is claimed: a claim to begin without state would be what ``latest`` follows.
         """
-        sinks = [(uid, sink) for uid, _, sink in self.sinks.two_phase()]
+        sinks = [(uid, sink) for uid, _, sink in self.sinks.opened()]
         for uid, sink in sinks:
             if sink.forgets_calls and (later := self.before.by(uid, sink.kind)):
                 with TemporaryDirectory() as empty:
@@ -92,7 +79,7 @@ class SinksAtStart:
 
     def begin(self, attempt: AttemptDirectory, later: LaterRows) -> None:
         """Set aside whatever the sinks hold, or keep it: the attempt begins without state, its batches count from 0."""
-        sinks = list(self.sinks.two_phase())
+        sinks = list(self.sinks.opened())
         for uid, _, sink in sinks:
             bring_back(sink, attempt.stage(uid).root, self.before.by(uid, sink.kind))
         if later is LaterRows.SET_ASIDE:
@@ -117,17 +104,16 @@ class SinksAtStart:
 
         Raises InvalidRequest where a sink cannot go back: none was changed then.
         """
-        self._refuse_unshown(decision)
         forks = self._forks(decision)
         if decision.purpose is not RestorePurpose.FORK:
             self._refuse_exchanged(_places_of_rows(decision))
-        for uid, _, sink in self.sinks.two_phase():
+        for uid, _, sink in self.sinks.opened():
             if decision.purpose is RestorePurpose.FORK:  # the origin's folder is no part of a fork's sink
                 forget_folder(attempt.stage(uid).root)
             else:
                 later_than = self._later_than(uid, sink, decision, published_since)
                 bring_back(sink, attempt.stage(uid).root, later_than)
-        cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self.sinks.two_phase()}
+        cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self.sinks.opened()}
         self._refuse_where_impossible(
             {uid: cut for uid, cut in cuts.items() if uid not in forks}, decision, later
         )
@@ -145,7 +131,7 @@ class SinksAtStart:
             return frozenset()
         is_beginning = decision.origin is Origin.STORE
         return frozenset(
-            uid for uid, _, sink in self.sinks.two_phase() if not (is_beginning and has_begun(sink))
+            uid for uid, _, sink in self.sinks.opened() if not (is_beginning and has_begun(sink))
         )
 
     def _refuse_where_impossible(
@@ -187,17 +173,6 @@ class SinksAtStart:
         table = _table_of(uid, decision)
         is_in_it = table is not None and table.sink == sink.kind
         return published_since if is_in_it else self.before.by(uid, sink.kind)
-
-    def _refuse_unshown(self, decision: Restore) -> None:
-        """Raise InvalidRequest where a sink that is written at least once would never show rows of the snapshot."""
-        through = {uid: name for uid, name, sink in self.sinks.opened() if self.sinks.writes_through(sink)}
-        for match in decision.stages.matches:
-            table = match.snapshot.table
-            if match.uid in through and table is not None and table.prepared:
-                raise InvalidRequest(
-                    f"table {through[match.uid]} does not show all rows of the restore point yet, and in mode "
-                    "at_least_once nobody would publish them. Restore it once in mode exactly_once"
-                )
 
     def _cut_of(self, uid: StageUid, attempt: AttemptDirectory, decision: Restore) -> SinkCut | None:
         snapshot = _table_of(uid, decision)
@@ -242,7 +217,7 @@ class SinksAtStart:
         uri = cut.snapshot.uri
         place = Path(uri)
         name = place.name if place.parent == self.sinks.table_dir else uri
-        named = "its former `to`" if cut.snapshot.sink else f"@spark_sink(table={name!r})"
+        named = f"@spark_sink(table={name!r})" if name != uri else "its former `to`"
         return InvalidRequest(
             f"sink {uid!r} writes table {sink.place}, which has none of the rows of the restore point: they are in "
             f"{uri}. Go on with that table: {named}; where the sink's table is right, the "
@@ -254,7 +229,7 @@ class SinksAtStart:
 
         Its position tells of that one's batches: rows with their numbers would pass for published.
         """
-        for uid, _, sink in self.sinks.two_phase():
+        for uid, _, sink in self.sinks.opened():
             if uid not in rows or same_place(rows[uid], sink.place):
                 continue
             owner = next(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-_PLAIN_PARQUET = {
+PLAIN_PARQUET = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.variant.writeShredding.enabled": "false",
@@ -98,7 +98,7 @@ def write_staged(
         return write_rows(frame, exchange, folder, root, arrow_schema(frame.schema))
     counted = CountedRows(frame)
     # foreachBatch hands out a session of the query's own: these settings reach no other query.
-    for name, value in _PLAIN_PARQUET.items():
+    for name, value in PLAIN_PARQUET.items():
         frame.sparkSession.conf.set(name, value)
     writer = counted.frame.write.mode("error")
     if codec is not None:

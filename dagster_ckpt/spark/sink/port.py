@@ -129,6 +129,18 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What a table shows now, beside what it shows at a cut."""
+
+    is_same: bool
+    rows_now: int
+    rows_then: int
+    """By key: at most, where rows wait that no reader has seen."""
+    by_key: bool = False
+    """A row may have other values then, and be counted as the same one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkDescription:
     """What readers find."""
 
@@ -182,7 +194,7 @@ class Sink(ABC):
     """
 
     kind: ClassVar[str] = "own"
-    """Name of its target, as snapshots and people call it; a Parquet table has none."""
+    """Name of its target, as snapshots and people call it."""
 
     @property
     @abstractmethod
@@ -223,17 +235,6 @@ class Sink(ABC):
     forgets_calls: ClassVar[bool] = False
     """What it has shown is known by its folder alone, which may be lost: before it begins it hears what the store
     knows of it (``bring_back``)."""
-
-    writes_through: ClassVar[bool] = False
-    """``write_through`` works, and at-least-once pipelines write every batch at once; others publish as always."""
-
-    def write_through(self, frame: DataFrame, batch_id: BatchId) -> None:
-        """Make a micro-batch visible at once; after a failure its rows may repeat."""
-        raise NotImplementedError
-
-    def is_written_through(self) -> bool:
-        """Tell whether it shows rows that were made visible so: no snapshot tells which of them are its own."""
-        return False
 
     @abstractmethod
     def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
@@ -317,6 +318,18 @@ class Sink(ABC):
         Raises Corrupt where rows of the cut are gone: all sinks are asked before any is changed.
         """
         return ""
+
+    def difference(self, cut: SinkCut) -> Difference | None:
+        """Return how what is shown differs from a cut, asked beside its pipeline; None: nobody can tell.
+
+        Raises Corrupt where rows of the cut are gone.
+        """
+        return None
+
+    @property
+    def own_folder(self) -> Path | None:
+        """The folder that is the whole table, wherever it is moved; None: it is none."""
+        return None
 
     def fork(self, cut: SinkCut) -> str:
         """Begin with exactly the rows of another pipeline's cut, which is only read; return what was done.

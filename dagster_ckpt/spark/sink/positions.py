@@ -170,11 +170,6 @@ def refuse_where_impossible(
 def _why_unknown(sink: Sink, since: CheckpointId) -> str:
     """Return why rows must not leave a sink that a snapshot does not know; empty: all of them came after it."""
     shown = sink.position()
-    if sink.is_written_through():
-        return (
-            f"{sink.place} was written at least once, and the restore point does not tell which of its rows are its "
-            "own: restore in mode at_least_once, or read all again (restore_from: none)"
-        )
     if shown is None or shown.head is None or shown.head > since:
         return ""
     return (

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.sink.plain_files import PlainFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,9 +43,14 @@ class PublishedRows(ABC):
         duckdb = _needed("duckdb", "duckdb")
         return duckdb.from_arrow(self.to_arrow(), connection=connection or duckdb.default_connection())
 
+    def files(self) -> PlainFiles | None:
+        """Return the Parquet files that are exactly these rows; None: only a reader of the table's own can tell."""
+        return None
+
     def to_spark(self, spark: SparkSession) -> DataFrame:
-        """Return a Spark DataFrame; unless the sink says otherwise, the driver reads the rows and hands them out."""
-        return spark.createDataFrame(self.to_arrow())
+        """Return a Spark DataFrame, read by executors; where no files can be named, the driver hands the rows out."""
+        files = self.files()
+        return spark.createDataFrame(self.to_arrow()) if files is None else files.frame(spark)
 
     def __repr__(self) -> str:
         at = f" at {self.version}" if self.version else ""

@@ -73,7 +73,7 @@ def test_the_restore_job_runs_from_the_partition_chosen(lab: Lab, feed: Feed) ->
     [deed] = lab.audited(pipeline)
     assert (deed.what, deed.key, deed.who, deed.run_id) == ("restored", "chk-000001", "ann", result.run_id)
     assert deed.shown.startswith("restoring chk-000001, completed ")
-    assert "1 rows are set aside" in deed.shown
+    assert "1 rows leave" in deed.shown
     assert result.dagster_run.tags[RESTORE_TAG] == "chk-000001"
     assert result.dagster_run.tags["dagster_ckpt/pipeline"] == "shop"
     assert lab.record(pipeline).restored_id == 1
@@ -99,7 +99,7 @@ def test_a_preview_shows_on_the_partition_what_a_restore_would_do_and_changes_no
     assert seen is not None
     assert seen.metadata["possible"].value is True
     tables = {r.data["stage"]: r.data for r in seen.metadata["tables"].value.records}  # type: ignore[union-attr]
-    assert tables["lines"]["rows_set_aside"] == 1
+    assert tables["lines"]["rows_leaving"] == 1
     stages = {r.data["stage"]: r.data for r in seen.metadata["stages"].value.records}  # type: ignore[union-attr]
     assert stages["matched"]["gets"] == "restored"
     assert lab.record(pipeline) == before

@@ -34,7 +34,7 @@ POSSIBLE = RestorePreview(
             batches=2,
         ),
     ),
-    tables=(TablePreview(stage="totals", uri="/t", mode="append", fate=TableFate.MOVES, rows_set_aside=5),),
+    tables=(TablePreview(stage="totals", uri="/t", mode="append", fate=TableFate.MOVES, rows_leaving=5),),
     schemas=(SchemaMismatch(stage="orders", what="provider", saved="hdfsbacked", current="rocksdb"),),
 )
 
@@ -66,7 +66,7 @@ def test_a_preview_tells_what_comes_back_what_is_read_again_and_what_moves() -> 
     assert rows(shown["replay"]) == [
         {"stage": "orders", "source": "0", "from": "9", "back_to": "3", "units": "6", "batches": "2"}
     ]
-    assert rows(shown["tables"])[0]["rows_set_aside"] == 5
+    assert rows(shown["tables"])[0]["rows_leaving"] == 5
     assert rows(shown["state_schema_changes"]) == [
         {"stage": "orders", "what": "provider", "saved": "hdfsbacked", "now": "rocksdb"}
     ]

@@ -92,14 +92,14 @@ def test_the_log_of_a_restore_says_what_moves() -> None:
             Replay(stage="rates", step=OffsetStep(source="0", start="1", end="1", units=0), batches=0),
         ),
         tables=(
-            TablePreview(stage="totals", uri="/t", mode="append", fate=TableFate.MOVES, rows_set_aside=1500),
+            TablePreview(stage="totals", uri="/t", mode="append", fate=TableFate.MOVES, rows_leaving=1500),
             TablePreview(stage="lines", uri="/l", mode="append", fate=TableFate.UNCHANGED),
         ),
         schemas=(),
     )
     assert lines_of(preview) == [
         "source orders: from 9 back to 3, 6 units are read again",
-        "table /t of totals: 1,500 rows are set aside",
+        "table /t of totals: 1,500 rows leave",
         "table /l of lines: unchanged",
     ]
 

@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -19,6 +18,7 @@ from dagster_ckpt import (
     spark_source,
 )
 from tests.progress import wait_until
+from tests.tables import rows_in as shown_by
 
 Rows = Counter[tuple[str, int, int]]
 
@@ -103,6 +103,4 @@ class Topic:
 
 def rows_in(tables: Path) -> Rows:
     """What the pipeline's table shows."""
-    folder = tables / "rows"
-    found = pq.read_table(folder).to_pylist() if list(folder.glob("*.parquet")) else []
-    return Counter((row["value"], row["partition"], row["offset"]) for row in found)
+    return Counter((row["value"], row["partition"], row["offset"]) for row in shown_by(tables / "rows"))

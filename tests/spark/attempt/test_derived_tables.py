@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.authoring.derived import DerivedTable
-from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.attempt import derived
-from dagster_ckpt.spark.attempt.derived import DerivedFile, Refreshed, refresh
-from dagster_ckpt.spark.files import local_path
-from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
-from dagster_ckpt.spark.table.log import create_table
-from dagster_ckpt.spark.table.records import Append
+from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.errors import Fenced
+from dagster_ckpt.spark.attempt.derived import permit_of, refresh
+from dagster_ckpt.spark.channel.sink import PLAIN_PARQUET
+from dagster_ckpt.spark.sink.accepts import Accepts
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.port import AttemptId, Published, SinkPosition
 
 ORDERS, SUMS = StageUid("orders"), StageUid("sums")
 
 
 @dataclass
 class Frame:
-    """Rows that are written as Spark writes them."""
+    """Rows, as Spark hands them over."""
 
     rows: list[int]
 
-    def coalesce(self, _: int) -> Frame:
-        return self
-
     @property
-    def write(self) -> Frame:
-        return self
-
-    def parquet(self, uri: str) -> None:
-        folder = local_path(uri)
-        folder.mkdir(parents=True)
-        pq.write_table(pa.table({"n": self.rows}), folder / "part-1.parquet")
+    def schema(self) -> Any:
+        column = '{"name": "n", "type": "long", "nullable": true, "metadata": {}}'
+        return SimpleNamespace(json=lambda: f'{{"type": "struct", "fields": [{column}]}}')
 
     def to_spark(self, spark: Any) -> Frame:
         return self
@@ -62,122 +53,84 @@ class ShownRows:
         return Frame(self.by_head[self.head])
 
 
+@dataclass
+class Computed:
+    """A sink whose rows are all there are each time; what it shows outlives attempts."""
+
+    place: str = "there"
+    at: SinkPosition | None = None
+    shown: list[int] = field(default_factory=list)
+    staged: list[int] = field(default_factory=list)
+    publishes: int = 0
+    dies: bool = False
+    """Once it has published."""
+
+    @property
+    def accepts(self) -> Accepts:
+        return Accepts()
+
+    def position(self) -> SinkPosition | None:
+        return self.at
+
+    def take_over(self) -> None:
+        """Nothing."""
+
+    def prepare(self, frame: Frame, number: int) -> PreparedBatch:
+        self.staged = frame.rows
+        return PreparedBatch(batch_id=number, epoch=1, files=(), row_schema="", replaces=True)
+
+    def flush(self, batches: Sequence[PreparedBatch]) -> None:
+        """Nothing."""
+
+    def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published:
+        if self.at is not None and self.at.epoch > permit.epoch:
+            raise Fenced("a newer attempt is at work")
+        [batch] = batches
+        assert self.at is None or batch.batch_id > (self.at.through_batch or 0), "it would pass for published"
+        self.at = SinkPosition(
+            lineage=permit.lineage,
+            epoch=permit.epoch,
+            checkpoint_id=permit.checkpoint_id,
+            head=permit.checkpoint_id,
+            through_batch=batch.batch_id,
+        )
+        self.shown, self.publishes = self.staged, self.publishes + 1
+        if self.dies:
+            raise Died
+        return Published(rows=len(self.shown), bytes=1)
+
+
 def summed(spark: Any, rows: Mapping[StageUid, Any]) -> Any:
     return Frame([sum(rows[ORDERS].rows)])
 
 
 @dataclass
 class Lab:
-    root: Path
+    folder: Path
     sink: ShownRows = field(default_factory=lambda: ShownRows({1: [1], 2: [1, 2]}, head=1))
+    computed: Computed = field(default_factory=Computed)
     table: DerivedTable = field(default_factory=lambda: DerivedTable(uid=SUMS, reads=(ORDERS,), fn=summed))
+    session: Any = field(default_factory=lambda: SimpleNamespace(conf=Settings(PLAIN_PARQUET)))
 
-    pipeline: str = "mine"
-    session: Any = None
-
-    @property
-    def place(self) -> DerivedFile:
-        return DerivedFile(self.root / SUMS, self.pipeline)
-
-    def refresh(self, epoch: int = 1) -> Refreshed | None:
+    def refresh(self, epoch: int = 1) -> Published | None:
+        attempt = AttemptId("l", CoordinatorEpoch(epoch))
         return refresh(
             self.table,
-            place=self.place,
-            sinks={ORDERS: self.sink},  # type: ignore[dict-item]
-            derived={},
-            attempt=AttemptId("l", epoch),  # type: ignore[arg-type]
-            more="",
-            session=lambda: self.session,  # type: ignore[arg-type,return-value]
+            self.computed,  # type: ignore[arg-type]
+            folder=self.folder,
+            reads={ORDERS: self.sink},  # type: ignore[dict-item]
+            permit=permit_of(PipelineId("shop"), attempt, 7),
+            session=lambda: self.session,
         )
-
-    def shown(self) -> list[int]:
-        found: list[int] = pq.read_table(self.root / SUMS / "part-00000.parquet").column("n").to_pylist()
-        return found
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+    return Lab(tmp_path / "own")
 
 
 class Died(BaseException):
     pass
-
-
-def test_it_is_computed_again_for_other_rows_only(lab: Lab) -> None:
-    assert lab.refresh() is not None
-    assert lab.refresh() is None
-    lab.sink.head = 2
-    assert lab.refresh() is not None
-    assert lab.shown() == [3]
-    lab.table = replace(lab.table, each_run=True)
-    assert lab.refresh() is not None
-    assert lab.refresh() is None
-    assert lab.refresh(epoch=2) is not None
-
-
-def test_rows_that_were_replaced_before_they_were_noted_are_not_taken_for_those_of_a_state_that_comes_back(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lab.refresh()
-    lab.sink.head = 2
-    original = derived.move_whole
-
-    def dies(source: Path, target: Path) -> None:
-        original(source, target)
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr(derived, "move_whole", dies)
-        with pytest.raises(Died):
-            lab.refresh()
-    assert lab.shown() == [3]
-    lab.sink.head = 1
-    lab.refresh()
-    assert lab.shown() == [1]
-
-
-def test_two_pipelines_do_not_compute_one_folder(lab: Lab) -> None:
-    lab.refresh()
-    other = replace(lab, pipeline="other", sink=ShownRows({1: [70]}, head=1))
-    with pytest.raises(
-        InvalidRequest, match=r"sums is computed by pipeline 'mine': give 'other' a table_dir"
-    ):
-        other.refresh()
-    (lab.root / SUMS / "part-00000.parquet").unlink()
-    with pytest.raises(InvalidRequest, match=r"sums is computed by pipeline 'mine'"):
-        other.refresh()
-    lab.refresh()
-    assert lab.shown() == [1]
-
-
-def a_table(folder: Path) -> None:
-    create_table(str(folder), pipeline=PipelineId("mine"), mode=Append())
-
-
-def files_of_somebody(folder: Path) -> None:
-    Frame([1]).parquet(str(folder))
-
-
-def a_delta_table(folder: Path) -> None:
-    (folder / "_delta_log").mkdir(parents=True)
-
-
-@pytest.mark.parametrize("make", [a_table, files_of_somebody, a_delta_table])
-def test_a_folder_of_a_table_gets_no_computed_rows_beside_its_own(lab: Lab, make: Any) -> None:
-    folder = lab.root / SUMS
-    make(folder)
-    before = sorted(folder.rglob("*"))
-    with pytest.raises(InvalidRequest, match=r"holds those of a table \(.*\): move that folder away"):
-        lab.refresh()
-    assert sorted(folder.rglob("*")) == before
-
-
-def test_files_beside_those_that_were_computed_are_refused(lab: Lab) -> None:
-    lab.refresh()
-    pq.write_table(pa.table({"n": [5]}), lab.root / SUMS / "part-00001.parquet")
-    with pytest.raises(InvalidRequest, match=r"Parquet file part-00001.parquet"):
-        lab.refresh()
 
 
 class Settings(dict[str, str]):
@@ -188,21 +141,68 @@ class Settings(dict[str, str]):
         del self[key]
 
 
+def test_it_is_computed_again_for_other_rows_only(lab: Lab) -> None:
+    assert lab.refresh() is not None
+    assert lab.refresh() is None
+    lab.sink.head = 2
+    assert lab.refresh() is not None
+    assert lab.computed.shown == [3]
+    lab.table = replace(lab.table, each_run=True)
+    assert lab.refresh() is not None
+    assert lab.refresh() is None
+    assert lab.refresh(epoch=2) is not None
+
+
+def test_rows_that_were_shown_before_they_were_noted_are_not_taken_for_those_of_a_state_that_comes_back(
+    lab: Lab,
+) -> None:
+    lab.refresh()
+    lab.sink.head, lab.computed.dies = 2, True
+    with pytest.raises(Died):
+        lab.refresh()
+    assert lab.computed.shown == [3]
+    lab.sink.head, lab.computed.dies = 1, False
+    lab.refresh()
+    assert lab.computed.shown == [1]
+
+
+def test_a_table_that_somebody_else_has_changed_and_one_whose_note_is_lost_are_computed_again(
+    lab: Lab,
+) -> None:
+    lab.refresh()
+    assert lab.computed.at is not None
+    lab.computed.at, lab.computed.shown = replace(lab.computed.at, through_batch=9), [-1]
+    lab.refresh()
+    assert lab.computed.shown == [1]
+    [note] = lab.folder.iterdir()
+    note.unlink()
+    assert lab.refresh() is not None
+
+
+def test_an_older_attempt_does_not_show_its_rows_over_those_of_a_newer_one(lab: Lab) -> None:
+    lab.refresh(epoch=2)
+    lab.sink.head = 2
+    with pytest.raises(Fenced):
+        lab.refresh(epoch=1)
+    assert lab.computed.shown == [1]
+
+
 def test_its_settings_hold_until_its_rows_are_written_and_no_longer(lab: Lab) -> None:
     seen: list[dict[str, str]] = []
     settings = Settings({"a": "0"})
-
-    class Noting(Frame):
-        def parquet(self, uri: str) -> None:
-            seen.append(dict(settings))
-            super().parquet(uri)
+    prepare = lab.computed.prepare
 
     def noting(spark: Any, rows: Mapping[StageUid, Any]) -> Any:
         seen.append(dict(spark.conf))
-        return Noting([1])
+        return Frame([1])
 
+    def preparing(frame: Frame, number: int) -> PreparedBatch:
+        seen.append(dict(settings))
+        return prepare(frame, number)
+
+    lab.computed.prepare = preparing  # type: ignore[method-assign]
     lab.session = SimpleNamespace(conf=settings)
     lab.table = replace(lab.table, fn=noting, conf={"a": "1", "b": "2"})
     lab.refresh()
-    assert seen == [{"a": "1", "b": "2"}] * 2
+    assert seen == [{"a": "1", "b": "2", **PLAIN_PARQUET}] * 2
     assert settings == {"a": "0"}

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
-from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import InvalidRequest
@@ -40,7 +39,6 @@ def opened(pipeline: CheckpointedPipeline, folder: Path) -> sinks.PipelineSinks:
         pipeline=pipeline,
         table_dir=folder / "tables",
         work_dir=folder / "work",
-        mode=CheckpointingMode.EXACTLY_ONCE,
         attempt_id=lambda: FIRST,
         session=lambda: pytest.fail("no session is needed"),
     )

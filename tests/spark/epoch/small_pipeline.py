@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from tests.tables import rows_in
 
 ORDERS = "number INT, customer STRING, amount INT"
 CUSTOMERS = "name STRING, country STRING"
@@ -103,7 +102,7 @@ def breakable(
 
 def numbers_of(table: Path) -> list[int]:
     """Every number in a table, as often as it is there."""
-    return sorted(pq.read_table(table)["number"].to_pylist())
+    return sorted(row["number"] for row in rows_in(table))
 
 
 def shop(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
@@ -143,11 +142,10 @@ def shop(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
 
 
 def read_lines(tables: Path) -> Counter[tuple[int, str]]:
-    rows = pq.read_table(tables / "lines").to_pylist() if list((tables / "lines").glob("*.parquet")) else []
-    return Counter((row["number"], row["country"]) for row in rows)
+    return Counter((row["number"], row["country"]) for row in rows_in(tables / "lines"))
 
 
 def read_totals(tables: Path) -> dict[str, tuple[int, int]]:
-    rows = pq.read_table(tables / "totals").to_pylist() if list((tables / "totals").glob("*.parquet")) else []
+    rows = rows_in(tables / "totals")
     assert len({row["country"] for row in rows}) == len(rows), "a key is in the table twice"
     return {row["country"]: (row["orders"], row["amount"]) for row in rows}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink
 from dagster_ckpt.dagster.jobs.preview import preview_job_name
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.tables import rows_in
 
 CHAINED = pytest.mark.parametrize("lab", [{"operator_chaining": True}], indirect=True)
 
@@ -99,17 +99,11 @@ def test_a_stage_of_a_chain_has_the_config_of_its_op_and_its_error_fails_the_run
     assert "no doubling today" in failure_text(failed)
     fails.clear()
     assert lab.run(pipeline, ops=CONFIG).success
-    rows = sorted((r["number"], r["amount"]) for r in _rows(lab.tables / "lines"))
+    rows = sorted((r["number"], r["amount"]) for r in rows_in(lab.tables / "lines"))
     assert rows == [(0, 6), (1, 8), (2, 10)]
     feed.order(("ann", 6))
     refused = lab.run(fussy(tmp_path, seen, chain=False), ops=CONFIG)
     assert "stage 'orders' runs in the chain orders -> doubled -> lines" in failure_text(refused)
     assert "chain=False" in failure_text(refused)
     assert lab.run(pipeline, ops=CONFIG).success
-    assert len(list(_rows(lab.tables / "lines"))) == 4
-
-
-def _rows(table: Path) -> Iterator[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    yield from pq.read_table(table).to_pylist()
+    assert len(rows_in(lab.tables / "lines")) == 4

@@ -13,7 +13,7 @@ from deltalake import DeltaTable as Delta
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as Iceberg
 
-from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable, ParquetTable, SinkTarget
+from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable, SinkTarget
 from dagster_ckpt.core.ids import StageUid
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, breakable, shop
@@ -99,7 +99,7 @@ def test_tables_follow_checkpoints_and_restores(lab: Lab, feed: Feed, name: str)
 
 
 RENAMED = {
-    "parquet": (ParquetTable(), ParquetTable("others")),
+    "its own": (DeltaTable(), DeltaTable("others")),
     "delta": (DeltaTable("lines"), DeltaTable("others")),
     "iceberg": (IcebergTable("db.lines"), IcebergTable("db.others")),
 }

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pyarrow.parquet as pq
 import pytest
 from dagster._core.definitions.reconstruct import ReconstructableJob, build_reconstructable_job
 
@@ -23,6 +22,7 @@ from tests.records import stored_record
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.multiprocess_job import BROKEN, ENGINE, epoch_job, streaming_job
 from tests.spark.epoch.small_pipeline import Feed, shop
+from tests.tables import rows_in
 from tests.warm_engine import engine_in
 
 
@@ -90,12 +90,11 @@ def test_epochs_whose_steps_have_processes_of_their_own_go_on_from_one_another_a
 def _has_rows(folder: Path, feed: Feed, amounts: dict[str, int]) -> None:
     tables = folder / "lab" / "tables" / "fanned_out"
     assert _numbers(tables) == [order["number"] for order in feed.orders]
-    totals = pq.read_table(tables / "totals").to_pylist()
-    assert {row["customer"]: row["amount"] for row in totals} == amounts
+    assert {row["customer"]: row["amount"] for row in rows_in(tables / "totals")} == amounts
 
 
 def _numbers(tables: Path) -> list[int]:
-    return sorted(pq.read_table(tables / "lines")["number"].to_pylist())
+    return sorted(row["number"] for row in rows_in(tables / "lines"))
 
 
 def test_a_stream_is_one_step_in_one_process(

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
-
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.streaming.lab import stream_lab, until
+from tests.tables import rows_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,9 +175,7 @@ def shown(tables: Path) -> dict[str, Rows]:
     """What the tables hold."""
     found: dict[str, Rows] = {}
     for name in EXPECTED:
-        folder = tables / name
-        rows = pq.read_table(folder).to_pylist() if list(folder.glob("*.parquet")) else []
-        found[name] = Counter(tuple(row.values()) for row in rows)
+        found[name] = Counter(tuple(row.values()) for row in rows_in(tables / name))
     return found
 
 
@@ -218,5 +215,4 @@ def test_an_epoch_ends_whose_state_has_timers_of_processing_time(lab: Lab, tmp_p
         put(tmp_path / "visits", *visits)
         done = lab.run(remembering(tmp_path / "visits"))
         assert done.success, failure_text(done)
-        rows = pq.read_table(lab.tables / "guests").to_pylist()
-        assert {row["name"]: row["visits"] for row in rows} == expected
+        assert {row["name"]: row["visits"] for row in rows_in(lab.tables / "guests")} == expected

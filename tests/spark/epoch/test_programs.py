@@ -23,9 +23,9 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.programs import EpochEnd, StreamEnd
+from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.streaming.run import StoppedWithSavepoint
 from dagster_ckpt.spark.streaming.service import StreamingService
-from dagster_ckpt.spark.table import parquet_sink
 from tests.progress import wait_until
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import (
@@ -174,7 +174,7 @@ def test_a_second_run_under_the_name_of_one_that_ended_well_processes_what_has_a
     run_epoch(pipeline, **where)
     feed.order(("ann", 3))
     with monkeypatch.context() as patched:
-        patched.setattr(parquet_sink, "publish", refuses)
+        patched.setattr(Engine, "publish", refuses)
         with pytest.raises(Unavailable, match="tables do not show its rows yet"):
             run_epoch(pipeline, **where)
     assert len(numbers_of(lab.tables / "lines")) == 2

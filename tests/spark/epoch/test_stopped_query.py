@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as f
 
@@ -23,6 +22,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.errors import Unavailable
 from tests.progress import join, wait_until
+from tests.tables import rows_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,8 +68,7 @@ def numbers(folder: Path, boundedness: str) -> CheckpointedPipeline:
 
 
 def shown(folder: Path) -> list[int]:
-    files = (folder / "state" / "tables" / "numbers" / "out").glob("*.parquet")
-    return sorted(k for file in files for k in pq.ParquetFile(file).read()["k"].to_pylist())
+    return sorted(row["k"] for row in rows_in(folder / "state" / "tables" / "numbers" / "out"))
 
 
 @pytest.fixture

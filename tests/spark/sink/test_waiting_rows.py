@@ -11,7 +11,6 @@ import pytest
 
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, SqlTable
@@ -73,7 +72,6 @@ class Defined:
             pipeline=self.pipeline(folder, target),
             table_dir=folder / "tables",
             work_dir=folder / "work",
-            mode=CheckpointingMode.EXACTLY_ONCE,
             attempt_id=lambda: AttemptId("one", CoordinatorEpoch(1)),
             session=lambda: pytest.fail("no session is needed"),
         )

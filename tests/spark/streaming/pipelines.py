@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from tests.tables import rows_in
 
 SCHEMA = "n INT, key STRING"
 KEYS = 7
@@ -161,22 +159,13 @@ def straight(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
 
 
 def read_rows(tables: Path) -> Counter[tuple[int, str]]:
-    return Counter((row["n"], row["path"]) for row in _rows_of(tables / "rows"))
+    return Counter((row["n"], row["path"]) for row in rows_in(tables / "rows"))
 
 
 def read_totals(tables: Path) -> dict[str, tuple[int, int]]:
-    found = _rows_of(tables / "totals")
+    found = rows_in(tables / "totals")
     assert len({row["key"] for row in found}) == len(found), "a key is in the table twice"
     return {row["key"]: (row["total"], row["times"]) for row in found}
-
-
-def _rows_of(table: Path) -> list[dict[str, Any]]:
-    for _ in range(100):
-        with suppress(
-            FileNotFoundError
-        ):  # pyarrow lists all folders, those too in which a batch is just staged
-            return pq.read_table(table).to_pylist() if list(table.glob("*.parquet")) else []
-    raise AssertionError(f"{table} was never still for long enough to be read")
 
 
 def expected_rows(count: int) -> Counter[tuple[int, str]]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows, shown_files
 from dagster_ckpt.spark.sink.latest import latest_rows
+from dagster_ckpt.spark.sink.plain_files import PlainFiles
 from dagster_ckpt.spark.sink.port import SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.versioned.backend import Backend, V
@@ -28,6 +29,12 @@ class VersionedRows(PublishedRows):
     ) -> None:
         super().__init__(backend.place, "" if number is None else str(number))
         self._backend, self._version, self._number, self._prepared = backend, version, number, prepared
+
+    def files(self) -> PlainFiles | None:
+        """Return the state's files, where no batch has to be added."""
+        if self._version is None or self._number is None or self._prepared:
+            return None
+        return self._version.files_at(self._number)
 
     def to_arrow(self) -> pa.Table:
         """Read the state's files, and those that the cut had prepared."""

@@ -15,6 +15,7 @@ from dagster_ckpt.spark.sink.key_columns import refuse_nested_key
 from dagster_ckpt.spark.sink.port import (
     AlreadyPublished,
     AttemptId,
+    Difference,
     LaterRows,
     Published,
     RolledBack,
@@ -27,6 +28,7 @@ from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import refuse_unwritable
 from dagster_ckpt.spark.sink.table_files import StagedFiles, partition_values
 from dagster_ckpt.spark.sink.versioned.backend import V
+from dagster_ckpt.spark.sink.versioned.difference import difference
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.fork import fork
 from dagster_ckpt.spark.sink.versioned.marks import refuse_other_key
@@ -136,6 +138,10 @@ class VersionedSink(Sink, Generic[V]):
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Return what is gone, or whose rows would leave."""
         return why_no_way(self._engine, cut)
+
+    def difference(self, cut: SinkCut) -> Difference | None:
+        """Compare the state that readers see with that of a cut."""
+        return difference(self._engine.backend, cut)
 
     def fork(self, cut: SinkCut) -> str:
         """Begin with the rows of a cut of another table of the format."""

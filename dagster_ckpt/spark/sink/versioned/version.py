@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+from dagster_ckpt.spark.sink.plain_files import PlainFiles
 from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
 from dagster_ckpt.spark.sink.versioned.marks import NOTHING_SHOWN, Mark, SinkNames
 
@@ -80,6 +81,14 @@ class Version(ABC):
     @abstractmethod
     def aside(self, attempt: AttemptId) -> str:
         """Return at what the rows that are shown now can be read once they have left."""
+
+    def rows_at(self, number: int) -> int | None:
+        """Return how many rows a state has; None: its metadata does not tell. Raises Corrupt where files are gone."""
+        return None
+
+    def files_at(self, number: int) -> PlainFiles | None:
+        """Return the Parquet files that are exactly the rows of a state; None: a reader of the format has to tell."""
+        return None
 
     def kept_until(self, state: State) -> float | None:
         """Return when others' clean-up may take a state; None: not, as far as the table says."""
