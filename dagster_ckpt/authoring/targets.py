@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from dagster_ckpt.core.location import local_path
 
@@ -58,6 +58,8 @@ class DeltaTable(SinkTarget):
     """Of a table that is made here, as Delta has them (``delta.logRetentionDuration``)."""
     shared_with: tuple[str, ...] = ()
     """Other pipelines that write to it with sinks of theirs: their rows are no reason to refuse it."""
+    upkeep: Literal["auto", "manual"] = "auto"
+    """``auto``: small files are merged beside publishing; ``manual``: by ``dagster-ckpt maintain`` alone."""
 
     def local_folder(self, name: str) -> str | None:
         """Return the table's folder, unless it lies in an object store."""

@@ -18,5 +18,6 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | ``upsert`` | rows by key: the files they touch, written again |
 | ``retention`` | for how long the table keeps what left it |
 | ``garbage`` | staged files that nothing needs; the versions that cuts pin |
+| ``merge`` | small files merged beside publishing |
 | ``upkeep`` | small files merged, old ones removed |
 """

@@ -16,6 +16,7 @@ from dagster_ckpt.ext.delta.backend import DeltaBackend
 from dagster_ckpt.ext.delta.columns import accepted, delta_columns, refuse_columns, table_columns
 from dagster_ckpt.ext.delta.garbage import Garbage, pinned_versions
 from dagster_ckpt.ext.delta.lake import Lake, reading
+from dagster_ckpt.ext.delta.merge import merge_small
 from dagster_ckpt.ext.delta.upkeep import maintained, planned
 from dagster_ckpt.ext.delta.version import DeltaVersion
 from dagster_ckpt.spark.sink.accepts import Accepts
@@ -51,6 +52,7 @@ class DeltaSink(VersionedSink[DeltaVersion]):
             is_complete=context.is_complete,
             properties=target.properties,
         )
+        self._merges = target.upkeep == "auto"
         self._engine = Engine(self._backend, names, context.work_dir / "owner.json")
 
     @property
@@ -90,8 +92,10 @@ class DeltaSink(VersionedSink[DeltaVersion]):
     # --- upkeep -----------------------------------------------------------------------------------------------
 
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
-        """Remove staged files that no version, cut or batch needs."""
+        """Remove staged files that no version, cut or batch needs, and merge some that are small."""
         attempt = self._context.attempt()
+        if self._merges and (version := self._engine.newest(attempt)) is not None:
+            merge_small(self._backend, version, attempt)
         return Garbage(self._engine, attempt, time.time(), needed, waiting).collect()
 
     def pinned_versions(self, needed: Sequence[TableSnapshot]) -> list[int]:

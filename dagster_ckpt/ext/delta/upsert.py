@@ -63,9 +63,9 @@ def upsert(
 
 
 def write_files(
-    staged: StagedFiles, rows: pa.Table, partition_by: Sequence[str]
+    staged: StagedFiles, rows: pa.Table, partition_by: Sequence[str], *, below: str = ""
 ) -> list[tuple[str, int, pq.FileMetaData]]:
-    """Write rows into files of the table's folder, as ``adds`` takes them: no commit names them yet."""
+    """Write rows into files of the table's folder, or ``below`` it, as ``adds`` takes them; they are in no commit."""
     store, folder = _store(staged)
     written: list[tuple[str, int, pq.FileMetaData]] = []
 
@@ -74,7 +74,7 @@ def write_files(
 
     pads.write_dataset(
         rows,
-        folder,
+        f"{folder}/{below}" if below else folder,
         filesystem=store,
         format=_FORMAT,
         file_options=_FORMAT.make_write_options(
@@ -94,7 +94,7 @@ def write_files(
 
 
 @dataclass(frozen=True)
-class _File:
+class TableFileOfLog:
     """A file of the table."""
 
     path: str
@@ -134,19 +134,19 @@ class _File:
             ) from error
         return conformed(rows, pa.schema([schema.field(name) for name in names]))
 
-    def removed(self) -> RemoveAction:
+    def removed(self, *, changes_rows: bool = True) -> RemoveAction:
         """Return the action that takes it out of the table."""
         from deltalake.transaction import RemoveAction
 
         values = {name: _text(value) for name, value in self.partition.items()}
-        return RemoveAction(self.path, True, int(time.time() * 1000), self.bytes, values)
+        return RemoveAction(self.path, changes_rows, int(time.time() * 1000), self.bytes, values)
 
 
 def _touched(
     table: DeltaTable, staged: StagedFiles, keys: pa.Table, schema: pa.Schema
-) -> Iterator[tuple[_File, pa.Table]]:
+) -> Iterator[tuple[TableFileOfLog, pa.Table]]:
     """Yield each file that has one of these keys, with its rows that have none."""
-    for file in _files_of(table):
+    for file in files_of_log(table):
         if (
             not file.may_have(keys)
             or pc.all(staying(file.read(staged, schema, keys.column_names), keys)).as_py()
@@ -156,14 +156,15 @@ def _touched(
         yield file, rows.filter(staying(rows.select(keys.column_names), keys))
 
 
-def _files_of(table: DeltaTable) -> Iterator[_File]:
+def files_of_log(table: DeltaTable) -> Iterator[TableFileOfLog]:
+    """Yield the files of a version, with what the log says of them."""
     for action in pa.table(table.get_add_actions()).to_pylist():
         partition = action.get("partition") or {}
         least, most = action.get("min") or {}, action.get("max") or {}
         bounds = {name: (least[name], most.get(name)) for name in least} | {
             name: (value, value) for name, value in partition.items()
         }
-        yield _File(unquote(action["path"]), action["size_bytes"], partition, bounds)
+        yield TableFileOfLog(unquote(action["path"]), action["size_bytes"], partition, bounds)
 
 
 def _text(value: Any) -> str | None:

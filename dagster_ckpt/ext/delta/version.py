@@ -185,16 +185,17 @@ def _commit(entry: dict[str, Any], names: SinkNames) -> Commit:
     if operation == "RESTORE" and mark is None:
         named = str(parameters.get("version"))
         parent = int(named) if named.isdecimal() else None
-    is_appended = parameters.get("mode") == "Append" and not (mark is not None and mark.rewrites)
+    is_appended = parameters.get("mode") == "Append" and not (mark and (mark.rewrites or mark.rearranges))
     only_adds = is_appended or operation in ("CREATE TABLE", "ADD COLUMN")
+    is_same = operation in _SAME_ROWS or (mark is not None and mark.rearranges)
     return Commit(
         number=number,
         order=number,
         parent=parent,
         timestamp_ms=entry.get("timestamp") or 0,
         did=operation,
-        changes_rows=operation not in _SAME_ROWS,
-        keeps_rows=only_adds or operation in (*_SAME_ROWS, "RESTORE"),
+        changes_rows=not is_same,
+        keeps_rows=only_adds or is_same or operation == "RESTORE",
         mark=mark,
         only_adds=only_adds,
     )

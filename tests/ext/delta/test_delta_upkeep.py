@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable as Reader
 
+from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.restore.horizon import DAY
 from dagster_ckpt.ext.delta.lake import Outside
+from dagster_ckpt.ext.delta.merge import ENOUGH
 from dagster_ckpt.testing import SinkRun
 from dagster_ckpt.testing.sinks.contents import pairs
 from dagster_ckpt.testing.sinks.run import AtStep, RunCut, crash_points
@@ -122,3 +124,82 @@ def test_a_cut_is_pinned_to_its_version_for_as_long_as_the_table_keeps_it(tmp_pa
     [gone] = run.sink.pins(cuts[1].cut)
     assert not gone.is_there
     assert "gone" in gone.advice
+
+
+# --- beside publishing ------------------------------------------------------------------------------------------
+
+
+def streamed(folder: Path, publishes: int, **options: object) -> tuple[SinkRun, list[RunCut]]:
+    """A table of many publishes, with the clean-up that a stream has after each, and its last cuts."""
+    run = begun(folder, **options)
+    cuts: list[RunCut] = []
+    for number in range(1, publishes + 1):
+        run.batch([(number, number)])
+        run.publish(number)
+        cuts.append(run.cut(number))
+        run.sink.collect_garbage(needed(*cuts[:1], *cuts[-3:]), [])
+    return run, cuts
+
+
+def needed(*cuts: RunCut) -> list[object]:
+    return [cut.cut.snapshot for cut in cuts]
+
+
+@pytest.mark.parametrize("key", [(), ("k",)])
+def test_a_stream_merges_its_small_files_beside_publishing(tmp_path: Path, key: tuple[str, ...]) -> None:
+    run, cuts = streamed(tmp_path, 3 * ENOUGH, key=key)
+    assert len(Reader(run.sink.place).file_uris()) <= ENOUGH + 3
+    assert rows(run) == run.expected()
+    for at in (cuts[ENOUGH + 1], cuts[-2], cuts[0]):
+        assert pairs(run.sink.rows(at.cut).to_arrow()) == at.rows
+        run = run.restored(at)
+        assert rows(run) == at.rows
+    run.batch([(1000, 1)])
+    run.publish(1000)
+    assert rows(run) == run.expected()
+
+
+def test_merging_that_stopped_anywhere_leaves_rows_and_cuts_exact(tmp_path: Path) -> None:
+    found: list[tuple[SinkRun, list[RunCut]]] = []
+
+    def work() -> Callable[[], object]:
+        run, cuts = streamed(tmp_path / str(len(found)), ENOUGH - 1)
+        run.batch([(500, 500)])
+        run.publish(500)
+        found.append((run, cuts))
+        return lambda: run.sink.collect_garbage(needed(*cuts), [])
+
+    for at in crash_points(work, [(Outside, "write")]):
+        run, cuts = found[-1]
+        assert rows(run) == run.expected(), at
+        newer = run.successor()
+        newer.sink.take_over()
+        newer.batch([(501, 501)])
+        newer.publish(501)
+        newer.sink.collect_garbage(needed(*cuts), [])
+        assert rows(newer) == newer.expected(), at
+        assert rows(newer.restored(cuts[3])) == cuts[3].rows, at
+
+
+def test_a_publish_that_is_faster_than_merging_is_whole(tmp_path: Path) -> None:
+    run, cuts = streamed(tmp_path, ENOUGH - 1)
+    run.batch([(500, 500)])
+    run.publish(500)
+
+    def publish() -> None:
+        run.batch([(501, 501)])
+        run.publish(501)
+
+    with AtStep(1, publish).among([(Outside, "write")]) as at:
+        run.sink.collect_garbage(needed(*cuts), [])
+    assert at.was_reached
+    assert rows(run) == run.expected()
+
+
+def test_upkeep_by_hand_merges_nothing_beside_publishing(tmp_path: Path) -> None:
+    run = begun(tmp_path, DeltaTable("orders", upkeep="manual"))
+    for number in range(1, ENOUGH + 2):
+        run.batch([(number, number)])
+        run.publish(number)
+        run.sink.collect_garbage([], [])
+    assert len(Reader(run.sink.place).file_uris()) == ENOUGH + 1

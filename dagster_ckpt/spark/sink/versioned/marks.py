@@ -20,7 +20,7 @@ from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
 
 PREFIX = "dagster_ckpt."
 """Begins the names of a mark's fields in the metadata of a commit."""
-_ONLY_WHERE_SET = ("owner", "theirs", "staged", "rewrites", "reapply")
+_ONLY_WHERE_SET = ("owner", "theirs", "staged", "rewrites", "rearranges", "reapply")
 
 
 class Mark(Record):
@@ -50,6 +50,8 @@ class Mark(Record):
     """Staged folders whose files this commit made part of the table."""
     rewrites: bool = False
     """Rows by key: what was staged went into other files, as did those that stay of files which left the table."""
+    rearranges: bool = False
+    """The same rows in other files."""
     reapply: dict[str, str] = Field(default_factory=dict)
     """Properties that somebody set after the state which this commit went back to: they are to be set again."""
 
@@ -76,7 +78,7 @@ class Mark(Record):
     @property
     def lasting(self) -> Mark:
         """It without what it says of its own commit."""
-        return self.model_copy(update={"staged": (), "rewrites": False})
+        return self.model_copy(update={"staged": (), "rewrites": False, "rearranges": False})
 
     @property
     def shown(self) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""Small files merged beside publishing, a few at a time: with each file in its log a table's next commit costs more.
+
+A step merges files of about one size, so that a row is written again once for each power of the size, and is bounded
+in files and bytes. What it writes lies where staged files do: the sink's own clean-up removes it, and knows which
+cuts need it. Readers find the same rows; a publish at the same time is decided by the table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.delta.adds import adds
+from dagster_ckpt.ext.delta.backend import DeltaBackend
+from dagster_ckpt.ext.delta.lake import Outside, committing, properties_of, reading
+from dagster_ckpt.ext.delta.upsert import TableFileOfLog, files_of_log, write_files
+from dagster_ckpt.ext.delta.version import DeltaVersion
+from dagster_ckpt.spark.files import batch_folder_name
+from dagster_ckpt.spark.sink.port import AttemptId
+from dagster_ckpt.spark.sink.rewrite import gathered
+from dagster_ckpt.spark.sink.versioned.backend import Raced
+
+if TYPE_CHECKING:
+    from deltalake.transaction import AddAction, RemoveAction
+
+ENOUGH = 32
+"""Files of about one size from which they are merged."""
+_MOST = 4 * ENOUGH
+"""Files that are merged in one step."""
+_SMALL = 32 * 1024 * 1024
+"""Bytes from which a file is left as it is, and at which a step has enough."""
+
+
+def merge_small(backend: DeltaBackend, version: DeltaVersion, attempt: AttemptId) -> int:
+    """Merge some files into one, in one commit; return how many, 0 where there are too few or others were faster."""
+    mark = version.mark
+    if mark is None or mark.head is None or not _may_be_arranged(backend, version):
+        return 0
+    with reading(backend.place):
+        files = _chosen(list(files_of_log(version.table)))
+    if not files:
+        return 0
+    staged, schema = backend.staged, pa.schema(version.table.schema().to_arrow())
+    name = batch_folder_name(mark.through_batch or 0)
+    folder = f"{staged.area}/{int(attempt.epoch)}/{name}"
+    parts = (file.read(staged, schema, schema.names) for file in files)
+    partition_by = version.table.metadata().partition_columns
+    written = [
+        file for rows in gathered(parts) for file in write_files(staged, rows, partition_by, below=folder)
+    ]
+    actions: list[AddAction | RemoveAction] = [
+        *(replace(action, data_change=False) for action in adds(version.table, written)),
+        *(file.removed(changes_rows=False) for file in files),
+    ]
+    said = version.next_mark(attempt, staged=(folder,), rearranges=True)
+    try:
+        with committing(backend.place):
+            Outside.write(version.table, actions, properties_of(said))
+    except Raced:
+        return 0  # what was written is no commit's, and goes with the attempt's garbage
+    return len(files)
+
+
+def _may_be_arranged(backend: DeltaBackend, version: DeltaVersion) -> bool:
+    """Tell whether files are all there is of the rows: nothing hides some of them, or forbids that files leave."""
+    try:
+        backend.refuse_unfit(version, [])
+    except InvalidRequest:
+        return False
+    return version.table.metadata().configuration.get("delta.appendOnly") != "true"
+
+
+def _chosen(files: Sequence[TableFileOfLog]) -> list[TableFileOfLog]:
+    """Return the files of one partition and of about one size that are most, if they are enough."""
+    groups: dict[tuple[str, int], list[TableFileOfLog]] = defaultdict(list)
+    for file in files:
+        if file.bytes < _SMALL:
+            groups[repr(sorted(file.partition.items())), file.bytes.bit_length() // 5].append(file)
+    most = max(groups.values(), key=len, default=[])
+    if len(most) < ENOUGH:
+        return []
+    chosen: list[TableFileOfLog] = []
+    for file in most[:_MOST]:
+        if sum(one.bytes for one in chosen) < _SMALL:
+            chosen.append(file)
+    return chosen
