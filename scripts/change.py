@@ -19,7 +19,12 @@ PORT = (
 )
 """What every extension stands on: a change of it runs their tests."""
 STANDS_ON = {
-    "tests/spark_project": ("dagster_ckpt/spark_project/", "dagster_ckpt/spark/attempt/", *PORT),
+    "tests/spark_project": (
+        "dagster_ckpt/spark_project/",
+        "dagster_ckpt/spark/attempt/",
+        "dagster_ckpt/spark/plan/",
+        *PORT,
+    ),
     "tests/spark/cluster": (
         "dagster_ckpt/spark/cluster/",
         "dagster_ckpt/spark/exchange/",
