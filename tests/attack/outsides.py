@@ -13,9 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable as DeltaReader
 from deltalake.exceptions import TableNotFoundError
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
 
-from dagster_ckpt.authoring.targets import DeltaTable, ForEachCheckpoint, SinkTarget, SqlTable
+from dagster_ckpt.authoring.targets import DeltaTable, ForEachCheckpoint, IcebergTable, SinkTarget, SqlTable
+from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.sink.staged_sink import StagedSink
 from dagster_ckpt.testing import Staging
@@ -29,7 +33,7 @@ class Kind(StrEnum):
 
     OWN = "own"
     SQL = "sql"
-    DELTA = "delta"
+    ICEBERG = "iceberg"
     FUNCTION = "function"
 
 
@@ -54,12 +58,18 @@ def target_of(kind: Kind, table: str, folder: Path) -> SinkTarget:
         case Kind.SQL:
             place.mkdir(parents=True, exist_ok=True)
             return SqlTable(f"sqlite:///{place}/rows.db", table, keep_before_images=True)
-        case Kind.DELTA:
-            return DeltaTable(str(place))
+        case Kind.ICEBERG:
+            return IcebergTable(table, catalog=catalog_in(place))
         case Kind.FUNCTION if table == "rows":
             return ForEachCheckpoint(WritesFiles(place))
         case _:
             return DeltaTable()
+
+
+def catalog_in(place: Path) -> dict[str, str]:
+    """Return the settings of a catalog that lies in the folder of its one table, and is attacked with it."""
+    place.mkdir(parents=True, exist_ok=True)
+    return {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}"}
 
 
 def rows_of(kind: Kind, place: Path) -> list[Row]:
@@ -70,6 +80,8 @@ def rows_of(kind: Kind, place: Path) -> list[Row]:
                 return sorted(_of_database(place / "rows.db", place.name))
             case Kind.FUNCTION if place.name == "rows":
                 return _of_files(place)
+            case Kind.ICEBERG:
+                return sorted(_of_catalog(place))
             case _:
                 found = DeltaReader(str(place)).to_pyarrow_table(columns=["k", "v"])
                 return sorted(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
@@ -93,6 +105,19 @@ def _of_database(file: Path, table: str) -> list[Row]:
         connection.close()
 
 
+def _of_catalog(place: Path) -> list[Row]:
+    if not (place / "catalog.db").exists():
+        return []
+    catalog = load_catalog("reader", **catalog_in(place))
+    try:
+        found = catalog.load_table(f"default.{place.name}").scan().to_arrow()
+    except NoSuchTableError:
+        return []
+    finally:
+        catalog.engine.dispose()  # type: ignore[attr-defined]
+    return list(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
+
+
 def _of_files(folder: Path) -> list[Row]:
     found = [pq.read_table(path, partitioning=None) for path in sorted(folder.glob("*.parquet"))]
     if not found:
@@ -107,8 +132,8 @@ def _of_files(folder: Path) -> list[Row]:
 def staging_of(sink: Sink, epoch: int) -> Staging:
     """Return where the sink's own ``prepare`` stages."""
     match sink:
-        case DeltaSink():
-            return Staging(sink.staged.root, sink.staged.root / sink.staged.area / str(epoch))
+        case DeltaSink() | IcebergSink():
+            return Staging(sink.staged.root, sink.staged.folder(CoordinatorEpoch(epoch)))
         case StagedSink():
             return Staging(sink.context.work_dir, sink.context.work_dir / "staged" / str(epoch))
         case _:

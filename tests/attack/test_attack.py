@@ -280,7 +280,7 @@ def test_staged_rows_that_were_lost_or_changed_are_told_at_the_start(
     assert deployment.tables == deployment.truth(19)
 
 
-@pytest.mark.parametrize("kind", [Kind.SQL, Kind.DELTA, Kind.FUNCTION])
+@pytest.mark.parametrize("kind", [Kind.SQL, Kind.ICEBERG, Kind.FUNCTION])
 def test_a_history_that_is_taken_over_is_compared_with_sinks_of_every_kind(
     tmp_path: Path, kind: Kind
 ) -> None:
