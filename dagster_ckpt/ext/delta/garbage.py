@@ -6,6 +6,7 @@ been out of it for ``delta.deletedFileRetentionDuration``, as VACUUM does with t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,7 +62,7 @@ class Garbage:
             if commit is None:  # of an attempt that was aborted, or the log no longer reaches back to it
                 if folder.epoch < self.attempt.epoch:
                     doomed.append(folder)
-            elif version is not None and self._is_expired(version, commit):
+            elif version is not None and self._is_expired(version, folder.path, commit):
                 doomed.append(folder)
         return doomed
 
@@ -75,14 +76,22 @@ class Garbage:
             folders.update(self.engine.staged.folder_of(name) for name in names_of(old))
         return folders
 
-    def _is_expired(self, version: DeltaVersion, commit: Commit) -> bool:
+    def _is_expired(self, version: DeltaVersion, path: str, commit: Commit) -> bool:
         """True where the rows of a commit have been out of the table for long, or went into other files at once."""
         if commit.mark is not None and commit.mark.rewrites:
             return True
-        later = [c for c in version.commits if c.number > commit.number]
-        restored = next((c.number for c in later if c.did == "RESTORE"), commit.number)
-        removals = [c for c in later if c.number >= restored and not c.only_adds]
-        if not removals:
-            return False
         hours = retention_hours(version.table.metadata().configuration)
-        return self.now - removals[-1].timestamp_ms / 1000 > hours * 3600
+        left = self._left_at(version, path, commit)
+        return left is not None and self.now - left / 1000 > hours * 3600
+
+    def _left_at(self, version: DeltaVersion, path: str, commit: Commit) -> int | None:
+        """Return when a folder's files left the table, in milliseconds; None: they have not."""
+        restored = next((c for c in version.commits if c.did == "RESTORE"), None)
+        is_restored = restored is not None and restored.number > commit.number
+        merged = version.left_at.get(path)
+        if merged is not None:
+            return max(merged, restored.timestamp_ms) if restored is not None and is_restored else merged
+        since = restored.number if restored is not None and is_restored else commit.number + 1
+        numbers, times = version.removals
+        place = bisect_left(numbers, since)
+        return times[place] if place < len(times) else None

@@ -57,7 +57,8 @@ def merge_small(backend: DeltaBackend, version: DeltaVersion, attempt: AttemptId
         *(replace(action, data_change=False) for action in adds(version.table, written)),
         *(file.removed(changes_rows=False) for file in files),
     ]
-    said = version.next_mark(attempt, staged=(folder,), rearranges=True)
+    left = {staged.folder_of(file.path) for file in files}
+    said = version.next_mark(attempt, staged=(folder,), rearranges=True, left=tuple(sorted(left)))
     try:
         with committing(backend.place):
             Outside.write(version.table, actions, properties_of(said))

@@ -30,6 +30,9 @@ from dagster_ckpt.spark.sink.versioned.sink import VersionedSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_EVERY = 16
+"""Checkpoints between two clean-ups."""
+
 
 class DeltaSink(VersionedSink[DeltaVersion]):
     """A Delta table, local or in an object store."""
@@ -53,6 +56,7 @@ class DeltaSink(VersionedSink[DeltaVersion]):
             properties=target.properties,
         )
         self._merges = target.upkeep == "auto"
+        self._asked = 0
         self._engine = Engine(self._backend, names, context.work_dir / "owner.json")
 
     @property
@@ -92,7 +96,13 @@ class DeltaSink(VersionedSink[DeltaVersion]):
     # --- upkeep -----------------------------------------------------------------------------------------------
 
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
-        """Remove staged files that no version, cut or batch needs, and merge some that are small."""
+        """Remove staged files that no version, cut or batch needs, and merge some that are small.
+
+        The first time, and then after some publishes each: both read all that the table's log lists.
+        """
+        self._asked += 1
+        if self._asked % _EVERY != 1:
+            return 0
         attempt = self._context.attempt()
         if self._merges and (version := self._engine.newest(attempt)) is not None:
             merge_small(self._backend, version, attempt)

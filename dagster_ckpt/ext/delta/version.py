@@ -89,6 +89,20 @@ class DeltaVersion(Version):
         """All versions that the log tells of, newest first."""
         return [state for state in self.history if isinstance(state, Commit)]
 
+    @cached_property
+    def removals(self) -> tuple[list[int], list[int]]:
+        """Numbers and times of the versions by which any file left the table, oldest first, but by merging."""
+        found = [
+            c for c in reversed(self.commits) if not (c.only_adds or (c.mark is not None and c.mark.left))
+        ]
+        return [commit.number for commit in found], [commit.timestamp_ms for commit in found]
+
+    @cached_property
+    def left_at(self) -> dict[str, int]:
+        """When the files of a staged folder were last merged into others."""
+        marks = ((commit.timestamp_ms, commit.mark) for commit in reversed(self.commits))
+        return {path: time for time, mark in marks if mark is not None for path in mark.left}
+
     def has_rows(self) -> bool:
         """Tell whether the table has a file."""
         return bool(self.table.file_uris())

@@ -20,7 +20,7 @@ from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
 
 PREFIX = "dagster_ckpt."
 """Begins the names of a mark's fields in the metadata of a commit."""
-_ONLY_WHERE_SET = ("owner", "theirs", "staged", "rewrites", "rearranges", "reapply")
+_ONLY_WHERE_SET = ("owner", "theirs", "staged", "rewrites", "rearranges", "left", "reapply")
 
 
 class Mark(Record):
@@ -52,6 +52,8 @@ class Mark(Record):
     """Rows by key: what was staged went into other files, as did those that stay of files which left the table."""
     rearranges: bool = False
     """The same rows in other files."""
+    left: tuple[str, ...] = ()
+    """Staged folders whose files left the table by that."""
     reapply: dict[str, str] = Field(default_factory=dict)
     """Properties that somebody set after the state which this commit went back to: they are to be set again."""
 
@@ -78,7 +80,7 @@ class Mark(Record):
     @property
     def lasting(self) -> Mark:
         """It without what it says of its own commit."""
-        return self.model_copy(update={"staged": (), "rewrites": False, "rearranges": False})
+        return self.model_copy(update={"staged": (), "rewrites": False, "rearranges": False, "left": ()})
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -145,7 +147,9 @@ class SinkNames:
                 raise ValueError(f"its format is {version!r}")
             if all(isinstance(value, str) for value in said.values()):
                 return Mark.model_validate_strings(said)
-            return Mark.model_validate(said | {"staged": tuple(said.get("staged") or ())})
+            return Mark.model_validate(
+                said | {name: tuple(said.get(name) or ()) for name in ("staged", "left")}
+            )
         except (ValidationError, ValueError) as error:
             if f"{said.get('pipeline')}/{said.get('sink')}" not in self.labels:
                 return None
