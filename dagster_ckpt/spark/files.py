@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,36 +74,6 @@ def replace_whole(path: Path, content: bytes, *, durably: bool = True) -> None:
     os.replace(temporary, path)
     if durably:
         flush_to_disk(path.parent)
-
-
-def replace_all_whole(contents: Mapping[Path, bytes]) -> None:
-    """Like ``replace_whole``, durably, for many files: the list of names of their folder is waited for once."""
-    for path, content in contents.items():
-        temporary = _written_aside(path, content)
-        flush_to_disk(temporary)
-        os.replace(temporary, path)
-    for folder in {path.parent for path in contents}:
-        flush_to_disk(folder)
-
-
-def create_durably(path: Path, content: bytes) -> bool:
-    """Like ``create_exclusively``, and what was created survives a power failure."""
-    temporary = _written_aside(path, content)
-    flush_to_disk(temporary)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    flush_to_disk(path.parent)
-    return True
-
-
-def move_whole(source: Path, target: Path) -> None:
-    """Rename within one file system; the target's folder is made when it is missing."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source.rename(target)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

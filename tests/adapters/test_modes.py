@@ -13,7 +13,7 @@ from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.digests import digest_bytes
-from dagster_ckpt.spark.files import create_durably, link_or_copy, replace_whole
+from dagster_ckpt.spark.files import link_or_copy, replace_whole
 
 
 @pytest.fixture(params=[0o022, 0o077], ids=["022", "077"])
@@ -68,7 +68,6 @@ def test_checkpoints_and_working_files_have_the_mode_the_process_gives_files(
     work = tmp_path / "work"
     work.mkdir()
     storage.fetch("sales/shared/a", work / "fetched", digest_bytes(b"rows"))
-    create_durably(work / "created", b"")
     replace_whole(work / "replaced", b"")
     link_or_copy(source, work / "linked")
     for path in (tmp_path / "checkpoints", *(tmp_path / "checkpoints").rglob("*"), *work.iterdir()):

@@ -56,23 +56,12 @@ SINGLE = {
 }
 """Single files, and where they are looked for."""
 
-OF_OWN = {
-    f"one file of table {table}": (f"tables/{table}/_dagster_ckpt/staged/**/*.parquet",)
-    for table in ("rows", "newest")
-}
-"""The same of tables of the pipeline's own."""
-ALL_SINGLE = SINGLE | OF_OWN | dict.fromkeys(STAGED, ())
+ALL_SINGLE = SINGLE | dict.fromkeys(STAGED, ())
 
 
 def whole_of(kind: Kind) -> list[str]:
     """Return the whole parts of such a deployment; what a function has done is known to nobody but its outside."""
     return [part for part in WHOLE if kind is not Kind.FUNCTION or part != "rows"]
-
-
-def single_of(kind: Kind) -> list[str]:
-    """Return the single files of such a deployment."""
-    tables = {Kind.OWN: ("table rows", "table newest"), Kind.FUNCTION: ("table newest",)}.get(kind, ())
-    return [*SINGLE, *(part for part in OF_OWN if part.endswith(tuple(tables) or ("-",))), *STAGED]
 
 
 @dataclass(frozen=True)

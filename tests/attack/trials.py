@@ -18,7 +18,7 @@ from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
 from tests.attack.deployment import Deployment, RunFailed, dying_after
 from tests.attack.outsides import Kind
-from tests.attack.parts import ACTIONS, STAGED, Attack, attack_on, single_of, whole_of
+from tests.attack.parts import ACTIONS, SINGLE, STAGED, Attack, attack_on, whole_of
 from tests.attack.played import Killed
 
 SETS = {
@@ -162,7 +162,7 @@ class History:
         if dice.random() < 0.6:
             parts: list[str] = list(SETS[self.kind][turn % len(SETS[self.kind])])
         else:
-            single = single_of(self.kind)
+            single = [*SINGLE, *STAGED]
             parts = dice.sample(single, dice.choice((1, 1, 1, 2)))
             if dice.random() < 0.3:
                 parts = [*parts, dice.choice(whole_of(self.kind))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 import dagster as dg
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
+from deltalake import DeltaTable, write_deltalake
 
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
 from tests.root import ROOT
@@ -69,9 +68,9 @@ def test_what_dbt_reads_is_what_readers_of_the_table_see(tmp_path: Path) -> None
     [table] = yaml.safe_load(source)["sources"][0]["tables"]
     meta = table["config"]["meta"]
     assert meta["dagster"]["asset_key"] == ["orders", "totals"]
-    folder = tmp_path / "totals"
-    (folder / "_dagster_ckpt").mkdir(parents=True)
-    for name in ("part-1.parquet", ".unfinished.parquet", "_dagster_ckpt/staged.parquet"):
-        pq.write_table(pa.table({"spent": [1]}), os.fspath(folder / name))
-    location = meta["external_location"].replace("/data/tables", str(tmp_path))
-    assert duckdb.sql(f"select sum(spent) from {location}").fetchall() == [(1,)]
+    write_deltalake(str(tmp_path / "totals"), pa.table({"spent": [1]}))
+    assert meta["plugin"] == "delta"
+    place = meta["delta_table_path"].replace("/data/tables", str(tmp_path))
+    rows = DeltaTable(place).to_pyarrow_table()
+    assert duckdb.sql("select sum(spent) from rows").fetchall() == [(1,)]
+    assert len(rows) == 1

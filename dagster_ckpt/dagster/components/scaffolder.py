@@ -25,7 +25,7 @@ def numbers(spark):
 
 @spark_sink(key=["bucket"])
 def totals(numbers):
-    """One row per bucket, kept up to date; a plain Parquet table."""
+    """One row per bucket, kept up to date; a Delta table."""
     return numbers.groupBy((f.col("value") % 10).alias("bucket")).count()
 
 

@@ -18,7 +18,7 @@ _AnyRecord = TypeVar("_AnyRecord", bound=Record)
 
 
 class TableFile(Record):
-    """A Parquet file of staged rows; in a Parquet table its name stays the same wherever it lies."""
+    """A Parquet file of staged rows."""
 
     name: FileName
     staged: RelativePath

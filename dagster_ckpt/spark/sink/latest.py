@@ -32,21 +32,6 @@ def latest_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     return rows.take(places)
 
 
-def replaced(before: pa.Table, new: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the rows of ``before`` whose keys are not in ``new``, then those of ``new``; in both a key is there once.
-
-    Both have the same columns.
-    """
-    if not before.num_rows or not new.num_rows:
-        return new if not before.num_rows else before
-    if len(keys) > 1 or not compares_as_it_is(new.schema.field(keys[0]).type):
-        return latest_rows(pa.concat_tables([before, new]), keys)
-    comes_again = pc.is_in(
-        before[keys[0]], value_set=new[keys[0]].combine_chunks()
-    )  # a null is equal to a null
-    return pa.concat_tables([before.filter(pc.invert(comes_again)), new])
-
-
 def comparable(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the key columns, with what Spark takes for one value as one: 0.0 and -0.0, and each NaN.
 

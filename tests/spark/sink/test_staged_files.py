@@ -21,7 +21,7 @@ from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.sink import rewrite, table_files
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.latest import latest_rows, replaced
+from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.rewrite import staying
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from tests.properties import examples
@@ -89,7 +89,6 @@ def test_zeros_of_both_signs_are_one_key_as_in_spark_and_so_is_every_nan(keys: l
         found = latest_rows(rows, keys)
         assert found["v"].to_pylist() == [1, 3, 5, 6]
         assert math.copysign(1, found["k"][0].as_py()) == -1, "the row that wins is as it came"
-        assert replaced(rows.slice(0, 1), rows.slice(1, 1), keys)["v"].to_pylist() == [1]
 
 
 KEYS = {
