@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.authoring.targets import KafkaTopic as KafkaTopic
     from dagster_ckpt.authoring.targets import SinkTarget as SinkTarget
     from dagster_ckpt.authoring.targets import SqlTable as SqlTable
+    from dagster_ckpt.spark.sink.accepts import Accepts as Accepts
+    from dagster_ckpt.spark.sink.accepts import ValueRule as ValueRule
     from dagster_ckpt.spark.sink.committables import PreparedBatch as PreparedBatch
     from dagster_ckpt.spark.sink.for_each_checkpoint import CheckpointToken as CheckpointToken
     from dagster_ckpt.spark.sink.port import AlreadyPublished as AlreadyPublished
@@ -41,6 +43,8 @@ _HOMES: dict[str, str] = {
     "ForEachCheckpoint": "authoring.targets",
     "KafkaTopic": "authoring.targets",
     "SinkTarget": "authoring.targets",
+    "Accepts": "spark.sink.accepts",
+    "ValueRule": "spark.sink.accepts",
     "Sink": "spark.sink.port",
     "SinkContext": "spark.sink.port",
     "SinkPosition": "spark.sink.port",

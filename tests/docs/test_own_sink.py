@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from types import ModuleType
+from typing import Any
 
 from tests.root import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "own-sink.md"
-MODULE, TEST = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+MODULE, ACCEPTS, TEST = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 json_lines = ModuleType("json_lines")
 sys.modules["json_lines"] = json_lines
@@ -27,3 +29,14 @@ def test_it_is_about_forty_lines() -> None:
 def test_its_target_opens_it() -> None:
     module, _, name = json_lines.JsonLines.opened_by.partition(":")
     assert getattr(sys.modules[module], name) is json_lines.JsonLinesSink
+
+
+def test_what_it_can_hold_is_a_rule_of_each_column() -> None:
+    names: dict[str, Any] = {}
+    exec(compile(ACCEPTS, "accepts.py", "exec"), names)
+    fields = [{"name": name, "type": kind} for name, kind in (("id", "long"), ("v", "string"))]
+    rules = names["accepts"].rules(json.dumps({"type": "struct", "fields": fields}))
+    assert [(rule.column, rule.what) for rule in rules] == [
+        ("v", "text that is no UTF-8"),
+        ("id", "no value"),
+    ]
