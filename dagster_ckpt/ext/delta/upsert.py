@@ -24,7 +24,7 @@ from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.delta.adds import adds
 from dagster_ckpt.spark.files import bounded_by_pyarrow
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, staying
+from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, repeating, staying
 from dagster_ckpt.spark.sink.staging import flush_staged
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 
@@ -58,12 +58,17 @@ def upsert(
             yield stay
 
     for rows in gathered(parts()):
-        actions += adds(table, write_files(staged, rows, table.metadata().partition_columns))
+        actions += adds(table, write_files(staged, rows, table.metadata().partition_columns, key=key))
     return actions
 
 
 def write_files(
-    staged: StagedFiles, rows: pa.Table, partition_by: Sequence[str], *, below: str = ""
+    staged: StagedFiles,
+    rows: pa.Table,
+    partition_by: Sequence[str],
+    *,
+    key: Sequence[str] = (),
+    below: str = "",
 ) -> list[tuple[str, int, pq.FileMetaData]]:
     """Write rows into files of the table's folder, or ``below`` it, as ``adds`` takes them; they are in no commit."""
     store, folder = _store(staged)
@@ -72,14 +77,17 @@ def write_files(
     def note(file: Any) -> None:
         written.append((file.path[len(folder) + 1 :], file.size, file.metadata))
 
+    options = _FORMAT.make_write_options(
+        store_schema=False,
+        write_statistics=bounded_by_pyarrow(rows.schema),
+        use_dictionary=repeating(rows.schema, key),
+    )
     pads.write_dataset(
         rows,
         f"{folder}/{below}" if below else folder,
         filesystem=store,
         format=_FORMAT,
-        file_options=_FORMAT.make_write_options(
-            store_schema=False, write_statistics=bounded_by_pyarrow(rows.schema)
-        ),
+        file_options=options,
         partitioning=pads.partitioning(
             pa.schema([rows.schema.field(name) for name in partition_by]), flavor="hive"
         ),
@@ -146,14 +154,19 @@ def _touched(
     table: DeltaTable, staged: StagedFiles, keys: pa.Table, schema: pa.Schema
 ) -> Iterator[tuple[TableFileOfLog, pa.Table]]:
     """Yield each file that has one of these keys, with its rows that have none."""
+    others = [name for name in schema.names if name not in keys.column_names]
     for file in files_of_log(table):
-        if (
-            not file.may_have(keys)
-            or pc.all(staying(file.read(staged, schema, keys.column_names), keys)).as_py()
-        ):
+        if not file.may_have(keys):
             continue
-        rows = file.read(staged, schema, schema.names)
-        yield file, rows.filter(staying(rows.select(keys.column_names), keys))
+        there = file.read(staged, schema, keys.column_names)
+        stays = staying(there, keys)
+        if pc.all(stays).as_py():
+            continue
+        columns = {name: there[name] for name in keys.column_names}
+        if others:  # in the same order
+            rest = file.read(staged, schema, others)
+            columns |= {name: rest[name] for name in others}
+        yield file, pa.table([columns[name] for name in schema.names], schema=schema).filter(stays)
 
 
 def files_of_log(table: DeltaTable) -> Iterator[TableFileOfLog]:

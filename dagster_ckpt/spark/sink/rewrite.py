@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any
 
@@ -73,6 +73,13 @@ def bounds_of(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
         return None
     found = pc.min_max(column)
     return found["min"].as_py(), found["max"].as_py()
+
+
+def repeating(schema: pa.Schema, key: Sequence[str]) -> list[str] | bool:
+    """Return the columns that a dictionary may make smaller: one of values that are all different does the opposite."""
+    if len(key) > 1 or any(pa.types.is_nested(column.type) for column in schema):
+        return True
+    return [name for name in schema.names if name not in key]
 
 
 def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
