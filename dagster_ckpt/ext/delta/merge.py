@@ -51,7 +51,9 @@ def merge_small(backend: DeltaBackend, version: DeltaVersion, attempt: AttemptId
     parts = (file.read(staged, schema, schema.names) for file in files)
     partition_by = version.table.metadata().partition_columns
     written = [
-        file for rows in gathered(parts) for file in write_files(staged, rows, partition_by, below=folder)
+        file
+        for rows in gathered(parts)
+        for file in write_files(staged, rows, partition_by, key=backend.key, below=folder)
     ]
     actions: list[AddAction | RemoveAction] = [
         *(replace(action, data_change=False) for action in adds(version.table, written)),
