@@ -292,6 +292,34 @@ def test_the_protocol_is_tested_with_fakes_and_not_with_mocks() -> None:
     assert not offences, listed(offences)
 
 
+KNOW_A_SINK = {"spark_project/adoption.py", "spark_project/table_rows.py"}
+"""Modules beside the extensions that ask what kind of sink they have; none may come."""
+
+
+def test_nobody_asks_what_kind_of_sink_it_has() -> None:
+    """What differs between sinks is a method of the port: an extension of a stranger's answers it too."""
+    asking = {
+        file.relative_to(LIBRARY).as_posix()
+        for file in sources(LIBRARY)
+        if file.relative_to(LIBRARY).parts[0] != "ext"
+        for node in ast.walk(tree_of(file))
+        if is_kind_of_sink(node)
+    }
+    assert asking <= KNOW_A_SINK, f"give the port of sinks a method: {sorted(asking - KNOW_A_SINK)}"
+
+
+def is_kind_of_sink(node: ast.AST) -> bool:
+    """True for ``isinstance(x, SomeSink)`` and ``case SomeSink():``."""
+    match node:
+        case ast.Call(func=ast.Name("isinstance"), args=[_, kinds]):
+            asked = [one.id for one in ast.walk(kinds) if isinstance(one, ast.Name)]
+        case ast.MatchClass(cls=ast.Name(name)):
+            asked = [name]
+        case _:
+            asked = []
+    return any(name.endswith("Sink") and name != "Sink" for name in asked)
+
+
 # --- how large things are ---------------------------------------------------------------------------------
 
 
