@@ -68,12 +68,12 @@ class AuditRow:
     at: float
     """Seconds since the Unix epoch."""
     what: str
-    """``restored``, ``forked``, ``disposed``, ``swapped`` or ``swapped back``: readers; or ``begun``: from nothing, as
-    ``restore_from: none`` asks for."""
+    """``restored``, ``forked``, ``disposed``, ``swapped`` or ``swapped back``: readers; ``begun``: from nothing, as
+    ``restore_from: none`` asks for; ``set aside``: rows that a sink cannot show."""
     key: str
     """Snapshot it was done with, or pipeline that readers were swapped to; empty: none."""
     uri: str
-    """The snapshot's folder; empty: none."""
+    """The snapshot's folder, or the one that rows were set aside in; empty: none."""
     who: str = ""
     run_id: str = ""
     shown: str = ""

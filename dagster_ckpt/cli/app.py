@@ -26,6 +26,8 @@ _COMMANDS = {
     "diff-tables": "which rows two published tables differ in",
     "preview": "what restoring a snapshot would do",
     "checkpoint": "take a checkpoint of a pipeline now",
+    "publish": "show the rows that wait for a sink",
+    "set-aside": "write rows that cannot be shown to files, and go on",
     "savepoint": "take a savepoint, also to stop a stream",
     "restore": "run a pipeline from a snapshot",
     "fork": "start another pipeline from a snapshot",
@@ -45,6 +47,7 @@ _COMMANDS = {
 _ELSEWHERE = {
     "list": "list.list_",
     "top": "history.top",
+    "set-aside": "publish.set_aside",
     "import": "import_.import_",
     "blue-green": "blue_green.blue_green",
     "diff-tables": "diff_tables.diff_tables_",

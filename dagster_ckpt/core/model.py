@@ -149,6 +149,15 @@ class SnapshotMetrics(Record):
     unaligned: bool = False
 
 
+class SetAside(Record):
+    """Rows of one micro-batch that wait no more."""
+
+    batch_id: int
+    rows: int
+    file: str
+    """Parquet file that has them; empty: they were gone."""
+
+
 class TableSnapshot(Record):
     """Position of a two-phase table at the cut."""
 
@@ -162,6 +171,8 @@ class TableSnapshot(Record):
     """Kind of the sink."""
     cannot_roll_back: str = ""
     """Why rows cannot be taken back from it, in one sentence; empty: they can."""
+    set_aside: tuple[SetAside, ...] = ()
+    """Rows behind ``head`` that it does not show: it could not, and somebody chose to go on without them."""
 
 
 class StageSnapshot(Record):
@@ -254,6 +265,15 @@ class CheckpointMetadata(Labeled, Record):
     def number_at_sinks(self) -> int:
         """Number by which sinks know its rows: what they show is compared with it."""
         return self.checkpoint_id if self.first_number is None else self.first_number
+
+    @property
+    def rows_set_aside(self) -> tuple[str, ...]:
+        """Which rows it goes on without, as their sinks could not show them: a sentence each."""
+        found = ((s.uid, one) for s in self.stages if s.table is not None for one in s.table.set_aside)
+        return tuple(
+            f"{one.rows:,} rows of sink {uid} are set aside, {f'in {one.file}' if one.file else 'and gone'}"
+            for uid, one in found
+        )
 
     def stage(self, uid: str) -> StageSnapshot | None:
         """Return the part of one stage, or None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ class PipelineAttempt:
         admit: Admit = admit_anyone,
         operator: Operator = NOBODY,
         ownership: Ownership = Ownership.ATTACH,
+        set_aside: Sequence[StageUid] = (),
     ) -> None:
         self.pipeline = pipeline
         self.run_id = context.run_id
@@ -82,6 +83,7 @@ class PipelineAttempt:
             reporter=self.events,
             restore=restore,
             operator=operator,
+            set_aside=set_aside,
             listeners=[self.events],
             tell_tables=self.events.table_changed,
             library_version=__version__,
@@ -110,6 +112,7 @@ class PipelineAttempt:
         admit: Admit = admit_anyone,
         operator: Operator = NOBODY,
         ownership: Ownership = Ownership.ATTACH,
+        set_aside: Sequence[StageUid] = (),
     ) -> PipelineAttempt:
         """Return this run's attempt, opening it on first use in this process. Raises Occupied where ``admit`` does."""
         resource = coordinator_of(context, pipeline.name)
@@ -125,6 +128,7 @@ class PipelineAttempt:
                 admit=admit,
                 operator=operator,
                 ownership=ownership,
+                set_aside=set_aside,
             )
             resource.remember(key, attempt)
         attempt._context = context

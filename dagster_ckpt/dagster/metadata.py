@@ -59,6 +59,11 @@ def completed_metadata(
         "size": dg.MetadataValue.text(f"{size(full)}, {size(new)} of it new"),
         **_said_about(metadata),
         **({"readers": dg.MetadataValue.text(readers)} if readers else {}),
+        **(
+            {"set aside": dg.MetadataValue.text("; ".join(aside))}
+            if (aside := metadata.rows_set_aside)
+            else {}
+        ),
         "stages": stage_table(stages),
         **position_metadata(positions),
         **history_metadata(history, page=page),

@@ -36,6 +36,7 @@ keys of state, and for nothing else.
 | ``facts`` | what is known about every stored file of a pipeline |
 | ``clean`` | removing what checkpoints that are over have left |
 | ``maintain`` | tables compacted and vacuumed, without what retained snapshots need |
+| ``waiting`` | rows that sinks do not show yet, and why |
 | ``horizon`` | for how long retained snapshots can still be restored |
 | ``outside`` | what storage and tables have seen of a pipeline |
 | ``doctor`` | the store held against the storage |

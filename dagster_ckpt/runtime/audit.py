@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
@@ -22,6 +22,8 @@ class Operator:
     who: str = ""
     shown: Sequence[str] = ()
     """The preview, line by line."""
+    sets_aside: str = ""
+    """Folder that rows go to which cannot be shown; empty: none are set aside."""
 
     @property
     def text(self) -> str:
@@ -42,9 +44,23 @@ def restored_by(
     run_id: str,
     now: float,
 ) -> list[AuditRow]:
-    """Return the row of what a person chose to start from; none where a run went on from the latest by itself."""
+    """Return the rows of what a person chose: what to start from, and which rows to set aside.
+
+    None where a run went on from the latest by itself.
+    """
+    by = AuditRow(
+        pipeline=pipeline,
+        at=now,
+        what="set aside",
+        key="",
+        uri=operator.sets_aside,
+        who=operator.who,
+        run_id=run_id,
+        shown=operator.text,
+    )
+    rows = [by] if operator.sets_aside else []
     if options.restore_from.strip().lower() == "latest":
-        return []
+        return rows
     match restored:
         case Fresh():
             what, key, uri = "begun", "", ""
@@ -52,15 +68,5 @@ def restored_by(
             what = "forked" if options.fork else "restored"
             key, uri = snapshot_key(metadata.kind, metadata.checkpoint_id), restored.location.uri
         case _:
-            return []
-    row = AuditRow(
-        pipeline=pipeline,
-        at=now,
-        what=what,
-        key=key,
-        uri=uri,
-        who=operator.who,
-        run_id=run_id,
-        shown=operator.text,
-    )
-    return [row]
+            return rows
+    return [*rows, replace(by, what=what, key=key, uri=uri)]

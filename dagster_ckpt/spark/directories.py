@@ -74,6 +74,11 @@ class StageDirectory:
         return self.root / "sink" / "published.json"
 
     @property
+    def refused(self) -> Path:
+        """The note of why the stage's sink did not show a checkpoint."""
+        return self.root / "sink" / "refused.json"
+
+    @property
     def in_flight(self) -> Path:
         """Restored entries of the inputs' logs, until they are put back there."""
         return self.root / IN_FLIGHT

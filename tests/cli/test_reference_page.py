@@ -25,7 +25,7 @@ COMMANDS = [
         "diff-tables",
         "preview",
     ),
-    *("checkpoint", "savepoint", "restore", "fork", "blue-green", "replay"),
+    *("checkpoint", "publish", "set-aside", "savepoint", "restore", "fork", "blue-green", "replay"),
     *("dispose", "export", "import", "adopt", "adopt-project"),
     *("clean", "maintain", "doctor", "class-archive"),
 ]

@@ -168,3 +168,5 @@ def _show_snapshot(
             output.say(f"state of {s.uid}: {tables}")
         if s.table is not None:
             output.say(f"table of {s.uid}: {s.table.uri}")
+    for sentence in metadata.rows_set_aside:
+        output.say(sentence)

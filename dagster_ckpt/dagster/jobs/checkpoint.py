@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.request import CheckpointRequest, SnapshotScope
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.take import take_snapshot
@@ -24,6 +25,9 @@ class TakeCheckpointConfig(dg.Config):
     checkpoint; ``incremental``: only what is new."""
     wait_for_run: float = 0.0
     """Seconds to wait for the end of a run that is alive and does not stream; 0: fail at once."""
+    set_aside: list[str] = []  # noqa: RUF012 - Dagster copies defaults of config
+    """Sinks whose waiting rows are not to be shown: they are written to files beside the tables first, and the
+    checkpoint goes on without them (``dagster-ckpt set-aside`` shows which)."""
 
     def request(self, request_id: str) -> CheckpointRequest:
         """Return the request for it. Raises InvalidRequest."""
@@ -40,7 +44,8 @@ def build_checkpoint_job(pipeline: CheckpointedPipeline, *, resources: Mapping[s
 
     def checkpoint(context: dg.OpExecutionContext, config: TakeCheckpointConfig) -> None:
         request = config.request(f"checkpoint-{context.run_id}")
-        take_snapshot(context, pipeline, request, wait_for_run=config.wait_for_run)
+        chosen = [StageUid(uid) for uid in config.set_aside]
+        take_snapshot(context, pipeline, request, wait_for_run=config.wait_for_run, set_aside=chosen)
 
     return one_op_job(
         pipeline,

@@ -177,6 +177,7 @@ class Attempt(Generic[G]):
             reporter=self._setup.reporter,
             options=self._setup.restore,
             before=_shown_before(self._setup),
+            set_aside=self._setup.set_aside,
             session=self._setup.session,
         ).restore()
 

@@ -45,6 +45,8 @@ class PipelineSetup:
     restore: RestoreOptions = RestoreOptions()
     operator: Operator = NOBODY
     """Who chose what to restore, and what they were shown."""
+    set_aside: Sequence[StageUid] = ()
+    """Sinks whose waiting rows are written to files instead of being shown."""
     listeners: Sequence[Listener] = ()
     clock: Clock = field(default_factory=SystemClock)
     library_version: str = ""

@@ -178,6 +178,8 @@ class AttemptRestorer:
     reporter: Reporter
     options: RestoreOptions
     before: ShownBefore
+    set_aside: Collection[StageUid] = ()
+    """Sinks whose waiting rows are set aside."""
     session: Callable[[], SparkSession]
     """Asked for only where state has to be spread over another number of partitions."""
 
@@ -222,6 +224,7 @@ class AttemptRestorer:
             reporter=self.reporter,
             before=self.before,
             about_to_change=self.coordinator.tables_change,
+            set_aside=self.set_aside,
         )
 
     @property

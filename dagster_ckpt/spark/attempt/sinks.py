@@ -46,7 +46,8 @@ from dagster_ckpt.spark.sink.phases import (
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.sink.published import has_waiting, shown_as_noted
-from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink
+from dagster_ckpt.spark.sink.waiting.refused import forget_refused, note_refused
+from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink, way_out_of_refusal
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:
@@ -208,12 +209,16 @@ class PipelineSinks:
             published = publish_prepared([*due.values()], permit) if due else []
             self._tell_apart(due, reporter)
         except Exception as error:  # the other sinks are published all the same
-            for name in names.values():
-                self.unpublished[name] = str(error)
+            for uid, name in names.items():
+                why = str(error)
+                if note_refused(due[uid].stage_dir, permit.checkpoint_id, due[uid].through, error):
+                    why = f"{why.rstrip('.')}. {way_out_of_refusal(uid, self.pipeline.name)}"
+                self.unpublished[name] = why
                 self._missed[name] += 1
-                reporter.warn(f"table {name} is not published yet, the next checkpoint tries again: {error}")
+                reporter.warn(f"table {name} is not published yet, the next checkpoint tries again: {why}")
             return
         for (uid, name), done in zip(names.items(), published, strict=True):
+            forget_refused(due[uid].stage_dir)
             self.unpublished.pop(name, None)
             del self._missed[name]
             if done is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,11 +17,14 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.sink.committables import read_committables
+from dagster_ckpt.spark.sink.committables import PreparedBatch, read_committables
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder, waiting_in
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut, in_one_step
-from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_where_impossible
+from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_where_impossible, to_publish
 from dagster_ckpt.spark.sink.published import note_published, place_of_rows, why_put_back
+from dagster_ckpt.spark.sink.waiting.aside import folder_of, set_aside, to_set_aside
+from dagster_ckpt.spark.sink.waiting.refused import forget_refused, refused_in
+from dagster_ckpt.spark.sink.waiting.rules import way_out_of_refusal
 from dagster_ckpt.spark.stage_report import Reporter
 
 
@@ -34,6 +37,8 @@ class SinksAtStart:
     before: ShownBefore
     about_to_change: Callable[[], None] = lambda: None
     """Called once no sink has refused, before the first one is changed."""
+    set_aside: Collection[StageUid] = ()
+    """Sinks whose waiting rows are not to be shown: they are written to files, and the attempt goes on without."""
 
     def adopt(self, attempt: AttemptDirectory) -> None:
         """Go on with the sinks as they are; what was being published is finished.
@@ -43,13 +48,17 @@ class SinksAtStart:
         self._refuse_exchanged(
             {uid: place_of_rows(attempt.stage(uid).root) for uid in self.sinks.pipeline.stages}
         )
-        for uid, _, sink in self.sinks.opened():
+        for uid, name, sink in self.sinks.opened():
             why = why_put_back(attempt.stage(uid).root, sink, f"sink {uid} ({sink.place})")
             if why:
                 raise Corrupt(
                     f"{why}. Bring it back, or choose a snapshot with restore_from, which brings it to exactly its rows"
                 )
+            if uid in self.set_aside:
+                root = attempt.stage(uid).root
+                self._set_aside(attempt, uid, to_set_aside(waiting_in(root, sink), refused_in(root)))
             self._refuse_waiting_rows(attempt, uid, sink)
+            self._tell_refused(attempt, uid, name, sink)
         for uid, _, sink in self.sinks.opened():
             sink.take_over()
             note_published(attempt.stage(uid).root, sink.place, sink.position())
@@ -64,6 +73,31 @@ class SinksAtStart:
         sink.refuse_lost(waiting)
         if waiting:
             sink.refuse_unfit(waiting)
+
+    def _set_aside(
+        self, attempt: AttemptDirectory, uid: StageUid, chosen: Sequence[PreparedBatch]
+    ) -> set[int]:
+        """Set aside batches that wait for a sink, and return their numbers."""
+        stage_dir, sinks = attempt.stage(uid).root, self.sinks
+        folder = folder_of(sinks.table_dir, sinks.pipeline.name, uid)
+        notes = set_aside(sinks.of(uid), stage_dir, chosen, folder)
+        for note in notes:
+            where = f"written to {note.file}" if note.file else "gone, and written nowhere"
+            self.reporter.warn(
+                f"sink {uid}: {note.rows:,} rows of batch {note.batch_id} are set aside, {where}"
+            )
+        forget_refused(stage_dir)
+        return {note.batch_id for note in notes}
+
+    def _tell_refused(self, attempt: AttemptDirectory, uid: StageUid, name: str, sink: Sink) -> None:
+        """Say which checkpoint a sink did not show, and why: the next one tries again."""
+        stage_dir = attempt.stage(uid).root
+        note = refused_in(stage_dir)
+        if note is not None and waiting_in(stage_dir, sink):
+            self.reporter.warn(
+                f"table {name} does not show checkpoint {note.checkpoint_id}, and the next one tries again: "
+                f"{note.why.rstrip('.')}. {way_out_of_refusal(uid, self.sinks.pipeline.name)}"
+            )
 
     def refuse_beginning(self) -> None:
         """Raise InvalidRequest where a sink cannot begin without rows, or would be called from the beginning again.
@@ -114,6 +148,10 @@ class SinksAtStart:
                 later_than = self._later_than(uid, sink, decision, published_since)
                 bring_back(sink, attempt.stage(uid).root, later_than)
         cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self.sinks.opened()}
+        for uid, cut in cuts.items():
+            if uid in self.set_aside and cut is not None and uid not in forks:
+                gone = self._set_aside(attempt, uid, to_publish(self.sinks.of(uid).position(), cut))
+                cuts[uid] = replace(cut, batches=tuple(b for b in cut.batches if b.batch_id not in gone))
         self._refuse_where_impossible(
             {uid: cut for uid, cut in cuts.items() if uid not in forks}, decision, later
         )
@@ -243,7 +281,13 @@ class SinksAtStart:
                 )
 
     def _rolled_back(self, uid: StageUid, cut: SinkCut | None, later: LaterRows) -> Callable[[], None]:
-        text = self.sinks.of(uid).roll_back(cut, later).text
+        try:
+            text = self.sinks.of(uid).roll_back(cut, later).text
+        except InvalidRequest as error:
+            if cut is None or not cut.batches:
+                raise
+            way_out = way_out_of_refusal(uid, self.sinks.pipeline.name)
+            raise InvalidRequest(f"{str(error).rstrip('.')}. {way_out}") from error
 
         def tell() -> None:
             if text:

@@ -9,11 +9,12 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from dagster_ckpt.core.ids import BatchId
-from dagster_ckpt.core.model import FileName, Record, RelativePath
+from dagster_ckpt.core.model import FileName, Record, RelativePath, SetAside
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import create_exclusively
 
+_ASIDE = ".aside"
 _AnyRecord = TypeVar("_AnyRecord", bound=Record)
 
 
@@ -57,6 +58,12 @@ class PreparedBatch(Record):
     """None: written before this was kept."""
 
 
+class AsideNote(SetAside):
+    """``sink/prepared/<batch>.aside.json``: rows of a batch that its sink could not show."""
+
+    format_version: Literal[1] = 1
+
+
 def from_last_replacing(batches: Sequence[PreparedBatch]) -> tuple[Sequence[PreparedBatch], bool]:
     """Return the batches from the last one that replaces all rows, and whether there is one."""
     last = max((index for index, batch in enumerate(batches) if batch.replaces), default=None)
@@ -81,8 +88,9 @@ def prepared_folder(stage_dir: Path) -> Path:
 
 def prepared_batches(stage_dir: Path) -> list[int]:
     """Return the ids of the batches a stage has prepared, ascending; below 0: of rows that its table begins with."""
-    names = (path.stem for path in prepared_folder(stage_dir).glob("*.json"))
-    return sorted(int(name) for name in names if name.removeprefix("-").isdecimal())
+    names = {path.stem for path in prepared_folder(stage_dir).glob("*.json")}
+    waiting = (name for name in names if f"{name}{_ASIDE}" not in names)
+    return sorted(int(name) for name in waiting if name.removeprefix("-").isdecimal())
 
 
 def batches_between(stage_dir: Path, after: int | None, through: BatchId | None) -> tuple[int, ...]:
@@ -95,13 +103,26 @@ def batches_between(stage_dir: Path, after: int | None, through: BatchId | None)
 
 def is_prepared(stage_dir: Path, batch_id: int) -> bool:
     """Tell whether a batch was prepared before: its second try stages nothing."""
-    return _path(stage_dir, batch_id).exists()
+    return _path(stage_dir, batch_id).exists() or _aside(stage_dir, batch_id).exists()
 
 
 def write_committable(stage_dir: Path, batch: PreparedBatch) -> None:
     """Write a committable once."""
     prepared_folder(stage_dir).mkdir(parents=True, exist_ok=True)
     create_exclusively(_path(stage_dir, batch.batch_id), encoded(batch))
+
+
+def write_aside_note(stage_dir: Path, note: AsideNote) -> None:
+    """Write down, once, that a batch's rows were set aside."""
+    prepared_folder(stage_dir).mkdir(parents=True, exist_ok=True)
+    create_exclusively(_aside(stage_dir, note.batch_id), encoded(note))
+
+
+def aside_notes(stage_dir: Path) -> list[AsideNote]:
+    """Return what was set aside in a stage's directory, by batch. Raises Corrupt."""
+    paths = prepared_folder(stage_dir).glob(f"*{_ASIDE}.json")
+    notes = (read_record(AsideNote, path) for path in paths)
+    return sorted((note for note in notes if note is not None), key=lambda note: note.batch_id)
 
 
 def read_committables(stage_dir: Path, batches: Sequence[int]) -> list[PreparedBatch]:
@@ -116,6 +137,10 @@ def committable_paths(stage_dir: Path, batches: Sequence[int]) -> list[Path]:
 
 def _path(stage_dir: Path, batch_id: int) -> Path:
     return prepared_folder(stage_dir) / f"{batch_id}.json"
+
+
+def _aside(stage_dir: Path, batch_id: int) -> Path:
+    return prepared_folder(stage_dir) / f"{batch_id}{_ASIDE}.json"
 
 
 def _committable(path: Path) -> PreparedBatch:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.messages import CommitPermit
-from dagster_ckpt.core.model import FileKind, TableSnapshot
+from dagster_ckpt.core.model import FileKind, SetAside, TableSnapshot
 from dagster_ckpt.spark.channel.sink import run_only
 from dagster_ckpt.spark.directories import SINK_FOLDER, StageDirectory
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
     StagedAs,
+    aside_notes,
     batches_between,
     committable_paths,
     is_prepared,
@@ -71,7 +72,8 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
     roll-back recognizes those. Raises Corrupt for a sink that was put back meanwhile.
     """
     position = position_of(sink, stage_dir)
-    numbers = batches_between(stage_dir, position.through_batch if position is not None else None, through)
+    shown = position.through_batch if position is not None else None
+    numbers = batches_between(stage_dir, shown, through)
     batches = read_committables(stage_dir, numbers)
     names = (str(path.relative_to(stage_dir)) for path in committable_paths(stage_dir, numbers))
     return SinkPart(
@@ -81,12 +83,21 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
             prepared=numbers,
             sink=sink.kind,
             cannot_roll_back=sink.never_rolls_back,
+            set_aside=_set_aside_between(stage_dir, shown, through),
         ),
         (
             *(planned(stage_dir, name, FileKind.COMMITTABLE) for name in names),
             *(_of_folder(name, path) for name, path in sink.only_here(batches).items()),
         ),
         flush=lambda: sink.flush(batches),
+    )
+
+
+def _set_aside_between(stage_dir: Path, after: int | None, through: BatchId | None) -> tuple[SetAside, ...]:
+    return tuple(
+        SetAside(batch_id=note.batch_id, rows=note.rows, file=note.file)
+        for note in aside_notes(stage_dir)
+        if (after is None or note.batch_id > after) and through is not None and note.batch_id <= through
     )
 
 

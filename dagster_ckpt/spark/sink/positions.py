@@ -187,6 +187,11 @@ def missing_of_cut(before: SinkPosition | None, cut: SinkCut | None) -> tuple[Pr
     return cut.batches if shown == cut.snapshot.head else not_shown(before, cut.batches)
 
 
+def to_publish(before: SinkPosition | None, cut: SinkCut | None) -> Sequence[PreparedBatch]:
+    """Return what a roll-back to the cut publishes of it, once later rows have left."""
+    return missing_of_cut(before, cut) if cut is None or lies(before, cut) is Lies.AT else cut.batches
+
+
 def position_at_cut(
     before: SinkPosition | None, attempt: AttemptId, cut: SinkCut | None, batches: Sequence[PreparedBatch]
 ) -> SinkPosition:

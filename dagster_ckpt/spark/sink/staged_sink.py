@@ -38,12 +38,12 @@ from dagster_ckpt.spark.sink.port import (
 from dagster_ckpt.spark.sink.positions import (
     Lies,
     lies,
-    missing_of_cut,
     not_shown,
     position_at_cut,
     published_position,
     refuse_fenced,
     taken_over,
+    to_publish,
     why_another_history,
     why_behind,
 )
@@ -240,7 +240,7 @@ class StagedSink(Sink):
         before = self.position()
         why = self._why_another(before, cut) or self._why_not(before, cut)
         if not why:
-            self._rows(_to_publish(before, cut))
+            self._rows(to_publish(before, cut))
         return why
 
     def pins(self, cut: SinkCut) -> Sequence[Pin]:
@@ -311,7 +311,7 @@ class StagedSink(Sink):
         reason = "" if where is Lies.AT else outside.why_no_way(before, cut)
         if reason:
             raise Corrupt(reason) if where is Lies.BEHIND else InvalidRequest(reason)
-        rows = self._rows(_to_publish(before, cut))
+        rows = self._rows(to_publish(before, cut))
         if where is not Lies.AT and before is not None:
             done.append(f"went from checkpoint {before.head} to {_named(cut)}")
             before = outside.go_to(before, cut.snapshot.head if cut is not None else None)
@@ -326,11 +326,6 @@ class StagedSink(Sink):
         with (self._root / "lock").open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield self
-
-
-def _to_publish(before: SinkPosition | None, cut: SinkCut | None) -> Sequence[PreparedBatch]:
-    """Return what a roll-back to the cut publishes of it, once later rows have left."""
-    return missing_of_cut(before, cut) if cut is None or lies(before, cut) is Lies.AT else cut.batches
 
 
 def _named(cut: SinkCut | None) -> str:

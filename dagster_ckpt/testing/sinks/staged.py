@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.port import LaterRows
+from dagster_ckpt.spark.sink.committables import (
+    PreparedBatch,
+    aside_notes,
+    is_prepared,
+    prepared_batches,
+    write_committable,
+)
+from dagster_ckpt.spark.sink.port import LaterRows, Sink
+from dagster_ckpt.spark.sink.waiting.aside import set_aside
 from dagster_ckpt.testing.sinks.base import ContractBase
 from dagster_ckpt.testing.sinks.run import RunCut, SinkRun
 
@@ -66,6 +74,31 @@ class StagedContract(ContractBase):
             with pytest.raises(Corrupt):
                 self._begin(newer, at, later)
         assert self.shown(run) == [(1, 1)]
+
+    def test_rows_that_wait_can_be_set_aside_and_later_ones_go_on(self, tmp_path: Path) -> None:
+        run, passed, later = self._staged_twice(tmp_path)
+        if type(run.sink).waiting_rows is Sink.waiting_rows:
+            pytest.skip("does not read its staged rows back")
+        directory = tmp_path / "directory"
+        for batch in (passed, later):
+            write_committable(directory, batch)
+        [note] = set_aside(run.sink, directory, [passed], tmp_path / "aside")
+        found = pq.read_table(note.file).to_pylist()
+        assert [(row["k"], row["v"]) for row in found] == [(2, 2)]
+        assert prepared_batches(directory) == [later.batch_id]
+        assert is_prepared(directory, passed.batch_id), "its stage does not stage it again"
+        assert (note.batch_id, note.rows) == (passed.batch_id, 1)
+        assert aside_notes(directory) == [note]
+        run.sink.publish([later], run.permit(2))
+        assert self.shown(run) == [(1, 1), (3, 3)]
+
+    def test_rows_that_are_gone_are_passed_over_and_written_nowhere(self, tmp_path: Path) -> None:
+        run, other, gone = self._staged_twice(tmp_path)
+        if type(run.sink).waiting_rows is Sink.waiting_rows:
+            pytest.skip("does not read its staged rows back")
+        self._damage(run, "lost", gone, other)
+        [note] = set_aside(run.sink, tmp_path / "directory", [gone], tmp_path / "aside")
+        assert (note.rows, note.file) == (1, "")
 
     # --- parts --------------------------------------------------------------------------------------------------------
 

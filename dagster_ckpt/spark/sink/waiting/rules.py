@@ -162,6 +162,14 @@ def ways_out(uid: str, pipeline: str) -> str:
     )
 
 
+def way_out_of_refusal(uid: str, pipeline: str) -> str:
+    """Return what to do where the outside refuses rows that only it can judge (a CHECK, a foreign key)."""
+    return (
+        "Mend there what refuses them and run the pipeline again, or set these rows aside (dagster-ckpt set-aside "
+        f"{pipeline} --sink {uid})"
+    )
+
+
 def _known(batch: PreparedBatch, now: SinkNow) -> Iterator[tuple[Rule, Any, Any]]:
     for rule in RULES:
         was, is_now = rule.was(batch), rule.now(now)
