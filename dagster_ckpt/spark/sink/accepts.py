@@ -150,7 +150,7 @@ def most_bytes(columns: Sequence[str], limit: int, of: str) -> ColumnRule:
         broken=lambda values: (
             f"{' + '.join(f'coalesce(octet_length({one}), 0)' for one in values)} > {limit}"
         ),
-        what=f"more than the {limit:,} bytes of {of}",
+        what=f"more than the {limit} bytes of {of}",
         way_out="shorten it, or use a digest of it (sha2)",
     )
 
