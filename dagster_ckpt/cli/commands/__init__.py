@@ -14,7 +14,7 @@
 | ``diff_tables`` | which rows two tables differ in |
 | ``preview`` | what a restore would do |
 | ``checkpoint`` | taken at once by the pipeline's job |
-| ``publish`` | rows that wait for a sink: shown, or set aside |
+| ``publish`` | rows that wait for a sink: published, or set aside |
 | ``savepoint`` | taken by the pipeline's job, also to stop a stream |
 | ``restore`` | a run of the pipeline's job from a snapshot |
 | ``fork`` | another pipeline begins with a snapshot of this one |
