@@ -99,6 +99,8 @@ class SnapshotSummary(Labeled):
     """Why it failed."""
     kept_for: str = ""
     """``newest``, ``its hour``, ``its day``; of a savepoint ``you``; empty: it is not kept."""
+    is_shown: bool = False
+    """It is the newest that all tables show."""
 
     @property
     def duration(self) -> float | None:
@@ -165,7 +167,10 @@ def snapshots_of(record: CoordinatorRecord) -> tuple[SnapshotSummary, ...]:
         *(_summary(entry, pipeline, _status(entry)) for entry in record.completed),
         *(_summary(entry, pipeline, SnapshotStatus.SAVEPOINT) for entry in record.savepoints),
     ]
-    unique = {one.checkpoint_id: one for one in reversed(found)}
+    unique = {
+        one.checkpoint_id: replace(one, is_shown=one.checkpoint_id == record.shown_id)
+        for one in reversed(found)
+    }
     return tuple(sorted(unique.values(), key=lambda s: s.checkpoint_id, reverse=True))
 
 

@@ -53,13 +53,20 @@ class FindingKind(StrEnum):
     """A complete snapshot the store does not know: it can be restored by its URI, or imported."""
     UNKNOWN = "unknown"
     """Files that cannot be assigned: they stay."""
+    LATE_TABLES = "late_tables"
+    """Not all tables show the newest checkpoint: one refuses its rows, or they are being published."""
     PENDING_CLEANUP = "pending_cleanup"
     """The next attempt of the pipeline still has files to remove."""
 
     @property
     def is_trouble(self) -> bool:
         """True where somebody should act."""
-        return self not in (FindingKind.UNRECORDED, FindingKind.UNKNOWN, FindingKind.PENDING_CLEANUP)
+        return self not in (
+            FindingKind.UNRECORDED,
+            FindingKind.UNKNOWN,
+            FindingKind.LATE_TABLES,
+            FindingKind.PENDING_CLEANUP,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +201,15 @@ def _of_record(deployment: Deployment, record: CoordinatorRecord, now: float) ->
             rest = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             yield _cannot_restore(FindingKind.MISSING, pipeline, what, f"{'; '.join(missing[:3])}{rest}")
     yield from (_overdue(pipeline, p, now) for p in record.pending if p.deadline_at < now)
+    if record.late_tables:
+        yield Finding(
+            kind=FindingKind.LATE_TABLES,
+            pipeline=pipeline,
+            what=f"checkpoint {record.latest_completed}",
+            message=record.late_tables,
+            advice="a running pipeline tries again with each checkpoint; the log of its last run says which table, "
+            "and why",
+        )
     if record.cleanup:
         ids = ", ".join(str(c.checkpoint_id) for c in record.cleanup)
         yield Finding(

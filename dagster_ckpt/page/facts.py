@@ -93,6 +93,8 @@ class CheckpointPage:
     unreadable: str = ""
     """Why the newest snapshot cannot be read."""
     job_failure: str = ""
+    late_tables: str = ""
+    """Which checkpoint all tables show, where that is not the newest."""
     readers: Readers | None = None
     """Swap by which it serves, or is served by another; None: there was none, or it was not asked."""
     audit: tuple[AuditRow, ...] = ()
@@ -136,6 +138,7 @@ def page_facts(
         positions=() if metadata is None else tuple(_position(stage, metadata) for stage in metadata.stages),
         unreadable=unreadable,
         job_failure=record.job_failure,
+        late_tables=record.late_tables,
         readers=readers_of(deployment.store, record) if with_positions else None,
         audit=tuple(audit_of(deployment, pipeline, limit=AUDITED)) if with_positions else (),
     )

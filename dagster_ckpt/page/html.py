@@ -24,7 +24,8 @@ def page_html(page: CheckpointPage, *, links: Links | None = None, refresh: int 
     goes = links or Links()
     failed = f'<div class="card alarm">{escape(page.job_failure)}</div>' if page.job_failure else ""
     served = "" if page.readers is None else escape(page.readers.sentence(page.pipeline))
-    readers = f"<div class=sub>{served}</div>" if served else ""
+    found = [escape(page.late_tables), served]
+    readers = "".join(f"<div class=sub>{text}</div>" for text in found if text)
     newest = escape(page.newest) if page.newest else "No snapshot yet"
     body = (
         f"<h1>{escape(page.pipeline)}</h1><div class=sub>{_about(page, goes)}</div>{readers}{failed}"

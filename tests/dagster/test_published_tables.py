@@ -21,8 +21,11 @@ from dagster_ckpt import (
     published_tables_io_manager,
 )
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.dagster.names import COORDINATOR_KEY, own_resource_key
+from dagster_ckpt.dagster.published_tables import PublishedTablesIOManager
 from dagster_ckpt.sinks import DeltaTable
 from tests.ext.delta.test_delta_table import begun as delta_run
+from tests.operations.three_tables import Process, Shop
 from tests.spark.epoch.small_pipeline import shop
 from tests.tables import Attempt
 
@@ -113,3 +116,44 @@ def test_a_form_nobody_knows_is_refused(definitions: dg.Definitions) -> None:
     result = materialized(definitions, "as_int")
     [failed] = result.get_step_failure_events()
     assert "cannot be given as builtins.int" in str(failed.step_failure_data.error)
+
+
+def test_all_inputs_of_a_step_are_of_one_checkpoint_and_those_of_the_next_step_of_a_newer_one(
+    tmp_path: Path,
+) -> None:
+    """Between the loads of two inputs the pipeline goes on."""
+    places = Shop.begun(tmp_path / "shop")
+    process = Process(places)
+    process.checkpoint(1)
+
+    class GoesOn(PublishedTablesIOManager):
+        def load_input(self, context: dg.InputContext) -> Any:
+            found = super().load_input(context)
+            process.checkpoint(2)
+            return found
+
+    keys = {uid: dg.AssetKey(["shop", uid]) for uid in ("orders", "totals")}
+    ins = {uid: dg.AssetIn(key, input_manager_key="published_tables") for uid, key in keys.items()}
+
+    @dg.asset(ins=ins)
+    def first(orders: pa.Table, totals: pa.Table) -> list[int]:
+        return [sum(orders["v"].to_pylist()), sum(totals["v"].to_pylist())]
+
+    @dg.asset(ins=ins, deps=[first])
+    def second(orders: pa.Table, totals: pa.Table) -> list[int]:
+        return [sum(orders["v"].to_pylist()), sum(totals["v"].to_pylist())]
+
+    manager = dg.IOManagerDefinition(
+        resource_fn=lambda context: GoesOn(places.pipeline, resources=context.resources),
+        required_resource_keys={own_resource_key(places.pipeline.name, COORDINATOR_KEY)},
+    )
+    done = dg.materialize(
+        [*(dg.AssetSpec(key) for key in keys.values()), first, second],
+        selection=[first, second],
+        resources={
+            "published_tables": manager,
+            own_resource_key(places.pipeline.name, COORDINATOR_KEY): places,
+        },
+    )
+    assert done.output_for_node("first") == [1, 1]
+    assert done.output_for_node("second") == [5, 5]

@@ -12,6 +12,8 @@ import pytest
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.operations.catalog import snapshots_of
+from dagster_ckpt.operations.doctor import diagnose
 from dagster_ckpt.spark.attempt import sinks
 from dagster_ckpt.testing.faulty import SimulatedCrash
 from tests.operations.three_tables import SINKS, Faults, Process, Shop, describe, sums_of
@@ -62,10 +64,18 @@ def test_tables_are_of_the_newest_checkpoint_that_all_show_while_some_are_ahead(
             process.collect_garbage()
             assert all_say(shop, 2, 3), describe(shop.load())
     record = process.coordinator.stored_record
-    assert [one.checkpoint_id for one in record.completed] == [2, 5], "2 is retained beside the newest"
+    assert [(one.checkpoint_id, one.is_shown) for one in snapshots_of(record)] == [(5, False), (2, True)]
+    assert (
+        record.late_tables == "all tables together show checkpoint 2, which stays restorable, and not 5 yet"
+    )
+    late_tables = [
+        one.message for one in diagnose(shop.deployment(), now=0.0).findings if one.kind == "late_tables"
+    ]
+    assert late_tables == [record.late_tables]
     process.checkpoint(32)
     assert all_say(shop, 6, 63)
     assert [one.checkpoint_id for one in process.coordinator.stored_record.completed] == [6]
+    assert process.coordinator.stored_record.late_tables == ""
 
 
 def test_changes_of_tables_are_told_when_all_show_them_and_once(shop: Shop) -> None:

@@ -85,6 +85,8 @@ def _about(page: CheckpointPage) -> list[Text]:
             f"{one.key}: {len(one.acknowledged)} of {len(one.acknowledged) + len(one.missing)} acknowledged, {waits} "
             f"(since {duration(one.since)})"
         )
+    if page.late_tables:
+        lines.append(page.late_tables)
     if page.job_failure:
         lines.append(f"failed: {page.job_failure}")
     return [Text(line) for line in lines]

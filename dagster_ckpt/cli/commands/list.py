@@ -139,7 +139,7 @@ def _show_snapshots(
     for name, of_one in by_pipeline.items():
         timed = "left" if horizons else "took>"
         names = ("key", "status", "taken", timed, "size>", "new>", "name")
-        lines = [_short_row(s, now, horizons) for s in of_one]
+        lines = [_short_row(s, now, horizons, is_newest=s is of_one[0]) for s in of_one]
         work.output.list(name if len(by_pipeline) > 1 else "", names, lines)
     for summary in summaries:
         if summary.message:
@@ -147,20 +147,23 @@ def _show_snapshots(
 
 
 def _show_readers(work: Work, names: Sequence[PipelineId], *, is_one: bool) -> None:
-    """Say whose tables readers find, of pipelines that a swap concerns."""
+    """Say whose tables readers find after a swap, and of which checkpoint where that is not the newest."""
     store = work.deployment.store
     for name in names:
-        found = readers_of(store, load_record(store, name))
-        if found is not None:
-            work.output.say(("" if is_one else f"{name}: ") + found.sentence(name))
+        record = load_record(store, name)
+        found = readers_of(store, record)
+        for text in ("" if found is None else found.sentence(name), record.late_tables):
+            if text:
+                work.output.say(("" if is_one else f"{name}: ") + text)
 
 
-def _short_row(s: SnapshotSummary, now: float, horizons: Horizons) -> tuple[str, ...]:
+def _short_row(s: SnapshotSummary, now: float, horizons: Horizons, *, is_newest: bool) -> tuple[str, ...]:
     taken = ago(max(0.0, now - (s.completed_at or s.triggered_at)))
     sizes = size(s.bytes_full), size(s.bytes_new)
     timed = horizons.get((s.pipeline, s.key), "-") if horizons else duration(s.duration)
     beside = s.kept_for.replace(" and its", ",") if s.kept_for.startswith("its") else ""
-    return (s.key, s.status.value, taken, timed, *sizes, s.name or beside)
+    shown = "shown" if s.is_shown and not is_newest else ""
+    return (s.key, s.status.value, taken, timed, *sizes, " ".join(filter(None, (s.name or beside, shown))))
 
 
 def _show_pipelines(work: Work, found: Sequence[PipelineSummary], *, long: bool) -> None:

@@ -14,6 +14,7 @@ from dagster_ckpt.cli.context import Work, command, pipeline_option
 from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.positions import show_positions
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata
@@ -58,7 +59,8 @@ def show(work: Work, *, snapshot: str, pipeline: str, code: CodeOptions) -> None
     declared = declared_in(code, found.pipeline)
     positions = LagReader(pipeline=declared).read(stored.metadata)
     horizon = _horizon(found, code)
-    readers = _readers(work, found)
+    record = find_record(work.deployment.store, found.pipeline)
+    readers = None if record is None else readers_of(work.deployment.store, record)
     work.output.result(
         _Shown(
             key=found.key,
@@ -71,7 +73,7 @@ def show(work: Work, *, snapshot: str, pipeline: str, code: CodeOptions) -> None
             readers=readers,
         )
     )
-    _show_snapshot(work.output, found, state, horizon, readers)
+    _show_snapshot(work.output, found, state, horizon, readers, tables=_tables(record, found))
     show_positions(work.output, positions)
 
 
@@ -96,10 +98,13 @@ def _horizon(found: FoundSnapshot, code: CodeOptions) -> Horizon | None:
     return next((one for one in horizons_in(code, found.pipeline) if one.key == found.key), None)
 
 
-def _readers(work: Work, found: FoundSnapshot) -> Readers | None:
-    store = work.deployment.store
-    record = find_record(store, found.pipeline)
-    return None if record is None else readers_of(store, record)
+def _tables(record: CoordinatorRecord | None, found: FoundSnapshot) -> str:
+    """Say whether tables show the snapshot: whoever loads several of them gets rows of one checkpoint."""
+    if record is None or found.known is None or record.shown_id is None:
+        return ""
+    if record.shown_id == found.known.checkpoint_id:
+        return "all of them show it"
+    return record.late_tables if found.known.checkpoint_id > record.shown_id else ""
 
 
 def _brief(offset: str) -> str:
@@ -129,6 +134,8 @@ def _show_snapshot(
     state: Mapping[str, Sequence[StateTable]],
     horizon: Horizon | None,
     readers: Readers | None,
+    *,
+    tables: str,
 ) -> None:
     """Show one snapshot."""
     metadata = found.stored.metadata
@@ -145,6 +152,7 @@ def _show_snapshot(
         "kept": _kept(found),
         "restorable": "" if horizon is None else horizon.sentence(),
         "readers": "" if readers is None else readers.sentence(metadata.pipeline),
+        "tables": tables,
     }.items():
         if text:
             output.say(f"  {name}: {text}")

@@ -312,6 +312,22 @@ class CoordinatorRecord(Record):
         """Newest checkpoint that every table shows: it is retained, however many newer ones are."""
         return None if self.shown is None else self.shown.checkpoint_id
 
+    @property
+    def late_tables(self) -> str:
+        """Say which checkpoint all tables show, where that is not the newest; empty: it is, or no table waits."""
+        newest, shown = self.latest_completed, self.shown_id
+        if (
+            self.shown is None
+            or not self.shown.tables
+            or newest is None
+            or (shown is not None and shown >= newest)
+        ):
+            return ""
+        if shown is None:
+            return f"no checkpoint is shown by all tables yet, {newest} neither"
+        kept = ", which stays restorable" if self.completed_of(shown) is not None else ""
+        return f"all tables together show checkpoint {shown}{kept}, and not {newest} yet"
+
     def pending_of(self, checkpoint_id: int) -> PendingRecord | None:
         """Return a pending checkpoint, or None."""
         return next((p for p in self.pending if p.checkpoint_id == checkpoint_id), None)

@@ -136,9 +136,13 @@ class EpochAttempt:
         if late:
             raise NotPublished(
                 "the checkpoint is complete and holds all rows, but tables do not show its rows yet, and the next run "
-                f"tries again: {late}"
+                f"tries again: {late}{self._shown_meanwhile()}"
             )
         return outcome if isinstance(outcome, Completed) else None
+
+    def _shown_meanwhile(self) -> str:
+        shown = self.coordinator.record.late_tables
+        return f". Meanwhile {shown}" if shown else ""
 
     def _publish_here(self, number: CheckpointId) -> None:
         """Publish in this process what another one has heard of, or nobody: only who publishes knows what failed."""
