@@ -122,15 +122,9 @@ class Moment:
         serves has no such table.
         """
         table = self._table(uid)
-        if uid not in self.pipeline.stages:
-            raise NoOlderRows(
-                f"{uid!r} is computed from the newest rows of other tables and keeps no older ones"
-            )
         found = self.shown.tables.get(uid)
         if found is None:
-            raise NoOlderRows(
-                f"sink {uid!r} has published nothing with a checkpoint yet, or shows its rows without waiting for one"
-            )
+            raise NoOlderRows(f"table {uid!r} has been shown with no checkpoint yet: run the pipeline once")
         return self._at(table, uid, found)
 
     def _table(self, uid: StageUid) -> ReaderTable:

@@ -55,7 +55,7 @@ class ReaderTable:
         return self.opened.place
 
     def rows(self, cut: SinkCut | None = None) -> PublishedRows:
-        """Return its rows as they are now, or of a cut; a table that is computed keeps those of none.
+        """Return its rows as they are now, or of a cut.
 
         Raises NotFound where it was not made yet, InvalidRequest, Corrupt.
         """

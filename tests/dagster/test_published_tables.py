@@ -109,7 +109,7 @@ def test_the_io_manager_hands_tables_in_as_they_are_annotated(
     given = [
         forms.output_for_node(f"as_{name}") for name in ("table", "lazyframe", "duckdbpyrelation", "any")
     ]
-    assert given == ["Table", "LazyFrame", "DuckDBPyRelation", "DeltaRows"]
+    assert given == ["Table", "LazyFrame", "DuckDBPyRelation", "VersionedRows"]
 
 
 def test_a_form_nobody_knows_is_refused(definitions: dg.Definitions) -> None:

@@ -45,7 +45,7 @@ from dagster_ckpt.spark.sink.phases import (
 )
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.sink.positions import as_fork_began
-from dagster_ckpt.spark.sink.published import has_waiting, shown_as_noted
+from dagster_ckpt.spark.sink.published import has_waiting, shown_as_noted, shown_by
 from dagster_ckpt.spark.sink.waiting.refused import forget_refused, note_refused
 from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink, way_out_of_refusal
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
@@ -244,9 +244,10 @@ class PipelineSinks:
             name in self.unpublished or (uid in unmarked and has_waiting(attempt.stage(uid).root))
             for uid, name, _ in self.opened()
         )
+        late = late or any(self.name_of(table.uid) in self.unpublished for table in self.pipeline.derived)
         shown = self.shown_in(attempt, checkpoint)
         # Rows of later checkpoints stay where a restore was told to keep them: then a table shows more than this one.
-        shows_more = any((table.head or 0) > checkpoint for table in shown.tables.values())
+        shows_more = any((shown.tables[uid].head or 0) > checkpoint for uid, _, _ in self.opened())
         return None if late or shows_more or not shown.tables else shown
 
     def shown_in(self, attempt: AttemptDirectory, checkpoint: int | None) -> ShownTables:
@@ -254,7 +255,8 @@ class PipelineSinks:
         tables = {
             str(uid): shown_as_noted(attempt.stage(uid).root, sink.place) for uid, _, sink in self.opened()
         }
-        return ShownTables(checkpoint_id=checkpoint, tables=tables)
+        derived = {str(table.uid): shown_by(self.of(table.uid)) for table in self.pipeline.derived}
+        return ShownTables(checkpoint_id=checkpoint, tables=tables | derived)
 
     def tell_shown(self, moved: Moved) -> None:
         """Tell of the tables whose rows readers find since now."""
@@ -374,7 +376,11 @@ class PipelineSinks:
             prepared = prepared_batches(stage_dir)  # once: the stage goes on preparing
             waiting = [n for n in prepared if done is None or n > done]
             removed += sink.collect_garbage(needed, read_committables(stage_dir, waiting))
-            kept = {*waiting, *(number for snapshot in needed for number in snapshot.prepared)}
-            over = [number for number in prepared if number not in kept]
+            named = {*waiting, *(number for snapshot in needed for number in snapshot.prepared)}
+            over = [number for number in prepared if number not in named]
             removed += remove_files(committable_paths(stage_dir, over))
-        return removed + sum(self.of(table.uid).collect_garbage((), ()) for table in self.pipeline.derived)
+        tables = {} if shown is None else shown.tables
+        for derived in self.pipeline.derived:
+            kept = [tables[derived.uid].as_cut()] if derived.uid in tables else []
+            removed += self.of(derived.uid).collect_garbage(kept, ())
+        return removed

@@ -54,6 +54,12 @@ def shown_as_noted(stage_dir: Path, place: str) -> ShownTable:
     return ShownTable(uri=place, head=None if note is None else note.checkpoint_id)
 
 
+def shown_by(sink: Sink) -> ShownTable:
+    """Return what readers find of a sink, which is asked."""
+    position = sink.position()
+    return ShownTable(uri=sink.place, head=None if position is None else position.head)
+
+
 def has_waiting(stage_dir: Path) -> bool:
     """Tell whether rows are prepared that the sink does not show, as the directory has noted it."""
     note = _note(stage_dir)
