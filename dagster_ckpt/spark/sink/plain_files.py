@@ -48,15 +48,20 @@ class PlainFiles:
         return reduce(lambda one, other: one.union(other), frames or [spark.createDataFrame([], schema)])
 
     def query(self, row_schema: str) -> str:
-        """Return SQL that reads the columns of a schema. Raises InvalidRequest for a path that it cannot name."""
+        """Return SQL that reads the columns of a schema. Raises InvalidRequest for files that SQL cannot tell of."""
         wanted = _struct(row_schema)
         if not self.parts:  # of no file Spark learns no columns
             return empty_query(row_schema)
+        if any(part.values for part in self.parts):
+            raise InvalidRequest(
+                f"{self.folder} is partitioned, and its files lack these columns: make a table on it with Delta's jars "
+                "(CREATE TABLE ... USING delta LOCATION ...), or leave partition_by out"
+            )
         there = _struct(self.row_schema).names
-        return " UNION ALL ".join(
-            f"{_select(wanted, there, part.values)} FROM parquet.{quoted(self._pattern(part))} "
+        [part] = self.parts
+        return (
+            f"{_select(wanted, there, {})} FROM parquet.{quoted(self._pattern(part))} "
             "WITH ('mergeSchema' = 'true', 'datetimeRebaseMode' = 'CORRECTED', 'int96RebaseMode' = 'CORRECTED')"
-            for part in self.parts
         )
 
     def _pattern(self, part: FilesOfPartition) -> str:

@@ -94,6 +94,16 @@ def test_a_streams_rows_are_a_delta_table(spark: SparkSession, tmp_path: Path) -
         (2, "a b/c=%", None),
         (3, None, "new"),
     ]
+    rows, order = sink.rows(), ["k"]
+    expected = found.select("k", "country", "w", "price").rows()
+    read = rows.to_spark(spark)
+    assert read.columns == found.columns, "in the order of the table, partitions too"
+    columns = ["k", "country", "w", "price"]
+    assert [tuple(row) for row in read.select(columns).orderBy(order).collect()] == expected
+    named = rows.files()
+    assert named is not None
+    with pytest.raises(InvalidRequest, match="is partitioned, and its files lack these columns"):
+        named.query(read.schema.json())
     with pytest.raises(InvalidRequest, match="column price is string in the rows and decimal"):
         sink.check(frame().selectExpr("* except (price)", "'1.5' price"))
     newer = DeltaSink(target, in_attempt(context, AttemptId("first", CoordinatorEpoch(2))))
