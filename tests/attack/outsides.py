@@ -108,7 +108,7 @@ def _of_database(file: Path, table: str) -> list[Row]:
 def _of_catalog(place: Path) -> list[Row]:
     if not (place / "catalog.db").exists():
         return []
-    catalog = load_catalog("reader", **catalog_in(place))
+    catalog = load_catalog("default", **catalog_in(place))
     try:
         found = catalog.load_table(f"default.{place.name}").scan().to_arrow()
     except NoSuchTableError:
