@@ -373,7 +373,9 @@ class CheckpointCoordinator(CoordinatorView):
     def _hook(self, hook_id: str) -> MasterHook:
         hooks = self._workings.outside.hooks
         if hook_id not in hooks:
-            raise InvalidRequest(f"no master hook is called {hook_id!r}, only {', '.join(hooks) or 'none'}")
+            raise InvalidRequest(
+                f"there is no master hook {hook_id!r}: those there are: {', '.join(hooks) or 'none'}"
+            )
         return hooks[hook_id]
 
     # --- time and questions ---------------------------------------------------------------------------------
