@@ -365,7 +365,11 @@ def test_a_batch_that_is_prepared_while_garbage_is_collected_stays_to_be_publish
 
     for batch in (0, 1, 2):
         prepare(batch)
-    sinks: Any = SimpleNamespace(opened=lambda: [(UP, "rows", Sink())])
+    sinks: Any = SimpleNamespace(
+        opened=lambda: [(UP, "rows", Sink())],
+        pipeline=SimpleNamespace(derived=()),
+        _tables_of=lambda *_: [],
+    )
     assert PipelineSinks.collect_garbage(sinks, attempt, []) == 2
     assert prepared_batches(root) == [2, 3]
 
