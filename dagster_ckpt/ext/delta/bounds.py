@@ -1,7 +1,7 @@
 """Bounds of a file's columns in the log: by which readers pass over files, so that a wrong one hides rows.
 
 Two faults of delta-rs decide what is written. It takes a bound that is missing beside others for one that no value
-fulfils, in ``to_pyarrow_dataset`` and so in DuckDB: a file has bounds of all columns that the table wants them of, or
+fulfills, in ``to_pyarrow_dataset`` and so in DuckDB: a file has bounds of all columns that the table wants them of, or
 of none. And it writes wrong ones when it merges files (decimals as floating-point numbers, moments cut to milliseconds,
 numbers beside NaN): a table that we make wants none of such columns.
 """

@@ -630,7 +630,7 @@ def test_bounds_are_never_narrower_than_the_rows(tmp_path: Path) -> None:
 def test_a_file_has_bounds_of_all_columns_that_readers_want_them_of_or_of_none(
     tmp_path: Path, name: str
 ) -> None:
-    """delta-rs takes one that is missing beside others for a bound that no value fulfils."""
+    """delta-rs takes one that is missing beside others for a bound that no value fulfills."""
     footer = footer_of(tmp_path, k=list(range(len(UNKNOWN[name]))), unknown=UNKNOWN[name])
     assert json.loads(statistics(footer, ["k", "unknown"])).keys() == {"numRecords", "nullCount"}
     assert "minValues" in json.loads(statistics(footer, ["k"]))
