@@ -108,9 +108,12 @@ class Outside:
         return done
 
     @staticmethod
-    def vacuum(table: DeltaTable, keep_versions: Sequence[int]) -> list[str]:
-        """Remove files that left the table, when its own retention is over; never those of these versions."""
-        return table.vacuum(dry_run=False, keep_versions=list(keep_versions))
+    def vacuum(table: DeltaTable, keep_versions: Sequence[int], *, is_full: bool = False) -> list[str]:
+        """Remove files that left the table, when its own retention is over; never those of these versions.
+
+        ``is_full``: also those that the log no longer tells of, which takes a list of the folder.
+        """
+        return table.vacuum(dry_run=False, keep_versions=list(keep_versions), full=is_full)
 
     @staticmethod
     def replace_rows(table: DeltaTable, rows: Any, properties: CommitProperties) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+RETENTION = "delta.deletedFileRetentionDuration"
 _DEFAULT_RETENTION = "interval 1 week"
 _DEFAULT_LOG_RETENTION = "interval 30 days"
 _HOURS = {
@@ -18,7 +19,7 @@ _HOURS = {
 
 def retention_hours(configuration: dict[str, str]) -> float:
     """Return for how long a table keeps files that left it."""
-    return _hours(configuration, "delta.deletedFileRetentionDuration", _DEFAULT_RETENTION)
+    return _hours(configuration, RETENTION, _DEFAULT_RETENTION)
 
 
 def log_retention_hours(configuration: dict[str, str]) -> float:

@@ -17,7 +17,8 @@ from dagster_ckpt.ext.delta.columns import accepted, delta_columns, refuse_colum
 from dagster_ckpt.ext.delta.garbage import Garbage, pinned_versions
 from dagster_ckpt.ext.delta.lake import Lake, reading
 from dagster_ckpt.ext.delta.merge import merge_small
-from dagster_ckpt.ext.delta.upkeep import maintained, planned
+from dagster_ckpt.ext.delta.retention import RETENTION
+from dagster_ckpt.ext.delta.upkeep import maintained, planned, vacuumed
 from dagster_ckpt.ext.delta.version import DeltaVersion
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
@@ -30,6 +31,8 @@ from dagster_ckpt.spark.sink.versioned.sink import VersionedSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+REPLACED_FILES_STAY = "interval 1 hour"
+"""For readers that began before; those of a retained checkpoint stay as long as that."""
 _EVERY = 16
 """Checkpoints between two clean-ups."""
 
@@ -53,11 +56,16 @@ class DeltaSink(VersionedSink[DeltaVersion]):
             context.work_dir,
             key=context.key,
             is_complete=context.is_complete,
-            properties=target.properties,
+            properties=({RETENTION: REPLACED_FILES_STAY} if self._replaces else {}) | target.properties,
         )
         self._merges = target.upkeep == "auto"
         self._asked = 0
         self._engine = Engine(self._backend, names, context.work_dir / "owner.json")
+
+    @property
+    def _replaces(self) -> bool:
+        """True where checkpoints write files anew: such a table that is made here lets the old ones go soon."""
+        return bool(self._context.key) or self._context.is_complete
 
     @property
     def partition_by(self) -> tuple[str, ...]:
@@ -106,6 +114,8 @@ class DeltaSink(VersionedSink[DeltaVersion]):
         attempt = self._context.attempt()
         if self._merges and (version := self._engine.newest(attempt)) is not None:
             merge_small(self._backend, version, attempt)
+            if self._replaces and (merged := self._backend.load()) is not None:
+                vacuumed(merged, needed)
         return Garbage(self._engine, attempt, time.time(), needed, waiting).collect()
 
     def pinned_versions(self, needed: Sequence[TableSnapshot]) -> list[int]:

@@ -53,6 +53,26 @@ def maintained(backend: DeltaBackend, needed: Sequence[TableSnapshot]) -> list[U
     return [*done, Upkeep(what=_REMOVED, files=len(removed))]
 
 
+def vacuumed(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> int:
+    """Remove files that a table of our own has replaced, beside publishing; return how many went.
+
+    A table with a key, or of all rows, writes files anew with each checkpoint: without this it would grow by as much.
+    """
+    is_ours = version.mark is not None and version.mark.base is None
+    keep = kept_versions(version, needed) if is_ours else None
+    if keep is None:
+        return 0
+    is_local = version.lake.root is not None
+    with reading(version.place):
+        if not version.table.vacuum(dry_run=True, keep_versions=keep, full=is_local):
+            return 0
+    try:
+        with committing(version.place):
+            return len(Outside.vacuum(version.table, keep, is_full=is_local))
+    except Raced:
+        return 0  # a publish was faster: the next time
+
+
 def kept_versions(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> list[int] | None:
     """Return the versions that VACUUM must keep; None: nobody can say, so it must not run.
 

@@ -12,6 +12,7 @@ from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.restore.horizon import DAY
 from dagster_ckpt.ext.delta.lake import Outside
 from dagster_ckpt.ext.delta.merge import ENOUGH
+from dagster_ckpt.ext.delta.retention import RETENTION
 from dagster_ckpt.testing import SinkRun
 from dagster_ckpt.testing.sinks.contents import pairs
 from dagster_ckpt.testing.sinks.run import AtStep, RunCut, crash_points
@@ -62,6 +63,33 @@ def test_a_table_gets_small_and_every_retained_cut_can_still_be_restored(
     run.batch([(9, 9)])
     run.publish(9)
     assert rows(run) == run.expected()
+
+
+def test_a_table_by_key_does_not_grow_with_its_checkpoints_and_retained_cuts_stay(tmp_path: Path) -> None:
+    run = begun(tmp_path, DeltaTable("orders", properties={RETENTION: AT_ONCE}), key=("k",))
+    cuts = []
+    for number in range(1, 41):
+        run.batch([(number % 5, number), (0, number)])
+        run.publish(number)
+        cuts.append(run.cut(number))
+        run.sink.collect_garbage([cuts[0].cut.snapshot, *(cut.cut.snapshot for cut in cuts[-2:])], [])
+    assert len(list(Path(run.sink.place).glob("**/*.parquet"))) < 30
+    assert rows(run) == run.expected()
+    for at in (cuts[0], cuts[-2]):
+        run = run.restored(at)
+        assert rows(run) == at.rows
+
+
+def test_the_files_of_a_table_by_key_stay_for_an_hour_unless_somebody_says_else(tmp_path: Path) -> None:
+    for name, key, given, said in (
+        ("keyed", ("k",), {}, "interval 1 hour"),
+        ("told", ("k",), {RETENTION: "interval 3 days"}, "interval 3 days"),
+        ("appended", (), {}, None),
+    ):
+        run = begun(tmp_path / name, DeltaTable("orders", properties=given), key=key)
+        run.batch([(1, 1)])
+        run.publish(1)
+        assert Reader(run.sink.place).metadata().configuration.get(RETENTION) == said
 
 
 def test_maintenance_that_stopped_anywhere_leaves_rows_and_cuts_exact(tmp_path: Path) -> None:
