@@ -165,6 +165,7 @@ def test_a_run_that_reads_at_least_once_loses_nothing_wherever_it_dies(
     wanted = expected_totals(numbers.count)
 
     def holds() -> bool:
+        running.checkpoint()  # tables show what a checkpoint has
         seen = read_totals(lab.tables)
         assert set(seen) <= set(wanted), "a key that never was there"
         return all(
