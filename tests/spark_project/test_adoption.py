@@ -31,6 +31,7 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import CheckpointError, Declined, OutcomeUnknown
 from dagster_ckpt.operations.adopt import Adoption
+from dagster_ckpt.sinks import DeltaTable
 from dagster_ckpt.spark_project.adoption import _Work
 from tests.records import find_record
 from tests.root import ROOT
@@ -434,15 +435,16 @@ def outs():
     for name in ("orders", "more"):
         project.feed(name, row(name, 1))
     runs_under_spark(project)
+    sinks = {"out": DeltaTable(str(project.root / "out"))}
     with pytest.raises(
         InvalidRequest, match=r"table 'spark_catalog.default.both' .* written by flows one, two: into a Par"
     ):
-        adopted(project)
+        adopted(project, sinks=sinks)
     shutil.rmtree(storage(project) / "_checkpoints" / "spark_catalog")
     with pytest.raises(
         InvalidRequest, match=r"sink 'out' .* Spark's own files are in .*: give its rows another place"
     ):
-        adopted(project)
+        adopted(project, sinks=sinks)
     with pytest.raises(NotFound, match="holds no _checkpoints"):
         adopt_spark_project(
             project.root, coordinator=project.coordinator, spark=project.spark, checkpoints=str(project.root)
