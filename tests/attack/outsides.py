@@ -118,6 +118,22 @@ def _of_catalog(place: Path) -> list[Row]:
     return list(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
+def _files_of_catalog(place: Path) -> list[str]:
+    """Return the files that any snapshot of the table shows."""
+    if not (place / "catalog.db").exists():
+        return []
+    catalog = load_catalog("default", **catalog_in(place))
+    try:
+        found: list[str] = (
+            catalog.load_table(f"default.{place.name}").inspect.all_files()["file_path"].to_pylist()
+        )
+    except NoSuchTableError:
+        return []
+    finally:
+        catalog.engine.dispose()  # type: ignore[attr-defined]
+    return found
+
+
 def _of_files(folder: Path) -> list[Row]:
     found = [pq.read_table(path, partitioning=None) for path in sorted(folder.glob("*.parquet"))]
     if not found:
@@ -152,7 +168,8 @@ def waiting(root: Path, table: str) -> list[str]:
         except (ValueError, KeyError):
             continue
     log = "".join(path.read_text() for path in root.glob(f"tables/{table}/_delta_log/*.json"))
-    places = (f"tables/{table}", f"work/shop/staged/{table}")
+    log += "".join(_files_of_catalog(root / "tables" / table))
+    places = (f"tables/{table}", f"tables/{table}/default/{table}", f"work/shop/staged/{table}")
     return sorted(
         f"{place}/{name}"
         for name in named

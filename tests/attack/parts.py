@@ -89,7 +89,7 @@ class Attack:
             return
         if self.action is not Action.OVER:
             _remove(target)
-        if deployment.kind in (Kind.SQL, Kind.ICEBERG) and self.path.startswith("tables/"):
+        if deployment.kind in (Kind.SQL, Kind.ICEBERG) and target.parent == deployment.root / "tables":
             (deployment.root / self.path).mkdir(parents=True, exist_ok=True)  # SQLite makes no folder
         if self.action is Action.LOST or self.copy is None:
             return

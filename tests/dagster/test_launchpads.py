@@ -44,7 +44,7 @@ WANTED: dict[str, Any] = {
     "shop_streaming": {
         "stream": {"restart_strategy": "exponential_delay", "restore_from": "latest", "trigger_interval": 0.0}
     },
-    "shop_checkpoint": {"checkpoint": {"scope": "configured", "wait_for_run": 0.0}},
+    "shop_checkpoint": {"checkpoint": {"scope": "configured", "set_aside": [], "wait_for_run": 0.0}},
     "shop_preview": {"preview": {"restore_from": "latest", "try_queries": True}},
     "shop_dispose": {"dispose": {"dry_run": False}},
     "shop_maintain": {"maintain": {"dry_run": False}},

@@ -63,7 +63,7 @@ def test_each_table_is_an_asset_below_the_sources_it_is_made_of() -> None:
     assert {dep.asset_key.to_user_string() for dep in totals.deps} == {"raw/orders", "raw/prices"}
     assert {dep.asset_key.to_user_string() for dep in copies.deps} == {"raw/orders"}
     assert totals.kinds == {"spark", "delta"}
-    assert copies.kinds == {"spark", "parquet"}
+    assert copies.kinds == {"spark", "delta"}
     assert (totals.group_name, totals.owners, totals.description) == (
         "lake",
         ["team:data"],

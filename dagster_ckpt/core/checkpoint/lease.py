@@ -13,8 +13,12 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 LEASE = 10.0
 """Seconds a run that says nothing is still taken to be alive."""
 RENEW_EVERY = 3.0
-CLOCKS_DIFFER = 60.0
-"""Seconds by which clocks of machines may differ: a lease that lasts longer than this says nothing about now."""
+NEXT_PROCESS = 600.0
+"""Seconds in which the process of an epoch run's next op has to come, as a container may have to be scheduled: the
+attempt is left to it with a lease that lasts as long. Nobody waits for a run whose end Dagster has seen.
+"""
+LONGEST = NEXT_PROCESS + 60.0
+"""Seconds that the clocks of two machines may differ on top: a lease that ends later says nothing about now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +33,7 @@ class Lease:
 
 def holds_lease(record: CoordinatorRecord, now: float) -> bool:
     """Return True while the lease of the newest attempt is not over, by a clock that may be believed."""
-    return record.lease_until is not None and now < record.lease_until <= now + LEASE + CLOCKS_DIFFER
+    return record.lease_until is not None and now < record.lease_until <= now + LONGEST
 
 
 @dataclass(frozen=True, slots=True)

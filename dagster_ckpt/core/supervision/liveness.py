@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from dagster_ckpt.core.checkpoint.lease import CLOCKS_DIFFER, LEASE
+from dagster_ckpt.core.checkpoint.lease import LONGEST
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.supervision.owner import OwnerState
@@ -75,7 +75,7 @@ def _of_living(
     record: CoordinatorRecord, owner: OwnerState, now: float, lease_before: float | None
 ) -> Judgment:
     lease = record.lease_until
-    is_ahead = lease is not None and lease > now + LEASE + CLOCKS_DIFFER
+    is_ahead = lease is not None and lease > now + LONGEST
     lease_is_over = is_ahead or is_lost(record, now=now)
     if lease_is_over and ((owner is OwnerState.UNKNOWN and not is_ahead) or lease_before == lease):
         known = "is unknown to this instance" if owner is OwnerState.UNKNOWN else "never said that it ended"

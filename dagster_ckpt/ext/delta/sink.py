@@ -64,7 +64,7 @@ class DeltaSink(VersionedSink[DeltaVersion]):
 
     @property
     def _replaces(self) -> bool:
-        """True where checkpoints write files anew: such a table that is made here lets the old ones go soon."""
+        """True where checkpoints replace files: such a table that is made here lets the old ones go soon."""
         return bool(self._context.key) or self._context.is_complete
 
     @property
@@ -114,7 +114,7 @@ class DeltaSink(VersionedSink[DeltaVersion]):
         attempt = self._context.attempt()
         if self._merges and (version := self._engine.newest(attempt)) is not None:
             merge_small(self._backend, version, attempt)
-            if self._replaces and (merged := self._backend.load()) is not None:
+            if self._context.key and (merged := self._backend.load()) is not None:
                 vacuumed(merged, needed)
         return Garbage(self._engine, attempt, time.time(), needed, waiting).collect()
 

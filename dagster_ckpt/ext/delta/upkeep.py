@@ -56,7 +56,7 @@ def maintained(backend: DeltaBackend, needed: Sequence[TableSnapshot]) -> list[U
 def vacuumed(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> int:
     """Remove files that a table of our own has replaced, beside publishing; return how many went.
 
-    A table with a key, or of all rows, writes files anew with each checkpoint: without this it would grow by as much.
+    A table with a key, or of all rows, replaces files with each checkpoint: without this it would grow by as much.
     """
     is_ours = version.mark is not None and version.mark.base is None
     keep = kept_versions(version, needed) if is_ours else None

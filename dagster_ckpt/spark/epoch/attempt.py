@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.checkpoint.lease import Lease
+from dagster_ckpt.core.checkpoint.lease import NEXT_PROCESS, Lease
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.outcomes import Completed, Failed, Pending
 from dagster_ckpt.core.properties import RunStatus
@@ -31,11 +31,6 @@ from dagster_ckpt.spark.stage_report import not_published
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-
-
-NEXT_PROCESS = 600.0
-"""Seconds in which the process of the next op has to come: a container may have to be scheduled. Nobody waits for a run
-whose end Dagster has seen."""
 
 
 class NotPublished(Unavailable):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.checkpoint.lease import LEASE, LeaseWatch
+from dagster_ckpt.core.checkpoint.lease import LEASE, NEXT_PROCESS, LeaseWatch
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.supervision.concurrent_runs import (
@@ -33,6 +33,12 @@ def test_a_run_that_holds_its_lease_is_alive_and_one_that_does_not_is_silent(sta
     epoch = record(NOW + 1, has_mailbox=False)
     assert judge_owner(epoch, state, now=NOW) == Alive("first", False, NOW + 1)
     assert judge_owner(record(NOW - 1), state, now=NOW) == Silent("first")
+
+
+def test_a_run_that_waits_for_its_next_process_is_alive() -> None:
+    assert judge_owner(record(NOW + NEXT_PROCESS), OwnerState.UNKNOWN, now=NOW) == Alive(
+        "first", True, NOW + NEXT_PROCESS
+    )
 
 
 def test_a_lease_of_a_clock_far_ahead_tells_nothing_and_one_that_is_renewed_does() -> None:

@@ -20,7 +20,7 @@ from dagster_ckpt.errors import InvalidRequest
 from tests import progress
 from tests.dagster.conftest import Site
 
-FAR = 3600.0
+FAR = 60.0
 
 
 @pytest.fixture

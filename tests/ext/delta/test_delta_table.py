@@ -530,7 +530,8 @@ def test_cuts_pin_versions(tmp_path: Path) -> None:
 
 
 def test_rows_that_left_the_table_go_when_the_table_says_so(tmp_path: Path) -> None:
-    run = begun(tmp_path, is_complete=True)
+    week = DeltaTable("orders", properties={"delta.deletedFileRetentionDuration": "interval 1 week"})
+    run = begun(tmp_path, week, is_complete=True)
     cuts = []
     for number in (1, 2, 3):
         run.batch([(number, number)], replaces=True)
