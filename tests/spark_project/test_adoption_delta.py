@@ -366,7 +366,7 @@ def test_an_adoption_of_delta_tables_that_is_killed_has_changed_nothing(shop: Sh
         "-m",
         "tests.spark_project.adopt_child",
         str(shop.project.root),
-        "rows of a Delta table",
+        "rows of a table",
     ]
     for number in third(("1", "2")):
         killed = subprocess.run([*child, number], cwd=ROOT, capture_output=True, text=True, check=False)

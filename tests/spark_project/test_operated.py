@@ -98,7 +98,7 @@ def test_its_tables_are_assets_of_dagster_and_load(project: Callable[[str], Proj
     for name in ("everything", "large_only"):
         assert graph.get(dg.AssetKey(["fan_in", name])).parent_keys == regions
     assert all(graph.get(key).parent_keys == set() for key in regions)
-    with pytest.raises(NotFound, match="has not been computed yet"):
+    with pytest.raises(NotFound, match="/share yet: it is made with the first rows"):
         load_table(pipeline, "share", coordinator=shop.coordinator)
     with dg.instance_for_test(overrides=WITHOUT_CAPTURE) as instance:
         result = definitions.resolve_job_def("fan_in").execute_in_process(
