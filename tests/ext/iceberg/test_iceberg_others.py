@@ -118,6 +118,7 @@ class Others:
             getattr(self, name)(number)
 
 
+@pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 @pytest.mark.parametrize("key", [(), ("k",)])
 @settings(max_examples=examples(30))
 @given(done=steps(OTHERS))
