@@ -157,7 +157,10 @@ def test_errors_of_a_query_name_the_line_of_the_user_and_what_to_do(lab: Lab, sm
             lambda web: web.select("custmer"),
             r"test_changed_query.py:\d+ in .*`custmer` cannot be resolved. Did you",
         ),
-        (lambda web: web.select(udf(share, "int")("amount")), r"^[^ ]*test_changed_query.py:\d+ in share, "),
+        (
+            lambda web: web.select(udf(share, "int")("amount").alias("share")),
+            r"^[^ ]*test_changed_query.py:\d+ in share, ",
+        ),
     ):
         error = lab.run(sent(fails)).get_step_failure_events()[0].step_failure_data.error
         assert error is not None
