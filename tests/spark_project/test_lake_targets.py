@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,10 @@ def test_delta_tables_and_sinks_of_a_project_are_exact_and_go_back(written: Make
     assert delta_rows(tables["orders"]) == as_rows(*first, *second)
     assert delta_rows(tables["large"]) == as_rows(row("b", 7), row("a", 9))
     assert project.rows("counted") == as_rows({"k": "a", "count": 2}, {"k": "b", "count": 1})
+    notes = json.loads((project.root / ".dagster_ckpt" / "graph.json").read_text())["notes"]
+    assert any(
+        "its format delta has no effect, a materialized view is a Delta table" in note for note in notes
+    )
     (project.root / "feed" / "orders" / "002.json").unlink()
     project.epoch(restore={"restore_from": "chk-1", "allow_missing_files": True})
     assert delta_rows(tables["orders"]) == as_rows(*first)
