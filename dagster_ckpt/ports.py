@@ -6,7 +6,7 @@ the commit point of a checkpoint is always ``CoordinatorStore.compare_and_set``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -100,10 +100,13 @@ class CoordinatorStore(Protocol):
         body: str,
         history: Sequence[HistoryRow] = (),
         audit: Sequence[AuditRow] = (),
+        *,
+        forgotten: Collection[CheckpointId] = (),
     ) -> Committed | Conflict:
         """Write ``body`` as version ``expected + 1`` if the stored version is ``expected`` (0: no record yet).
 
-        ``history`` rows are inserted or replaced, ``audit`` rows added, in the same transaction.
+        ``history`` rows are inserted or replaced, ``audit`` rows added, the history rows of ``forgotten`` checkpoints
+        removed, in the same transaction.
         """
         ...
 

@@ -35,7 +35,7 @@ checkpoint_history = Table(
     Column("ended_at", Float(53)),
     Column("body", Text, nullable=False),
 )
-"""One row per checkpoint and savepoint ever triggered."""
+"""One row per checkpoint and savepoint that was triggered, until its row is outdated (``runtime.history``)."""
 
 checkpoint_object = Table(
     "checkpoint_object",

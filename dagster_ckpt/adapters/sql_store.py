@@ -7,7 +7,7 @@ itself is looked into, by waiting for the row's lock and comparing the id of the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -59,6 +59,8 @@ class SqlCoordinatorStore:
         body: str,
         history: Sequence[HistoryRow] = (),
         audit: Sequence[AuditRow] = (),
+        *,
+        forgotten: Collection[CheckpointId] = (),
     ) -> Committed | Conflict:
         """Write ``body`` as version ``expected + 1`` if the stored version is ``expected`` (0: no record).
 
@@ -71,6 +73,7 @@ class SqlCoordinatorStore:
                 if not _put(connection, pipeline, expected, body, write_id):
                     return Conflict(_stored(_current_row(connection, pipeline)))
                 _put_history(connection, history)
+                _remove_history(connection, pipeline, forgotten)
                 if audit:
                     connection.execute(insert(operator_audit), [asdict(row) for row in audit])
                 commit(connection)
@@ -178,12 +181,17 @@ def _put_history(connection: Connection, history: Sequence[HistoryRow]) -> None:
         return
     rows = {row.checkpoint_id: asdict(row) for row in history}
     # Delete and insert: the same statements for both databases, and a retried id simply wins.
-    connection.execute(
-        delete(checkpoint_history).where(
-            _HISTORY.pipeline == history[0].pipeline, _HISTORY.checkpoint_id.in_(list(rows))
-        )
-    )
+    _remove_history(connection, history[0].pipeline, rows)
     connection.execute(insert(checkpoint_history), list(rows.values()))
+
+
+def _remove_history(connection: Connection, pipeline: PipelineId, ids: Collection[CheckpointId]) -> None:
+    if ids:
+        connection.execute(
+            delete(checkpoint_history).where(
+                _HISTORY.pipeline == pipeline, _HISTORY.checkpoint_id.in_(list(ids))
+            )
+        )
 
 
 def _current_row(connection: Connection, pipeline: PipelineId) -> Row[Any] | None:

@@ -137,18 +137,19 @@ def survey(deployment: Deployment, gathered: Gathered) -> Listing:
     """List the pipeline's part of checkpoint storage and classify every object. Raises Unavailable."""
     found = list(deployment.storage.list(gathered.pipeline))
     here = deployment.storage
+    over = gathered.over | frozenset(_forgotten(found, gathered))
     needed = _Needed()
     local = [location for location in gathered.needed if _is_at(location, here)]
     for location in local:
         _add(needed, here, location.folder, recorded=gathered.checksums.get(location.uri, ""))
-    unrecorded = tuple(_unrecorded(found, gathered, here, local))
+    unrecorded = tuple(_unrecorded(found, gathered.pipeline, over, here, local))
     for location in unrecorded:
         _add(needed, here, location.folder)
     facts = StorageFacts(
         pipeline=gathered.pipeline,
         referenced=needed.keys,
-        over=gathered.over,
-        uncertain=gathered.over | gathered.uncertain if needed.obstacles else gathered.uncertain,
+        over=over,
+        uncertain=over | gathered.uncertain if needed.obstacles else gathered.uncertain,
     )
     return Listing(
         classified=tuple(classify(found, facts)),
@@ -169,19 +170,32 @@ def _add(needed: _Needed, storage: CheckpointStorage, folder: str, *, recorded: 
         needed.obstacles.append(f"{storage.base_uri}/{folder}: {error}")
 
 
+def _forgotten(found: Sequence[StoredObject], gathered: Gathered) -> Iterator[CheckpointId]:
+    """Yield the checkpoints of stored objects that are over, but whose rows have left the history."""
+    number_of = paths.CheckpointPaths(gathered.pipeline).number_of
+    for stored in found:
+        number = number_of(stored.key)
+        # What was restored without being claimed, and everything older, belongs to whoever took it.
+        if number is None or number <= (gathered.record.highest_not_claimed or 0):
+            continue
+        if gathered.record.forgotten.holds(number) and number not in gathered.record.known_ids:
+            yield number
+
+
 def _unrecorded(
     found: Sequence[StoredObject],
-    gathered: Gathered,
+    pipeline: PipelineId,
+    over: frozenset[CheckpointId],
     storage: CheckpointStorage,
     local: Sequence[SnapshotLocation],
 ) -> Iterator[SnapshotLocation]:
     known = {location.folder for location in local}
-    number_of = paths.CheckpointPaths(gathered.pipeline).number_of
+    number_of = paths.CheckpointPaths(pipeline).number_of
     for stored in found:
         folder, _, name = stored.key.rpartition("/")
         if name != paths.METADATA_FILE or folder in known:
             continue
-        if number_of(stored.key) not in gathered.over:
+        if number_of(stored.key) not in over:
             yield SnapshotLocation(base_uri=storage.base_uri, folder=folder)
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dagster_ckpt.core.checkpoint.lease import holds_lease
-from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, ForgottenHistory, PendingRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, StatisticsSnapshot
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
+from dagster_ckpt.core.units import count, moment, size
 from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.audit import AuditRow, audit_of
 from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, snapshots_of
@@ -95,6 +96,8 @@ class CheckpointPage:
     job_failure: str = ""
     late_tables: str = ""
     """Which checkpoint all tables show, where that is not the newest."""
+    history_begins: str = ""
+    """Sum of the older checkpoints whose rows left the history; empty: it has all there were."""
     readers: Readers | None = None
     """Swap by which it serves, or is served by another; None: there was none, or it was not asked."""
     audit: tuple[AuditRow, ...] = ()
@@ -139,6 +142,7 @@ def page_facts(
         unreadable=unreadable,
         job_failure=record.job_failure,
         late_tables=record.late_tables,
+        history_begins=_history_begins(record.forgotten),
         readers=readers_of(deployment.store, record) if with_positions else None,
         audit=tuple(audit_of(deployment, pipeline, limit=AUDITED)) if with_positions else (),
     )
@@ -154,6 +158,16 @@ def _newest(
         return key, find_snapshot(deployment, key, pipeline).stored.metadata, ""
     except (NotFound, Corrupt, Unavailable) as error:
         return key, None, str(error)
+
+
+def _history_begins(forgotten: ForgottenHistory) -> str:
+    if not forgotten.rows:
+        return ""
+    return (
+        f"the history begins after {moment(forgotten.until)}: of {count(forgotten.rows)} older checkpoints "
+        f"{count(forgotten.completed)} completed, {count(forgotten.failed)} failed, "
+        f"{size(forgotten.bytes_new)} were written"
+    )
 
 
 def _restored(record: CoordinatorRecord, restorable: tuple[SnapshotSummary, ...]) -> str:

@@ -210,7 +210,8 @@ def history(page: CheckpointPage, links: Links) -> str:
     """Return the newest checkpoints, failed and discarded ones too."""
     head = _head("id*", "status*", "kind*", "triggered*", "took", "acknowledged", "full", "new", "in flight",
                  "what happened*")  # fmt: skip
-    return _table(head, (_history_row(page, row, links) for row in page.statistics.history))
+    begins = f'<div class="k">{escape(page.history_begins)}</div>' if page.history_begins else ""
+    return _table(head, (_history_row(page, row, links) for row in page.statistics.history)) + begins
 
 
 def _history_row(page: CheckpointPage, row: CheckpointStatistics, links: Links) -> str:

@@ -113,9 +113,12 @@ class CheckpointCoordinator(CoordinatorView):
         if lease is None:
             return
         clock = self._workings.outside.clock
-        self._keeper = LeaseKeeper(
-            lambda: self.renew_lease(clock.now() + lease.seconds), every=lease.renew_every
-        )
+
+        def renew() -> None:
+            self.renew_lease(clock.now() + lease.seconds)
+            self._engine.forget_history()
+
+        self._keeper = LeaseKeeper(renew, every=lease.renew_every)
         self._keeper.start()
 
     def _stop_keeping(self) -> None:

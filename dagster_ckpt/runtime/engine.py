@@ -22,7 +22,7 @@ from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import Corrupt, Fenced, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import Clock, Committed
-from dagster_ckpt.runtime.history import history_row
+from dagster_ckpt.runtime import history
 from dagster_ckpt.runtime.record_store import LoadedRecord, Overtaken, RecordStore
 
 log = logging.getLogger("dagster_ckpt.coordinator")
@@ -34,10 +34,15 @@ MUST_BE_STORED = (
     i.Closing,
     i.TimeoutRearmed,
     i.SavepointDisposed,
+    i.HistoryOutdated,
 )
 """Inputs whose caller must hear when the store could not take them."""
 MAX_UNKNOWN_OUTCOMES = 3
 """So often an unanswered write is tried again before the caller is told."""
+PAGES_AT_ONCE = 4
+"""Between two renewals of a lease no more of a long history is forgotten: the next one goes on."""
+LOOK_AT_AGE = 3600.0
+"""Seconds between two looks for rows that are too old: finding the first takes a dozen questions."""
 REPLAYED = 1000
 """So many events not yet stored are kept for being decided again on another process's record."""
 
@@ -64,6 +69,7 @@ class Engine:
         self._unsaved_history: dict[int, CheckpointStatistics] = {}
         self._stored = state.record
         self._fenced: Fenced | None = None
+        self._look_at_age = 0.0
 
     @property
     def state(self) -> CoordinatorState:
@@ -83,6 +89,20 @@ class Engine:
     def now(self) -> Now:
         """The moment, by both clocks."""
         return Now(self._clock.now(), self._clock.monotonic())
+
+    def forget_history(self) -> None:
+        """Let rows leave the history where newer ones are enough. Raises Fenced, Unavailable."""
+        newest = CheckpointId(self._state.record.next_id - 1)
+        below = CheckpointId(max(1, newest + 1 - history.KEPT_ROWS))
+        if self._clock.monotonic() >= self._look_at_age:
+            self._look_at_age = self._clock.monotonic() + LOOK_AT_AGE
+            old = self._clock.now() - history.KEPT_SECONDS
+            below = max(below, self._store.first_since(self.pipeline, old, newest=newest))
+        for _ in range(PAGES_AT_ONCE):
+            found = self._store.outdated(self.pipeline, self._state.record, below=below)
+            if found is None:
+                return
+            self.commit(found)
 
     # --- one event ------------------------------------------------------------------------------------------
 
@@ -150,9 +170,11 @@ class Engine:
     def _write(self, decision: Decision) -> Committed | Overtaken:
         record = decision.state.record
         rows = {**self._unsaved_history, **{row.checkpoint_id: row for row in decision.history}}
-        history = [history_row(self.pipeline, self._state.epoch, row) for row in rows.values()]
+        written = [history.history_row(self.pipeline, self._state.epoch, row) for row in rows.values()]
         try:
-            return self._store.write(self.pipeline, self._version, record, history)
+            return self._store.write(
+                self.pipeline, self._version, record, written, forgotten=decision.forgotten
+            )
         except OutcomeUnknown:
             if self._store.is_written(self.pipeline, self._version, record):
                 return Committed(self._version + 1)

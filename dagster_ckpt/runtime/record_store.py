@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, parse_record
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
+from dagster_ckpt.core.coordinator.inputs import HistoryOutdated
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.ports import AuditRow, Committed, CoordinatorStore, HistoryRow, StoredRecord
-from dagster_ckpt.runtime.history import parse_row
+from dagster_ckpt.runtime.history import outdated, parse_row
 
 TRIES = 20
 """How often a change is decided again after someone else wrote first."""
@@ -78,9 +79,12 @@ class RecordStore:
         record: CoordinatorRecord,
         history: Sequence[HistoryRow],
         audit: Sequence[AuditRow] = (),
+        *,
+        forgotten: Collection[CheckpointId] = (),
     ) -> Committed | Overtaken:
         """Store a record in place of version ``expected``, with rows of its history and audit."""
-        outcome = self.store.compare_and_set(pipeline, expected, record.model_dump_json(), history, audit)
+        body = record.model_dump_json()
+        outcome = self.store.compare_and_set(pipeline, expected, body, history, audit, forgotten=forgotten)
         return outcome if isinstance(outcome, Committed) else Overtaken(_loaded(outcome.current))
 
     def is_written(self, pipeline: PipelineId, expected: int, record: CoordinatorRecord) -> bool:
@@ -124,6 +128,25 @@ class RecordStore:
         """Return one checkpoint's row; None: the history does not have it."""
         found = self.store.history(pipeline, limit=1, before=CheckpointId(checkpoint_id + 1))
         return next((row for row in found if row.checkpoint_id == checkpoint_id), None)
+
+    def outdated(
+        self, pipeline: PipelineId, record: CoordinatorRecord, *, below: CheckpointId
+    ) -> HistoryOutdated | None:
+        """Return some history rows that leave it, of checkpoints ``below`` this number; None: all have left."""
+        limit = PAGE + len(record.known_ids)
+        return outdated(self.store.history(pipeline, limit=limit, before=below), record)
+
+    def first_since(self, pipeline: PipelineId, moment: float, *, newest: CheckpointId) -> CheckpointId:
+        """Return the first number whose row and all newer ones were triggered since ``moment``; rows are in order."""
+        first, end = 1, newest + 1
+        while first < end:
+            middle = (first + end) // 2
+            found = self.store.history(pipeline, limit=1, before=CheckpointId(middle + 1))
+            if found and found[0].triggered_at >= moment:
+                end = min(middle, found[0].checkpoint_id)
+            else:
+                first = middle + 1
+        return CheckpointId(first)
 
     def history(self, pipeline: PipelineId) -> Iterator[HistoryRow]:
         """Yield every row of a pipeline's history, newest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from pathlib import Path
@@ -100,11 +100,15 @@ class FaultyStore:
         body: str,
         history: Sequence[HistoryRow] = (),
         audit: Sequence[AuditRow] = (),
+        *,
+        forgotten: Collection[CheckpointId] = (),
     ) -> Committed | Conflict:
         """Compare and set through the faults."""
         call = Call(Operation.COMPARE_AND_SET, pipeline)
         return _through(
-            self._faults, call, lambda: self.inner.compare_and_set(pipeline, expected, body, history, audit)
+            self._faults,
+            call,
+            lambda: self.inner.compare_and_set(pipeline, expected, body, history, audit, forgotten=forgotten),
         )
 
     def audited(self, pipeline: PipelineId, *, limit: int) -> list[AuditRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
@@ -42,6 +42,8 @@ class MemoryCoordinatorStore:
         body: str,
         history: Sequence[HistoryRow] = (),
         audit: Sequence[AuditRow] = (),
+        *,
+        forgotten: Collection[CheckpointId] = (),
     ) -> Committed | Conflict:
         """Write ``body`` as version ``expected + 1`` if the stored version is ``expected`` (0: no record)."""
         foreign = [row.pipeline for row in history if row.pipeline != pipeline]
@@ -54,7 +56,10 @@ class MemoryCoordinatorStore:
             if (current.version if current else 0) != expected:
                 return Conflict(current)
             self._records[pipeline] = StoredRecord(expected + 1, body)
-            self._history.setdefault(pipeline, {}).update((row.checkpoint_id, row) for row in history)
+            rows = self._history.setdefault(pipeline, {})
+            rows.update((row.checkpoint_id, row) for row in history)
+            for number in forgotten:
+                rows.pop(number, None)
             self._audit += audit
             return Committed(expected + 1)
 

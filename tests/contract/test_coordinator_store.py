@@ -55,6 +55,20 @@ def test_an_unknown_pipeline_has_no_record_and_no_history(store: CoordinatorStor
     assert store.pipelines() == []
 
 
+def test_rows_leave_the_history_with_the_record_that_forgets_them_or_not_at_all(
+    store: CoordinatorStore,
+) -> None:
+    rows = [history_row(PIPELINE, number) for number in (1, 2, 3)]
+    store.compare_and_set(PIPELINE, 0, "one", rows)
+    store.compare_and_set(OTHER, 0, "theirs", [history_row(OTHER, 1)])
+    gone = (CheckpointId(1), CheckpointId(7))
+    assert isinstance(store.compare_and_set(PIPELINE, 0, "late", forgotten=gone), Conflict)
+    assert store.history(PIPELINE, limit=9) == rows[::-1]
+    assert store.compare_and_set(PIPELINE, 1, "two", forgotten=gone) == Committed(2)
+    assert store.history(PIPELINE, limit=9) == rows[:0:-1]
+    assert store.history(OTHER, limit=9) == [history_row(OTHER, 1)]
+
+
 def test_the_first_write_expects_version_zero_and_makes_version_one(store: CoordinatorStore) -> None:
     assert store.compare_and_set(PIPELINE, 0, "first") == Committed(1)
     assert store.load(PIPELINE) == StoredRecord(1, "first")

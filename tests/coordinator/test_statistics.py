@@ -7,6 +7,7 @@ from typing import Unpack
 import pytest
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus, summarize
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.settings import Settings
@@ -201,6 +202,39 @@ def test_thousands_of_subtasks_do_not_swell_the_stored_history() -> None:
     [stored] = h.store.history(h.graph.pipeline, limit=1)
     assert len(stored.body) < 10_000
     assert len(h.statistics.history[0].stages[0].details) == 3000
+
+
+@pytest.mark.parametrize(
+    ("rows", "days", "left"),
+    [
+        (10_000, 89, [1, 2, 3, 4, 5, 6]),
+        (10_000, 91, [1, 6]),  # 1 is a savepoint
+        (2, 0, [1, 5, 6]),
+        (2, 91, [1, 6]),
+    ],
+)
+def test_rows_that_are_many_or_old_leave_the_history_and_their_sum_stays(
+    rows: int, days: int, left: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_ckpt.runtime.history.KEPT_ROWS", rows)
+    h = wide(num_retained=1)
+    h.completed_savepoint()
+    h.decline(h.checkpoint(), "a")
+    for _ in range(3):
+        h.completed_checkpoint()
+    h.clock.advance(days * 24 * 3600.0)
+    h.completed_checkpoint()
+    counts = h.statistics.counts
+    for _ in range(2):
+        h.coordinator._engine.forget_history()
+    pipeline = PipelineId(h.graph.pipeline)
+    assert [row.checkpoint_id for row in h.store.history(pipeline, limit=9)] == left[::-1]
+    gone = {1, 2, 3, 4, 5, 6} - set(left)
+    sums = h.record.forgotten
+    assert (sums.rows, sums.completed, sums.failed) == (len(gone), len(gone - {2}), len(gone & {2}))
+    assert {number for number in range(10) if sums.holds(number)} == gone
+    assert h.statistics.counts == counts
+    h.completed_checkpoint()
 
 
 def test_summary_has_quantiles_and_leaves_out_what_is_missing() -> None:

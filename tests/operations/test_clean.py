@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.checkpoint.record import CleanupRecord
+from dagster_ckpt.core.checkpoint.record import CleanupRecord, ForgottenHistory
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.files.cleaning import Disposition
-from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.errors import Corrupt
@@ -50,6 +50,20 @@ def test_leftovers_of_a_subsumed_checkpoint_go_and_its_files_that_newer_ones_sha
     for number in (2, 3):
         assert verify_snapshot(open_snapshot(world.storage, f"sales/chk-{number}")).is_intact
     assert plan_cleaning(world.deployment, SALES).files == 0
+
+
+def test_leftovers_of_a_checkpoint_whose_row_has_left_the_history_go_too(world: World) -> None:
+    three_checkpoints(world)
+    planned = plan_cleaning(world.deployment, SALES).files
+    version = world.store.load(SALES)
+    assert version is not None
+    record = world.record().model_copy(update={"forgotten": ForgottenHistory(rows=1, spans=((1, 2),))})
+    world.store.compare_and_set(SALES, version.version, record.model_dump_json(), forgotten=[CheckpointId(1)])
+    plan = plan_cleaning(world.deployment, SALES)
+    assert plan.files == planned > 0
+    carry_out_cleaning(world.deployment, plan)
+    for number in (2, 3):
+        assert verify_snapshot(open_snapshot(world.storage, f"sales/chk-{number}")).is_intact
 
 
 def test_shared_files_go_with_the_last_checkpoint_that_named_them(world: World) -> None:

@@ -85,8 +85,7 @@ def _about(page: CheckpointPage) -> list[Text]:
             f"{one.key}: {len(one.acknowledged)} of {len(one.acknowledged) + len(one.missing)} acknowledged, {waits} "
             f"(since {duration(one.since)})"
         )
-    if page.late_tables:
-        lines.append(page.late_tables)
+    lines += [line for line in (page.late_tables, page.history_begins) if line]
     if page.job_failure:
         lines.append(f"failed: {page.job_failure}")
     return [Text(line) for line in lines]

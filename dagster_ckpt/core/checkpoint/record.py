@@ -190,6 +190,24 @@ class CountsRecord(Record):
     failed: int = 0
 
 
+class ForgottenHistory(Record):
+    """Sum of the history's removed rows: of checkpoints that can no longer be restored, and that many newer follow."""
+
+    rows: int = 0
+    spans: tuple[tuple[int, int], ...] = ()
+    """Their numbers, as ranges from the first to behind the last: these checkpoints are over."""
+    until: float = 0.0
+    """Newest trigger among them, in seconds since the Unix epoch; 0: none was removed."""
+    completed: int = 0
+    failed: int = 0
+    bytes_new: int = 0
+    """Bytes they wrote."""
+
+    def holds(self, checkpoint_id: int) -> bool:
+        """Tell whether the row of this checkpoint left the history."""
+        return any(first <= checkpoint_id < end for first, end in self.spans)
+
+
 class OperationRecord(Record):
     """Outcome of a client's request id."""
 
@@ -294,6 +312,7 @@ class CoordinatorRecord(Record):
     failed: tuple[FailedRecord, ...] = ()
     cleanup: tuple[CleanupRecord, ...] = ()
     counts: CountsRecord = CountsRecord()
+    forgotten: ForgottenHistory = ForgottenHistory()
     operations: tuple[OperationRecord, ...] = ()
     restored_id: int | None = None
     restored_at: float | None = None
@@ -311,6 +330,17 @@ class CoordinatorRecord(Record):
     def shown_id(self) -> int | None:
         """Newest checkpoint that every table shows: it is retained, however many newer ones are."""
         return None if self.shown is None else self.shown.checkpoint_id
+
+    @property
+    def known_ids(self) -> frozenset[int]:
+        """Checkpoints that are restorable, pending or being deleted."""
+        return frozenset(
+            (
+                *(entry.checkpoint_id for entry in (*self.completed, *self.savepoints)),
+                *(entry.checkpoint_id for entry in self.pending),
+                *(entry.checkpoint_id for entry in self.cleanup),
+            )
+        )
 
     @property
     def late_tables(self) -> str:

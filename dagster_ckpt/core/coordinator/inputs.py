@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dagster_ckpt.core.checkpoint.record import ForgottenHistory
 from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
@@ -134,6 +135,14 @@ class LeaseRenewed:
 
     until: float | None
     """None: it gives the lease back."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOutdated:
+    """The rows of these checkpoints leave the history; ``forgotten`` is the sum of all that have left it then."""
+
+    checkpoint_ids: tuple[CheckpointId, ...]
+    forgotten: ForgottenHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +332,7 @@ Input = (
     | Closing
     | SavepointDisposed
     | LeaseRenewed
+    | HistoryOutdated
     | MailTaken
     | StageAcked
     | SubtaskAcked

@@ -14,7 +14,7 @@ from dagster_ckpt.core.checkpoint.record import (
     MailRecord,
     OperationRecord,
 )
-from dagster_ckpt.core.coordinator.inputs import LeaseRenewed, MailTaken
+from dagster_ckpt.core.coordinator.inputs import HistoryOutdated, LeaseRenewed, MailTaken
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.reasons import CheckpointFailureReason
@@ -103,6 +103,13 @@ def answer_in(record: CoordinatorRecord, request_id: str) -> Answer:
 def lease_renewed(state: CoordinatorState, input: LeaseRenewed) -> Decision:
     """Note until when the run is alive."""
     return Decision(state=state.with_record(lease_until=input.until))
+
+
+def history_outdated(state: CoordinatorState, input: HistoryOutdated) -> Decision:
+    """Let rows leave the history with their sum in the record; decided on an older sum, nothing happens."""
+    if state.record.forgotten.rows + len(input.checkpoint_ids) != input.forgotten.rows:
+        return Decision(state=state)
+    return Decision(state=state.with_record(forgotten=input.forgotten), forgotten=input.checkpoint_ids)
 
 
 def mail_taken(state: CoordinatorState, input: MailTaken) -> Decision:

@@ -138,13 +138,15 @@ class CoordinatorState:
 class Decision:
     """Decision on an input: the next state, the effects to run once it is stored, the answer to the caller.
 
-    ``history`` holds the numbers of checkpoints whose status changed, to be written with the record.
+    ``history`` holds the numbers of checkpoints whose status changed, to be written with the record; the rows of
+    ``forgotten`` ones leave the history with it.
     """
 
     state: CoordinatorState
     effects: tuple[Effect, ...] = ()
     answer: Any = None
     history: tuple[CheckpointStatistics, ...] = ()
+    forgotten: tuple[CheckpointId, ...] = ()
 
     def then(
         self, step: Callable[Concatenate[CoordinatorState, P], Decision], *args: P.args, **kwargs: P.kwargs
@@ -156,6 +158,7 @@ class Decision:
             effects=(*self.effects, *after.effects),
             answer=self.answer if after.answer is None else after.answer,
             history=(*self.history, *after.history),
+            forgotten=(*self.forgotten, *after.forgotten),
         )
 
     def with_state(self, state: CoordinatorState) -> Decision:

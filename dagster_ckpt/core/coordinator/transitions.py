@@ -60,6 +60,8 @@ def decide(  # noqa: PLR0911, PLR0912 - one flat dispatch table
             return lifecycle.savepoint_disposed(state, input)
         case i.LeaseRenewed():
             return mailbox.lease_renewed(state, input)
+        case i.HistoryOutdated():
+            return mailbox.history_outdated(state, input)
         case i.MailTaken():
             return mailbox.mail_taken(state, input)
         # from stages
