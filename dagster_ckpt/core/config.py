@@ -15,6 +15,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
+    PlainValidator,
     ValidationError,
     field_validator,
     model_validator,
@@ -29,6 +31,7 @@ from dagster_ckpt.core.in_store import (
     is_in_store,
 )
 from dagster_ckpt.core.periods import Retention, retention_of
+from dagster_ckpt.core.restore.point import Latest, RestorePoint, restore_point
 from dagster_ckpt.core.settings import (
     NamedSettings,
     is_of_flink,
@@ -74,6 +77,7 @@ class ClaimMode(StrEnum):
 
 
 Seconds = Annotated[float, Field(ge=0)]
+RestoreFrom = Annotated[RestorePoint, PlainValidator(restore_point), PlainSerializer(str, return_type=str)]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -176,9 +180,9 @@ class RestoreOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    restore_from: str = "latest"
-    """``latest``, ``none``, a key (``chk-31``, ``savepoint-7``), or the path/URI of a checkpoint's folder or
-    ``_metadata`` file."""
+    restore_from: RestoreFrom = Latest()
+    """Given as text: ``latest``, ``none``, a key (``chk-31``, ``savepoint-7``), or the path/URI of a checkpoint's
+    folder or ``_metadata`` file."""
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     allow_non_restored_state: bool = False
     """Skip state of stages the pipeline no longer has (Flink: ignore-unclaimed-state)."""
@@ -216,6 +220,8 @@ def _built(model: type[M], layers: Sequence[Mapping[str, Any]], what: str) -> M:
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel], written: Mapping[str, str]) -> str:
     name = str(detail["loc"][0]) if detail["loc"] else ""
+    if isinstance(whole := detail.get("ctx", {}).get("error"), InvalidRequest):
+        return str(whole)
     if detail["type"] == "extra_forbidden":
         return _refusal(name, written[name], model.model_fields)
     said = detail["msg"].removeprefix("Value error, ")

@@ -17,15 +17,8 @@ from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.restore.choice import latest_snapshot, snapshot_at
 from dagster_ckpt.core.restore.decision import FromSnapshot
-from dagster_ckpt.core.restore.point import (
-    ByFolderName,
-    ByKey,
-    ByUri,
-    Latest,
-    Nothing,
-    existing,
-    parse_restore_point,
-)
+from dagster_ckpt.core.restore.known import existing
+from dagster_ckpt.core.restore.point import At, Key, Latest, Nothing, RestorePoint, restore_point
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.records import load_record, only_pipeline
@@ -301,27 +294,27 @@ class FoundSnapshot:
         return paths.snapshot_key(self.stored.metadata.kind, self.stored.metadata.checkpoint_id)
 
 
-def find_snapshot(deployment: Deployment, text: str, pipeline: PipelineId | None = None) -> FoundSnapshot:
-    """Return the snapshot ``text`` names: ``latest``, a key, a savepoint's folder name, or a path or URI.
+def find_snapshot(
+    deployment: Deployment, named: RestorePoint | str, pipeline: PipelineId | None = None
+) -> FoundSnapshot:
+    """Return the snapshot that is named: ``latest``, a key, a savepoint's folder name, or a path or URI.
 
     ``pipeline`` may be left out where the store has only one, and for a path or URI. Raises InvalidRequest for text
     that names nothing, NotFound saying what exists, Corrupt when it cannot be read, Unavailable.
     """
-    point = parse_restore_point(absolute(text, deployment.open_storage))
+    point = absolute(restore_point(named), deployment.open_storage)
     match point:
-        case ByUri(uri):
+        case At(uri) if not point.is_name:
             return _find_by_uri(deployment, uri)
         case Nothing():
             raise InvalidRequest("'none' names no snapshot: give a key such as 'chk-31', or a path or URI")
-        case Latest() | ByKey() | ByFolderName():
+        case Latest() | Key() | At():
             record = load_record(deployment.store, pipeline or only_pipeline(deployment.store))
             return _open(deployment, record, _choose(deployment, record, point))
     assert_never(point)
 
 
-def _choose(
-    deployment: Deployment, record: CoordinatorRecord, point: Latest | ByKey | ByFolderName
-) -> FromSnapshot:
+def _choose(deployment: Deployment, record: CoordinatorRecord, point: Latest | Key | At) -> FromSnapshot:
     facts = facts_of(record)
     try:
         chosen = latest_snapshot(facts) if isinstance(point, Latest) else snapshot_at(point, facts)
@@ -333,10 +326,8 @@ def _choose(
     return chosen
 
 
-def _what_became_of(
-    deployment: Deployment, record: CoordinatorRecord, point: Latest | ByKey | ByFolderName
-) -> str:
-    if not isinstance(point, ByKey):
+def _what_became_of(deployment: Deployment, record: CoordinatorRecord, point: Latest | Key | At) -> str:
+    if not isinstance(point, Key):
         return ""
     row = RecordStore(deployment.store).row(PipelineId(record.pipeline), point.checkpoint_id)
     if row is None:
@@ -369,7 +360,7 @@ def _open(deployment: Deployment, record: CoordinatorRecord, chosen: FromSnapsho
 
 def _find_by_uri(deployment: Deployment, uri: str) -> FoundSnapshot:
     for record in _records(deployment):
-        chosen = snapshot_at(ByUri(uri), facts_of(record))
+        chosen = snapshot_at(At(uri), facts_of(record))
         if chosen.known is not None:
             return _open(deployment, record, chosen)
     given = folder_of(uri)

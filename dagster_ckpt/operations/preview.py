@@ -25,7 +25,7 @@ from dagster_ckpt.core.restore.matching import (
     match_stages,
     other_inputs,
 )
-from dagster_ckpt.core.restore.point import ByUri
+from dagster_ckpt.core.restore.point import At
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.contents import missing_files, operators_of, readers_of
@@ -231,7 +231,7 @@ def _refusal(
     record: CoordinatorRecord, found: FoundSnapshot, options: RestoreOptions, graph: PipelineGraph
 ) -> Iterator[str]:
     metadata, facts = found.stored.metadata, facts_of(record)
-    load = snapshot_at(ByUri(found.location.uri), facts)
+    load = snapshot_at(At(found.location.uri), facts)
     asked = RestorePurpose.FORK if options.fork else RestorePurpose.IN_PLACE
     try:
         restore_of(

@@ -10,7 +10,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.line import on_line
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.restore.point import parse_restore_point
+from dagster_ckpt.core.restore.point import RestorePoint, restore_point
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.blue_green import who_serves
@@ -91,8 +91,7 @@ def plan_replay(
     deployment = (named or coordinator).deployment(origin)
     at = moment_of(since)
     if at is None:
-        _refuse_nonsense(since)
-        found = find_snapshot(deployment, since, origin.name)
+        found = find_snapshot(deployment, _snapshot_of(since), origin.name)
         taken = found.stored.metadata.triggered_at
         return ReplayStart(origin=found.pipeline, key=found.key, uri=found.location.uri, taken_at=taken)
     entry = _nearest(deployment, origin.name, at)
@@ -136,9 +135,9 @@ def set_side_tables_aside(
     return tuple(moved)
 
 
-def _refuse_nonsense(since: str) -> None:
+def _snapshot_of(since: str) -> RestorePoint:
     try:
-        parse_restore_point(since)
+        return restore_point(since)
     except InvalidRequest as error:
         raise InvalidRequest(
             f"since={since!r} is no moment and no snapshot: give a day (2026-11-17), a moment "

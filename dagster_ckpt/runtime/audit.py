@@ -9,6 +9,7 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.paths import snapshot_key
 from dagster_ckpt.core.restore.decision import Fresh, Restore, RestoreDecision
+from dagster_ckpt.core.restore.point import Latest
 from dagster_ckpt.ports import AuditRow
 
 MOST_SHOWN = 8000
@@ -59,7 +60,7 @@ def restored_by(
         shown=operator.text,
     )
     rows = [by] if operator.sets_aside else []
-    if options.restore_from.strip().lower() == "latest":
+    if options.restore_from == Latest():
         return rows
     match restored:
         case Fresh():

@@ -20,7 +20,7 @@ from dagster_ckpt.core.restore.facts import (
 )
 from dagster_ckpt.core.restore.from_snapshot import purpose_for, restore_of
 from dagster_ckpt.core.restore.lineage import KnownHistory
-from dagster_ckpt.core.restore.point import ByUri, parse_restore_point
+from dagster_ckpt.core.restore.point import At, RestorePoint
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.stored import read_stored_metadata
@@ -76,13 +76,13 @@ def gather_facts(setup: AttemptSetup, record: CoordinatorRecord) -> RestoreFacts
     )
 
 
-def absolute(restore_from: str, open_storage: Callable[[str], CheckpointStorage]) -> str:
-    """Return a restore point that means the same wherever it is read: a local path as an absolute URI.
-
-    Raises InvalidRequest for text that names nothing.
-    """
-    point = parse_restore_point(restore_from)
-    return absolute_uri(point.uri, open_storage) if isinstance(point, ByUri) else restore_from
+def absolute(point: RestorePoint, open_storage: Callable[[str], CheckpointStorage]) -> RestorePoint:
+    """Return a restore point that means the same wherever it is read: a local path as an absolute URI."""
+    match point:
+        case At(uri) if not point.is_name:
+            return At(absolute_uri(uri, open_storage))
+        case _:
+            return point
 
 
 def absolute_uri(uri: str, open_storage: Callable[[str], CheckpointStorage]) -> str:
@@ -91,7 +91,7 @@ def absolute_uri(uri: str, open_storage: Callable[[str], CheckpointStorage]) -> 
 
 
 def wanted(setup: AttemptSetup) -> RestoreOptions:
-    """Return what the attempt is to start from, a local path as an absolute URI. Raises InvalidRequest."""
+    """Return what the attempt is to start from, a local path as an absolute URI."""
     restore_from = absolute(setup.restore.restore_from, setup.storage_at)
     return setup.restore.model_copy(update={"restore_from": restore_from})
 

@@ -10,7 +10,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.lineage import Seen, refuse_behind
-from dagster_ckpt.core.restore.point import Latest, parse_restore_point
+from dagster_ckpt.core.restore.point import Latest
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
@@ -53,7 +53,7 @@ def check_history(setup: AttemptSetup, world: World, record: CoordinatorRecord |
     refuse_behind(
         known_history(setup.graph.pipeline, record),
         world.seen,
-        is_chosen=parse_restore_point(setup.restore.restore_from) != Latest(),
+        is_chosen=setup.restore.restore_from != Latest(),
         adopt_history=setup.restore.adopt_history,
         newest=world.newest,
     )

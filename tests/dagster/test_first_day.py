@@ -22,7 +22,7 @@ from dagster_ckpt import (
     spark_source,
     spark_stage,
 )
-from dagster_ckpt.core.restore.point import parse_restore_point
+from dagster_ckpt.core.restore.point import restore_point
 from dagster_ckpt.dagster import folders
 from dagster_ckpt.dagster.folders import gone_with_container, refuse_folder, refuse_impossible
 
@@ -120,7 +120,7 @@ def stage(**settings: Any) -> Any:
             lambda: named("p", checkpointing={"mode": "once"}),
             f"{NOT_VALID}: mode: Input should be 'exactly_once' or 'at_least_once', got 'once'",
         ),
-        (lambda: parse_restore_point("latst"), "restore_from 'latst': did you mean 'latest'?"),
+        (lambda: restore_point("latst"), "restore_from 'latst': did you mean 'latest'?"),
         (
             lambda: build_pipeline_definitions(named("my-orders")),
             f"pipeline 'my-orders' {CARRIED}'my_orders'",

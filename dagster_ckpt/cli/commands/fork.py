@@ -10,6 +10,7 @@ from dagster_ckpt.cli.context import ExitCode, Work, command
 from dagster_ckpt.cli.launch import LaunchTarget, launch_options
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.restore.point import At
 from dagster_ckpt.operations.catalog import find_snapshot
 
 
@@ -39,7 +40,7 @@ def fork(
     chosen = pipeline_id(new_pipeline)
     found = find_snapshot(work.deployment, snapshot, pipeline_id(origin) if origin else None)
     options = RestoreOptions(
-        restore_from=found.location.uri,
+        restore_from=At(found.location.uri),
         claim_mode=ClaimMode(claim_mode),
         allow_non_restored_state=allow_non_restored_state,
         allow_missing_files=allow_missing_files,

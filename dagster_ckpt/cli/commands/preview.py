@@ -12,6 +12,7 @@ from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.positions import show_positions
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.restore.point import restore_point
 from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview, preview_restore
@@ -59,7 +60,7 @@ def preview(
     code, stages are compared as they last ran.
     """
     options = RestoreOptions(
-        restore_from=snapshot,
+        restore_from=restore_point(snapshot),
         claim_mode=ClaimMode(claim_mode),
         allow_non_restored_state=allow_non_restored_state,
         allow_missing_files=allow_missing_files,

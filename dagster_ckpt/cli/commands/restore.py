@@ -13,6 +13,7 @@ from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.restore.point import restore_point
 from dagster_ckpt.dagster.names import (
     RESTORE_OP,
     RESTORE_TAG,
@@ -62,7 +63,9 @@ def restore(
     """Run a pipeline from SNAPSHOT. Where store and storage are given, it is previewed and may be refused first."""
     chosen = work.pipeline(pipeline)
     options = RestoreOptions(
-        restore_from=absolute(snapshot, work.locations.open_storage),  # the run may be in another folder
+        restore_from=absolute(
+            restore_point(snapshot), work.locations.open_storage
+        ),  # the run may be in another folder
         claim_mode=ClaimMode(claim_mode),
         allow_non_restored_state=allow_non_restored_state,
         allow_missing_files=allow_missing_files,
@@ -97,7 +100,7 @@ def start(
 ) -> ExitCode:
     """Start the pipeline's job from the snapshot the options name."""
     config = {
-        "restore_from": options.restore_from,
+        "restore_from": str(options.restore_from),
         "claim_mode": options.claim_mode.value,
         "allow_non_restored_state": options.allow_non_restored_state,
         "roll_back_tables": options.roll_back_tables,
@@ -106,6 +109,6 @@ def start(
     }
     job = streaming_job_name(pipeline) if streaming else epoch_job_name(pipeline)
     op = STREAM_OP if streaming else RESTORE_OP
-    tags = {STARTED_BY_TAG: "dagster-ckpt restore", RESTORE_TAG: options.restore_from}
+    tags = {STARTED_BY_TAG: "dagster-ckpt restore", RESTORE_TAG: str(options.restore_from)}
     run = launched(work, target, job, op, config=config, tags=tags)
     return ended(work, run)

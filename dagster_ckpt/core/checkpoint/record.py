@@ -19,7 +19,7 @@ from dagster_ckpt.core.model import Chain, CheckpointKind, CheckpointMetadata, F
 from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
 from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.core.restore.facts import RestoreLine
-from dagster_ckpt.core.restore.point import KnownSnapshot
+from dagster_ckpt.core.restore.known import KnownSnapshot
 from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.errors import Corrupt
 

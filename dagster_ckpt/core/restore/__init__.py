@@ -2,7 +2,8 @@
 
 | file | what it owns |
 |---|---|
-| ``point`` | what a person may write in ``restore_from``, and the snapshots it can mean |
+| ``point`` | what a person may write in ``restore_from`` |
+| ``known`` | the snapshots a pipeline knows of, and those of them that a restore point names |
 | ``facts`` | the durable facts the choice is made on |
 | ``lineage`` | the identity of a history, and the refusal to run behind what the world has seen of it |
 | ``choice`` | the choice: nothing, the previous working directory, or a snapshot |

@@ -27,18 +27,8 @@ from dagster_ckpt.core.restore.facts import (
     RestoreFacts,
     shape_of,
 )
-from dagster_ckpt.core.restore.point import (
-    ByFolderName,
-    ByKey,
-    ByUri,
-    KnownSnapshot,
-    Latest,
-    Nothing,
-    RestorePoint,
-    find_by_folder_name,
-    find_by_key,
-    parse_restore_point,
-)
+from dagster_ckpt.core.restore.known import KnownSnapshot, find_by_folder_name, find_by_key
+from dagster_ckpt.core.restore.point import At, Key, Latest, Nothing, RestorePoint
 
 # --- choosing -------------------------------------------------------------------------------------
 
@@ -48,9 +38,9 @@ def choose_restore_point(
 ) -> Fresh | Adopt | FromSnapshot:
     """Return what ``options.restore_from`` means, given the facts.
 
-    Raises InvalidRequest for text that names nothing, NotFound (naming what exists) for an unknown key.
+    Raises NotFound (naming what exists) for an unknown key.
     """
-    point = parse_restore_point(options.restore_from)
+    point: RestorePoint = options.restore_from
     if was_restored_by_an_earlier_try(facts, point):
         # The pipeline's own progress beats the restore point in its settings (CheckpointCoordinator
         # restoreInitialCheckpointIfPresent): a retried run must not throw away what its first try
@@ -65,23 +55,23 @@ def _choose(point: RestorePoint, facts: RestoreFacts, graph: PipelineGraph) -> F
             return _choose_latest(facts, graph)
         case Nothing():
             return Fresh(reason="restore_from is 'none'", next_checkpoint_id=facts.next_checkpoint_id)
-        case ByKey() | ByFolderName() | ByUri():
+        case Key() | At():
             return snapshot_at(point, facts)
     assert_never(point)
 
 
-def snapshot_at(point: ByKey | ByFolderName | ByUri, facts: RestoreFacts) -> FromSnapshot:
+def snapshot_at(point: Key | At, facts: RestoreFacts) -> FromSnapshot:
     """Return the snapshot a person names: the pipeline's own, or a stranger's where the place is not one of its own.
 
     Raises NotFound, naming what exists, for an unknown key or folder name.
     """
     known = (*facts.checkpoints, *facts.savepoints)
     match point:
-        case ByKey():
+        case Key():
             return _load(find_by_key(point, known), facts, "chosen by key")
-        case ByFolderName():
+        case At() if point.is_name:
             return _load(find_by_folder_name(point, known), facts, "chosen by name")
-        case ByUri(uri):
+        case At(uri):
             mine = next((s for s in known if same_place(s.location.uri, uri)), None)
             if mine is not None:
                 return _load(mine, facts, "chosen by its place")

@@ -16,16 +16,9 @@ from dagster_ckpt.core.restore.facts import (
     RestoreFacts,
     RestorePurpose,
 )
+from dagster_ckpt.core.restore.known import KnownSnapshot
 from dagster_ckpt.core.restore.matching import MatchedStages
-from dagster_ckpt.core.restore.point import (
-    ByFolderName,
-    ByKey,
-    ByUri,
-    KnownSnapshot,
-    Latest,
-    Nothing,
-    RestorePoint,
-)
+from dagster_ckpt.core.restore.point import At, Key, Latest, Nothing, RestorePoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +116,10 @@ def _names(point: RestorePoint, base: KnownSnapshot | None) -> bool:
             return True
         case Nothing():
             return base is None
-        case ByKey():
+        case Key():
             return base is not None and base.checkpoint_id == point.checkpoint_id
-        case ByFolderName(name):
+        case At(name) if point.is_name:
             return base is not None and base.location.folder.rpartition("/")[2] == name
-        case ByUri(uri):
+        case At(uri):
             return base is not None and same_place(base.location.uri, uri)
     assert_never(point)

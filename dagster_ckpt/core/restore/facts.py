@@ -9,8 +9,8 @@ from enum import StrEnum
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.model import Record
+from dagster_ckpt.core.restore.known import KnownSnapshot
 from dagster_ckpt.core.restore.lineage import KnownHistory
-from dagster_ckpt.core.restore.point import KnownSnapshot
 
 FIRST_CHECKPOINT = CheckpointId(1)
 

@@ -25,8 +25,9 @@ from dagster_ckpt.core.restore.facts import (
     RestorePurpose,
 )
 from dagster_ckpt.core.restore.finished_state import FinishedState, check_finished_states
+from dagster_ckpt.core.restore.known import KnownSnapshot
 from dagster_ckpt.core.restore.matching import MatchedStages, match_stages, non_restored_state, other_inputs
-from dagster_ckpt.core.restore.point import KnownSnapshot, Latest, parse_restore_point
+from dagster_ckpt.core.restore.point import Latest
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 
 
@@ -167,7 +168,7 @@ def line_after(
     decision: RestoreDecision, options: RestoreOptions, facts: RestoreFacts, epoch: CoordinatorEpoch
 ) -> RestoreLine | None:
     """Return the line to record with the claim of ``epoch``: a new one after an explicit restore point."""
-    point = parse_restore_point(options.restore_from)
+    point = options.restore_from
     if point == Latest() or was_restored_by_an_earlier_try(facts, point):
         return facts.line
     match decision:

@@ -6,7 +6,7 @@ import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.choice import latest_snapshot, snapshot_at
-from dagster_ckpt.core.restore.point import Latest, Nothing, parse_restore_point
+from dagster_ckpt.core.restore.point import Latest, Nothing, restore_point
 from dagster_ckpt.dagster.asset import checkpoints_asset_key
 from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
@@ -60,7 +60,7 @@ def _key_of(resource: CheckpointCoordinatorResource, pipeline: PipelineId, wante
         return ""
     text = _newest_savepoint(resource, pipeline) if _word(wanted) == NEWEST_SAVEPOINT else wanted
     try:
-        point = parse_restore_point(absolute(text, resource.open_storage))
+        point = absolute(restore_point(text), resource.open_storage)
         facts = facts_of(record)
         if isinstance(point, Nothing):
             return ""

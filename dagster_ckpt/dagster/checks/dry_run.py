@@ -21,6 +21,7 @@ from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.restore.decision import FromSnapshot, Restore
 from dagster_ckpt.core.restore.facts import Origin, RestoreFacts, RestorePurpose
 from dagster_ckpt.core.restore.from_snapshot import restore_of
+from dagster_ckpt.core.restore.point import At
 from dagster_ckpt.dagster.names import SPARK_KEY
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.catalog import FoundSnapshot
@@ -99,7 +100,7 @@ class RestoreTrial:
         return restore_of(
             load,
             self.found.stored.metadata,
-            options=RestoreOptions(restore_from=self.found.location.uri, fork=True),
+            options=RestoreOptions(restore_from=At(self.found.location.uri), fork=True),
             facts=facts,
             graph=with_kept_chains(self.pipeline.graph, self.found.stored.metadata.chains),
             config=self.config,

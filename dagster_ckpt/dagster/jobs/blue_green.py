@@ -12,6 +12,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
+from dagster_ckpt.core.restore.point import At
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.dagster.asset import checkpoints_asset_key, launchpad_link
 from dagster_ckpt.dagster.attempt import PipelineAttempt
@@ -197,7 +198,7 @@ def _replay_job(
         start = plan_replay(fork, config.since, coordinator, named=named, again=config.again, root=root)
         said = f"replaying from {start.key} of {start.origin}, taken {moment(start.taken_at)}, at {start.uri}"
         context.log.info(said)
-        options = RestoreOptions(restore_from=start.uri, fork=True)
+        options = RestoreOptions(restore_from=At(start.uri), fork=True)
         operator = Operator(who=who_of(context.run.tags), shown=(said,))
 
         def begin(admit: Admit) -> PipelineAttempt:

@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.restore.point import Latest, Nothing
 from dagster_ckpt.core.supervision.approval import approval_of, refuse_outdated
 from dagster_ckpt.core.supervision.owner import Alive
 from dagster_ckpt.core.units import ago, size
@@ -71,9 +72,9 @@ class RestoreGate:
         elif self.kind == GATED:
             self._preview()
             return False
-        if self.options.restore_from.strip().lower() not in ("latest", "none"):
+        if self.options.restore_from not in (Latest(), Nothing()):
             self._tell()
-        if self.options.restore_from.strip().lower() != "latest":
+        if self.options.restore_from != Latest():
             self._warn_of_readers()
         return True
 
@@ -100,7 +101,7 @@ class RestoreGate:
 
     def _refuse_unchosen(self) -> None:
         refuse_backfill(self.context)
-        if self.options.restore_from.strip().lower() == "latest":
+        if self.options.restore_from == Latest():
             where = "choose its partition" if self.kind == RESTORE_OP else "name it"
             raise InvalidRequest(
                 f"{self.context.job_name} restores a snapshot that you choose, and none is chosen: {where}, such as "
@@ -163,7 +164,7 @@ class RestoreGate:
             job_name=self.context.job_name,
             location=self.context.run.tags.get(LOCATION_TAG, ""),
             restore_op=RESTORE_OP,
-            restore_from=self.options.restore_from,
+            restore_from=str(self.options.restore_from),
             ui_base_url=coordinator_of(self.context, self.pipeline.name).ui_base_url,
             further={**given, "approved": approval},
         )

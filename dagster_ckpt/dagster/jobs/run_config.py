@@ -41,7 +41,7 @@ class RestoreConfig(dg.Config):
         return self._options({})
 
     def _options(self, further: Mapping[str, Any]) -> RestoreOptions:
-        fields = RestoreOptions.model_fields
+        fields = {name: RestoreConfig.model_fields[name] for name in RestoreOptions.model_fields}
         given = {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].default}
         try:
             return RestoreOptions.of(**{**given, **further})

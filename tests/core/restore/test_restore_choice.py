@@ -33,8 +33,8 @@ from dagster_ckpt.core.restore.facts import (
     shape_of,
 )
 from dagster_ckpt.core.restore.from_snapshot import as_known, line_after, purpose_for, restore_of
+from dagster_ckpt.core.restore.known import KnownSnapshot
 from dagster_ckpt.core.restore.lineage import KnownHistory
-from dagster_ckpt.core.restore.point import KnownSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 
 PIPELINE = PipelineId("flights")
