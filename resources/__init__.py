@@ -7,7 +7,7 @@ from assets.flights import DEMO_DIR
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource
 
 # Nothing here is secret. A password or key would be named, not written: store_url=dg.EnvVar("CHECKPOINT_STORE_URL").
-# Dagster records the settings of resources with every run (docs/how-to/secrets.md).
+# Dagster records the settings of resources with every run (docs/how-to/deploy.md#secrets).
 COORDINATOR = CheckpointCoordinatorResource(
     base_dir=str(DEMO_DIR), table_dir=str(DEMO_DIR / "tables"), tolerable_failed_checkpoints=3, num_retained=3
 )

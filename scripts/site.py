@@ -16,7 +16,12 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 OUTSIDE = "project"
-SECTIONS = (("How-to", "how-to"), ("Explanation", "explanation"), ("Reference", "reference"))
+SECTIONS = (
+    ("How-to", "how-to"),
+    ("Extensions", "extensions"),
+    ("Explanation", "explanation"),
+    ("Reference", "reference"),
+)
 DECISIONS = ("Decisions", "decisions")
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)

@@ -41,7 +41,7 @@ class SourceOrigin:
 class KafkaTopics(SourceOrigin):
     """Topics of a Kafka cluster that a source reads with Spark's own connector. Needs the extra ``kafka``.
 
-    Which topics and partitions is in the snapshots. How: docs/how-to/kafka-and-other-sources.md.
+    Which topics and partitions is in the snapshots. How: docs/extensions/kafka.md.
     """
 
     opened_by: ClassVar[str] = "dagster_ckpt.ext.kafka.topic_log:KafkaLog"

@@ -41,7 +41,7 @@ class DeltaTable(SinkTarget):
     """A Delta table, which a sink without a target writes: a checkpoint's rows are one commit, a restore goes back.
 
     Written by delta-rs, so Spark needs no Delta jars. It may be there already, others may write to it too, and one that
-    is missing is made with the first rows. How: docs/how-to/delta-tables.md.
+    is missing is made with the first rows. How: docs/extensions/delta-tables.md.
     """
 
     opened_by: ClassVar[str] = "dagster_ckpt.ext.delta.sink:DeltaSink"
@@ -76,7 +76,7 @@ class IcebergTable(SinkTarget):
     """An Iceberg table: a checkpoint's rows are one snapshot, and a restore goes back to one.
 
     Written by pyiceberg, so Spark needs no Iceberg jar: needs the extra ``iceberg``. It may be there already, others
-    may write to it too, and one that is missing is made with the first rows. How: docs/how-to/iceberg-tables.md.
+    may write to it too, and one that is missing is made with the first rows. How: docs/extensions/iceberg-tables.md.
     """
 
     opened_by: ClassVar[str] = "dagster_ckpt.ext.iceberg.sink:IcebergSink"

@@ -79,10 +79,10 @@ def test_the_page_about_launching_gives_a_code_location_that_loads(
         f"shop = made(Path({str(tmp_path)!r}))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    page = (ROOT / "docs" / "how-to" / "launch-elsewhere.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "run-elsewhere.md").read_text()
     [code] = [found["code"] for found in BLOCK.finditer(page) if "defs = " in found["code"]]
     made: dict[str, Any] = {}
-    exec(compile(code.replace("/data/shop", str(tmp_path)), "launch-elsewhere.md", "exec"), made)
+    exec(compile(code.replace("/data/shop", str(tmp_path)), "run-elsewhere.md", "exec"), made)
     job = made["defs"].resolve_job_def("shop")
     assert {node.name for node in job.nodes} == {"restore", "launch"}
     assert "shop_streaming" in {each.name for each in made["defs"].resolve_all_job_defs()}

@@ -11,7 +11,7 @@ from dagster_ckpt.ext.sql.columns import DIALECTS
 from dagster_ckpt.spark.sink.accepts import Accepts
 from tests.root import ROOT
 
-LINES = (ROOT / "docs/how-to/other-sinks.md").read_text().split("| does not hold |")[1].splitlines()
+LINES = (ROOT / "docs/how-to/sinks.md").read_text().split("| does not hold |")[1].splitlines()
 TOLD = ("UTF-8", "character NUL", "NaN", "years 1 to 9999", "empty text", "no value", "bytes of")
 DECLARED = {
     "`DeltaTable`": accepted(("country",)),

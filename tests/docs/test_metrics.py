@@ -10,7 +10,7 @@ from dagster_ckpt.metrics.gauges import GAUGES, READABLE
 from dagster_ckpt.metrics.prometheus import PREFIX
 from tests.root import ROOT
 
-PAGE = (ROOT / "docs" / "how-to" / "metrics.md").read_text()
+PAGE = (ROOT / "docs" / "extensions" / "metrics.md").read_text()
 NAMES = {gauge.name for gauge in (READABLE, *GAUGES)}
 
 

@@ -17,7 +17,7 @@ from dagster_ckpt.spark_project import spec
 from tests.root import ROOT
 
 TABLE = (ROOT / "docs" / "reference" / "spark-declarative-pipelines.md").read_text()
-STEPS = (ROOT / "docs" / "how-to" / "spark-declarative-pipelines.md").read_text()
+STEPS = (ROOT / "docs" / "extensions" / "spark-declarative-pipelines.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (\w+) \|", re.MULTILINE)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

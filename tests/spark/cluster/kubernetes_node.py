@@ -33,7 +33,7 @@ RULES = {
     "services": ("deletecollection",),
     "persistentvolumeclaims": ("deletecollection",),
 }
-"""What a service account of drivers may do, and no more: as docs/how-to/deploy.md says it."""
+"""What a service account of drivers may do, and no more: as docs/extensions/clusters.md says it."""
 
 
 @dataclass
