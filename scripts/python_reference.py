@@ -143,6 +143,12 @@ def _arguments(given: ast.arguments) -> Iterator[str]:
         yield f"**{_argument(given.kwarg, None)}"
 
 
+def _named(given: ast.arguments) -> list[str]:
+    """Return the names of a method's arguments; its types are in the sources."""
+    named = [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return [name for name in named if name not in ("self", "cls")]
+
+
 def _argument(argument: ast.arg, default: ast.expr | None) -> str:
     annotation = f": {ast.unparse(argument.annotation)}" if argument.annotation else ""
     if default is None:
@@ -169,18 +175,19 @@ def _prose(docstring: str) -> str:
 
 
 def _attributes(node: ast.ClassDef) -> str:
-    rows = []
+    lines = []
     for statement, following in zip(node.body, [*node.body[1:], None], strict=True):
         name, default = _assigned(statement)
         if name and not name.startswith("_") and name != "model_config":
-            rows.append(f"| `{name}` | {_kind(statement)} | {default} | {_said(statement, following)} |\n")
-    return f"| attribute | type | default | |\n|---|---|---|---|\n{''.join(rows)}" if rows else ""
+            told = _cell(_said(statement, following))
+            lines.append(f"* `{name}{_kind(statement)}{default}`{': ' if told else ''}{told}\n")
+    return "".join(lines)
 
 
 def _kind(statement: ast.stmt) -> str:
     if not isinstance(statement, ast.AnnAssign):
         return ""
-    return f"`{ast.unparse(statement.annotation)}`".replace("|", "\\|")
+    return f": {ast.unparse(statement.annotation)}"
 
 
 def _assigned(statement: ast.stmt) -> tuple[str, str]:
@@ -200,10 +207,10 @@ def _default(value: ast.expr | None) -> str:
         case ast.Call(func=ast.Name(id="Field" | "field"), keywords=keywords):
             named = {k.arg: k.value for k in keywords}
             if "default" in named:
-                return f"`{ast.unparse(named['default'])}`"
-            return f"`{ast.unparse(named['default_factory'])}()`" if "default_factory" in named else ""
+                return f"={ast.unparse(named['default'])}"
+            return f"={ast.unparse(named['default_factory'])}()" if "default_factory" in named else ""
         case _:
-            return f"`{ast.unparse(value)}`".replace("|", "\\|")
+            return f"={ast.unparse(value)}"
 
 
 def _said(statement: ast.stmt, following: ast.stmt | None) -> str:
@@ -233,7 +240,7 @@ def _methods(node: ast.ClassDef) -> str:
             first = (ast.get_docstring(statement) or "").replace("``", "`").partition("\n\n")[0]
             said = " ".join(first.split())
             is_property = any(ast.unparse(d).endswith("property") for d in statement.decorator_list)
-            name = statement.name if is_property else " ".join(_signature(statement).split())
+            name = statement.name if is_property else f"{statement.name}({', '.join(_named(statement.args))})"
             lines.append(f"* `{name}`{': ' if said else ''}{said}\n")
     return "".join(lines)
 

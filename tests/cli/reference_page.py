@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
 import click
 
 from dagster_ckpt.cli.app import main
@@ -49,15 +54,23 @@ snapshot's folder or of the `_metadata` file in it. A key needs `-p PIPELINE` wh
 With `--json` the answer is one JSON document on standard output, an error `{"error": {"kind": …, "message": …}}`.
 Progress bars and notes go to standard error, bars only to a terminal.
 
-## Commands
+## Options of several commands
+
 """
 
+COMMANDS = """
+## Commands
 
-def help_of(command: click.Command, name: str) -> str:
-    """Return a command's help at the width of the page, whatever the terminal is."""
-    width = {"terminal_width": 100, "max_content_width": 100}
-    program = click.Context(main, info_name="dagster-ckpt", help_option_names=["-h", "--help"], **width)
-    return command.get_help(click.Context(command, parent=program, info_name=name, **width))
+All take the options that every command has; of the other shared ones, those that are named.
+"""
+SHARED_BY = 3
+"""Commands that have an option of one text; from so many on it is described once."""
+WIDTH: dict[str, Any] = {"terminal_width": 100, "max_content_width": 100}
+
+_FLAG = re.compile(r"--?[a-z][a-z-]*")
+
+Option = tuple[str, str]
+"""How an option is written, and its text."""
 
 
 def commands() -> dict[str, click.Command]:
@@ -67,12 +80,66 @@ def commands() -> dict[str, click.Command]:
     return {name: command for name, command in found.items() if command is not None}
 
 
+def context(command: click.Command, name: str) -> click.Context:
+    """Return the context of a command's help at the width of the page, whatever the terminal is."""
+    program = click.Context(main, info_name="dagster-ckpt", help_option_names=["-h", "--help"], **WIDTH)
+    return click.Context(command, parent=program, info_name=name, **WIDTH)
+
+
+def options(command: click.Command, name: str) -> list[Option]:
+    """Return a command's options as its help has them."""
+    there = context(command, name)
+    records = (
+        each.get_help_record(there) for each in command.get_params(there) if isinstance(each, click.Option)
+    )
+    return [(option, " ".join(text.split())) for option, text in filter(None, records)]
+
+
+def shared() -> dict[Option, int]:
+    """Return the options that several commands have, with the number of these."""
+    counted = Counter(option for name, command in commands().items() for option in options(command, name))
+    return {option: count for option, count in counted.items() if count >= SHARED_BY}
+
+
+def text_of(command: click.Command, name: str) -> str:
+    """Return a command's usage and text, without its options."""
+    formatter = context(command, name).make_formatter()
+    command.format_usage(context(command, name), formatter)
+    command.format_help_text(context(command, name), formatter)
+    return formatter.getvalue().strip()
+
+
+def listed(found: Iterable[Option]) -> str:
+    """Return options as a list."""
+    return "".join(f"* `{option}`: {text}\n" for option, text in found)
+
+
+def described(command: click.Command, name: str, everywhere: dict[Option, int]) -> str:
+    """Return a command's chapter."""
+    found = options(command, name)
+    own = [option for option in found if option not in everywhere]
+    others = [option for option in found if everywhere.get(option, 0) not in (0, len(commands()))]
+    named = ", ".join(f"`{_FLAG.findall(option)[-1]}`" for option, _ in others)
+    parts = [f"\n### {name}\n\n```text\n{text_of(command, name)}\n```\n"]
+    if own or named:
+        parts.append("\n" + listed(own) + (f"* {named}\n" if named else ""))
+    return "".join(parts)
+
+
 def page() -> str:
     """Return the whole page."""
-    parts = [HEAD]
-    for name, command in sorted(commands().items()):
-        parts.append(f"\n### {name}\n\n```text\n{help_of(command, name)}\n```\n")
-    return "".join(parts)
+    everywhere = shared()
+    of_all = [option for option, count in everywhere.items() if count == len(commands())]
+    of_some = [option for option in everywhere if option not in of_all]
+    not_told = [option for option in of_all if f"`{option[0]}`" not in HEAD]
+    return "".join(
+        [
+            HEAD,
+            f"Every command also has:\n\n{listed(not_told)}\nOf some:\n\n{listed(of_some)}",
+            COMMANDS,
+            *(described(command, name, everywhere) for name, command in sorted(commands().items())),
+        ]
+    )
 
 
 if __name__ == "__main__":
