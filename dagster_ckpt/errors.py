@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires
 
 __all__ = [
     "CheckpointError",
@@ -46,6 +47,17 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(one))
         yield one
         one = one.__cause__ or one.__context__
+
+
+def install_extra(extra: str) -> str:
+    """Return the command that installs the packages of an extra, however this library itself was installed."""
+    try:
+        required = requires("dagster-ckpt") or []
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        required = []
+    wanted = re.compile(rf"""extra\s*==\s*['"]{extra}['"]""")
+    packages = [needed.partition(";")[0].strip() for needed in required if wanted.search(needed)]
+    return "pip install " + (" ".join(f"'{package}'" for package in packages) or f"'.[{extra}]'")
 
 
 class CheckpointError(Exception):

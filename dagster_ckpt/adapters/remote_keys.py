@@ -25,7 +25,7 @@ from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, partial_name
 from dagster_ckpt.adapters.real_folders import RealFolders
 from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import digest_bytes, digest_file
-from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown, Unavailable, install_extra
 
 _FLAT = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2", "tos", "memory"}
@@ -33,7 +33,7 @@ _FLAT = frozenset(
 """Protocols without folders, whose put shows all bytes or none."""
 
 _S3 = ("s3", "s3a")
-_EXTRAS = {
+EXTRAS = {
     **dict.fromkeys(_S3, "s3"),
     **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
@@ -85,8 +85,8 @@ class RemoteKeys:
                 self._uri, skip_instance_cache=True, use_listings_cache=False, **bounded
             )
         except ImportError as error:
-            extra = _EXTRAS.get(self._protocol)
-            hint = f' (pip install "dagster-ckpt[{extra}]")' if extra else ""
+            extra = EXTRAS.get(self._protocol)
+            hint = f" ({install_extra(extra)})" if extra else ""
             raise InvalidRequest(f"{self._protocol}:// needs another package{hint}: {error}") from error
         except (TypeError, ValueError) as error:
             raise InvalidRequest(

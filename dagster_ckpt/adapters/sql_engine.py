@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
-from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable, install_extra
 
 BUSY_SECONDS = 30
 """How long a call waits for a lock, or a server for an answer, before it counts as unavailable."""
@@ -86,7 +86,7 @@ def _postgres_engine(url: URL) -> Engine:
         )
     except ModuleNotFoundError:
         raise InvalidRequest(
-            f'the store at {shown(url)} needs psycopg: pip install "dagster-ckpt[postgres]"'
+            f"the store at {shown(url)} needs psycopg: {install_extra('postgres')}"
         ) from None
 
     @event.listens_for(engine, "connect")

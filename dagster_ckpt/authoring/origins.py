@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, ClassVar
 
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, install_extra
 
 
 class SourceOrigin:
@@ -29,7 +29,7 @@ class SourceOrigin:
             return getattr(import_module(module), name)(self)
         except ModuleNotFoundError as error:
             raise InvalidRequest(
-                f'{self!r} needs the package {error.name}: pip install "dagster-ckpt[kafka]"'
+                f"{self!r} needs the package {error.name}: {install_extra('kafka')}"
             ) from error
 
     def of_fork(self) -> SourceOrigin:

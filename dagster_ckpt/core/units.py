@@ -56,6 +56,11 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def counted(number: int, noun: str, nouns: str = "") -> str:
+    """Return a number with its noun: ``1 row``, ``1,200 rows``; ``nouns``: the plural, where "s" is not enough."""
+    return f"{number:,} {noun if abs(number) == 1 else nouns or noun + 's'}"
+
+
 def moment(seconds: float | None) -> str:
     """Return a time as UTC, to the second; ``-``: none."""
     return "-" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -15,6 +15,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.names import PIPELINE_TAG
 from dagster_ckpt.operations.blue_green import Swapped
 from dagster_ckpt.operations.open_sink import tables_of
@@ -164,7 +165,7 @@ def _told(change: TableChanged) -> tuple[str, dict[str, dg.MetadataValue[Any]]]:
     elif change.is_of_before:
         text = f"shows the rows of checkpoint {change.checkpoint_id} with all tables of the pipeline"
     else:
-        text = f"{change.rows:,} rows of checkpoint {change.checkpoint_id}"
+        text = f"{counted(change.rows, 'row')} of checkpoint {change.checkpoint_id}"
         metadata["rows_added"] = dg.MetadataValue.int(change.rows)
         metadata["bytes_added"] = dg.MetadataValue.int(change.bytes)
     if change.version:

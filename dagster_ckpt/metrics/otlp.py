@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, install_extra
 from dagster_ckpt.metrics.gauges import GAUGES, READABLE, Gauge, PipelineReading
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Exporter:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ModuleNotFoundError as error:
             raise InvalidRequest(
-                'OpenTelemetry is not installed: pip install "dagster-ckpt[opentelemetry]"'
+                f"--otlp needs the extra 'opentelemetry', which is not installed: {install_extra('opentelemetry')}"
             ) from error
         self._read = read
         self._readings: Sequence[PipelineReading] = ()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.errors import InvalidRequest, Unavailable
+from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
 from dagster_ckpt.metrics.gauges import GAUGES, READABLE, PipelineReading
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _registry(read: Read) -> Any:
         from prometheus_client.registry import Collector
     except ModuleNotFoundError as error:
         raise InvalidRequest(
-            'prometheus_client is not installed: pip install "dagster-ckpt[prometheus]"'
+            f"metrics need the extra 'prometheus', which is not installed: {install_extra('prometheus')}"
         ) from error
 
     class Checkpoints(Collector):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dagster_ckpt.core.model import FileEntry, StageSnapshot
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.operations.contents import Operator, batch_conf, operators_of
 from dagster_ckpt.operations.offsets import OffsetStep, step_between
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
@@ -182,7 +183,7 @@ class _Side:
     def plan(self) -> dict[str, str]:
         """Return the stateful operators as text."""
         return {
-            f"operator {o.operator}": f"{o.name} (stores {', '.join(o.stores)}; {o.partitions} partitions)"
+            f"operator {o.operator}": f"{o.name} (stores {', '.join(o.stores)}; {counted(o.partitions, 'partition')})"
             + (f" {o.properties}" if o.properties else "")
             for o in self.operators
         }

@@ -13,7 +13,7 @@ from dagster_ckpt.core.files.cleaning import exclusive_keys
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.location import SnapshotLocation, same_place
 from dagster_ckpt.core.restore.choice import newest_on_line
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.contents import files_of
@@ -220,7 +220,7 @@ def _forget(
                 uri=uri,
                 who=operator.who,
                 run_id=run_id,
-                shown=operator.text or f"{len(plan.keys):,} files, {size(plan.bytes)}",
+                shown=operator.text or f"{counted(len(plan.keys), 'file')}, {size(plan.bytes)}",
             )
         ],
     )

@@ -16,7 +16,7 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.restore.lineage import Seen
-from dagster_ckpt.core.units import ago
+from dagster_ckpt.core.units import ago, counted
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.catalog import list_storage
 from dagster_ckpt.operations.clean import plan_cleaning
@@ -256,7 +256,7 @@ def _of_files(deployment: Deployment, pipeline: PipelineId, *, is_store_whole: b
         yield Finding(
             kind=FindingKind.ORPHANED,
             pipeline=pipeline,
-            what=f"{plan.files} files of checkpoints that are over",
+            what=f"{counted(plan.files, 'file')} of checkpoints that are over",
             message=_some([*(c.key for c in plan.removable), *(f.folder for f in plan.folders)]),
             advice="dagster-ckpt clean",
             files=plan.files,
@@ -268,7 +268,7 @@ def _of_files(deployment: Deployment, pipeline: PipelineId, *, is_store_whole: b
         yield Finding(
             kind=FindingKind.UNKNOWN,
             pipeline=pipeline,
-            what=f"{len(foreign)} files",
+            what=f"{counted(len(foreign), 'file')}",
             message=f"{foreign[0].reason}: {_some([c.key for c in foreign])}",
             files=len(foreign),
             bytes=sum(c.size for c in foreign),

@@ -8,6 +8,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.horizon import Horizon, Pin, horizon_of
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound
 from dagster_ckpt.operations.contents import missing_files
 from dagster_ckpt.operations.deployment import Deployment
@@ -65,7 +66,7 @@ def _pins(
         yield Pin(what=f"{entry.location.uri} ({error})", is_there=False, advice=_FROM_BACKUP)
         return
     for sentence in missing[:1]:
-        name = f"{len(missing)} files of {entry.location.uri}, first {sentence}"
+        name = f"{counted(len(missing), 'file')} of {entry.location.uri}, first {sentence}"
         yield Pin(what=name, is_there=False, advice=_FROM_BACKUP)
     yield from _of_tables(source, sinks, pipeline)
     yield from sources.of(source)

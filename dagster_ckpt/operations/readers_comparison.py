@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.operations.diff_tables import TablesDiff
 
 __all__ = ["ReadersComparison", "TableComparison"]
@@ -32,12 +33,12 @@ class TableComparison:
             return f"{self.sink}: {self.problem or 'neither has rows yet'}"
         found = self.diff
         if found.is_same:
-            return f"{self.sink}: the same {found.rows[0]:,} rows"
+            return f"{self.sink}: the same {counted(found.rows[0], 'row')}"
         columns = [f"column {name} added" for name in found.columns_added]
         columns += [f"column {name} missing" for name in found.columns_missing]
         changed = [f"{found.changed:,} changed"] if found.key else []
         counts = [
-            f"{found.same:,} rows the same",
+            f"{counted(found.same, 'row')} the same",
             f"{found.added:,} added",
             f"{found.missing:,} missing",
             *changed,

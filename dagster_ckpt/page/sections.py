@@ -12,7 +12,7 @@ from dagster_ckpt.core.checkpoint.statistics import (
     StageStatistics,
 )
 from dagster_ckpt.core.model import SnapshotMetrics
-from dagster_ckpt.core.units import ago, count, duration, milliseconds, moment, size
+from dagster_ckpt.core.units import ago, count, counted, duration, milliseconds, moment, size
 from dagster_ckpt.operations.catalog import SnapshotSummary
 from dagster_ckpt.page.facts import CheckpointPage, Links, PendingCheckpoint, StagePosition
 
@@ -153,7 +153,8 @@ def _subtasks(numbers: StageStatistics | None) -> str:
         f"{milliseconds(one.metrics.sync_ms + one.metrics.async_ms)}{' (late)' if one.late else ''}</div>"
         for one in numbers.details
     )
-    return f'<details class="k"><summary>{len(numbers.details)} subtasks</summary>{rows}</details>'
+    subtasks = counted(len(numbers.details), "subtask")
+    return f'<details class="k"><summary>{subtasks}</summary>{rows}</details>'
 
 
 def _bar(

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.errors import InvalidRequest, Unavailable
+from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
 from dagster_ckpt.spark.class_archive import fitting_archive, java_options
 from dagster_ckpt.spark.cluster.refused import refused_by_kubernetes
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
@@ -116,7 +116,7 @@ def build_session(
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
-        raise InvalidRequest('PySpark is not installed: pip install "dagster-ckpt[spark]"') from error
+        raise InvalidRequest(f"PySpark is not installed: {install_extra('spark')}") from error
     refuse_remote(conf or {}, os.environ)
     convert_plain_arguments_first()
     settings = launch_settings(master=master, conf=conf, class_archive=class_archive)

@@ -40,7 +40,7 @@ def test_a_fork_is_compared_swapped_in_and_swapped_back_from_the_command_line(
     told = run("blue-green", "compare", "sales_green", "-f", FILE).stdout.splitlines()
     assert told[:3] == [
         "sales_green compared with sales, which serves sales",
-        "totals: 1 rows the same, 0 added, 0 missing, 1 changed",
+        "totals: 1 row the same, 0 added, 0 missing, 1 changed",
         "  changed: k=2, v=20 -> k=2, v=21",
     ]
     found = re.fullmatch(
@@ -130,7 +130,7 @@ def test_a_replay_prints_its_comparison_and_how_readers_are_swapped(
     told = run("replay", "sales_green", "2026-11-17", "-f", FILE).stdout.splitlines()
     assert told[1:] == [
         "sales_green compared with sales, which serves sales",
-        "totals: 1 rows the same, 0 added, 0 missing, 1 changed",
+        "totals: 1 row the same, 0 added, 0 missing, 1 changed",
         f"to swap readers: dagster-ckpt blue-green swap sales_green --approved {approved}",
     ]
     found = run.json("replay", "sales_green", "2026-11-17", "-f", FILE)["run"]
@@ -143,7 +143,7 @@ def test_one_table_at_two_snapshots_is_compared_and_a_snapshot_with_now(run: Pro
     told = run("diff-tables", "chk-1", "now", *of).stdout.splitlines()
     assert told[0].startswith("before: ")
     assert told[2:] == [
-        "1 rows are the same, 1 added, 0 missing, 1 changed",
+        "1 row is the same, 1 added, 0 missing, 1 changed",
         "  changed: k=2, v=20 -> k=2, v=22",
         "  added: k=3, v=30",
     ]

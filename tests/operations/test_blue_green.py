@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,12 +147,12 @@ def test_a_comparison_tells_rows_by_key_and_changes_nothing(site: Site) -> None:
     assert (found.name, found.serving, found.candidate, found.is_same) == (SALES, SALES, GREEN, False)
     assert found.lines == (
         "sales_green compared with sales, which serves sales",
-        "totals: 1 rows the same, 1 added, 0 missing, 1 changed",
+        "totals: 1 row the same, 1 added, 0 missing, 1 changed",
     )
     assert found == compare_readers(site.green, site.known)
     assert site.read() == [(1, 10), (2, 20)]
     narrow = compare_readers(site.green, site.known, only={"k": "1"})
-    assert narrow.lines[1] == "totals: the same 1 rows"
+    assert narrow.lines[1] == "totals: the same 1 row"
     assert not narrow.is_same, "the other rows were not looked at"
 
 
@@ -212,7 +212,7 @@ def test_tables_that_are_the_same_need_no_approval_and_others_do(site: Site) -> 
     with pytest.raises(InvalidRequest) as refused:
         swap_readers(site.green, site.known)
     assert str(refused.value) == (
-        "totals: 1 rows the same, 1 added, 0 missing, 1 changed: nothing was swapped. Compare them, and approve what "
+        "totals: 1 row the same, 1 added, 0 missing, 1 changed: nothing was swapped. Compare them, and approve what "
         "you find (approved)"
     )
     assert site.read() == [(1, 10), (2, 20)]
@@ -320,12 +320,14 @@ def test_of_two_swaps_at_once_one_is_made_and_the_other_refused(site: Site) -> N
             body: str,
             history: Sequence[HistoryRow] = (),
             audit: Sequence[AuditRow] = (),
+            *,
+            forgotten: Collection[CheckpointId] = (),
         ) -> Committed | Conflict:
             if audit and len(said) == 0 and both.n_waiting < 2 and not both.broken:
                 with contextlib.suppress(threading.BrokenBarrierError):
                     both.wait(timeout=30)  # both have looked, none has written
                 both.abort()
-            return super().compare_and_set(pipeline, expected, body, history, audit)
+            return super().compare_and_set(pipeline, expected, body, history, audit, forgotten=forgotten)
 
     meeting = Meeting()
     for name in site.world.store.pipelines():

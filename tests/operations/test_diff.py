@@ -47,7 +47,7 @@ def test_settings_and_stateful_operators_are_compared(world: World) -> None:
     (stage,) = diff_snapshots(before, after).stages
     assert [(d.name, d.before, d.after) for d in stage.conf] == [("spark.sql.shuffle.partitions", "2", "1")]
     assert [d.name for d in stage.plan] == ["operator 0"]
-    assert stage.plan[0].after == "dedupe (stores default; 1 partitions)"
+    assert stage.plan[0].after == "dedupe (stores default; 1 partition)"
 
 
 def test_stages_and_edges_that_came_or_went_are_named(world: World) -> None:

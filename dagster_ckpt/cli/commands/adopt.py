@@ -12,7 +12,7 @@ from dagster_ckpt.cli.dagster_partitions import savepoint_added
 from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.core.ids import BatchId, StageUid, pipeline_id, stage_uid
 from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.adopt import adopt_checkpoint
 
 
@@ -57,7 +57,9 @@ def adopt(
     work.output.result(done)
     work.output.say(f"{done.savepoint.key}: {done.savepoint.location.uri} ({size(done.savepoint.bytes)})")
     for one in done.stages:
-        work.output.say(f"  {one.uid}: batch {one.batch_id} of query {one.query_id}, {one.files} files")
+        work.output.say(
+            f"  {one.uid}: batch {one.batch_id} of query {one.query_id}, {counted(one.files, 'file')}"
+        )
         if one.uncommitted_batch is not None:
             work.output.say(
                 f"  {one.uid}: batch {one.uncommitted_batch} was begun and not committed; it will run again"

@@ -15,7 +15,7 @@ from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
 from dagster_ckpt.core.location import local_folder
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.adopt import Adoption
 from dagster_ckpt.operations.deployment import Deployment
@@ -128,7 +128,9 @@ def _tell(work: Work, done: Adoption) -> None:
     work.output.say(f"{done.savepoint.key}: {done.savepoint.location.uri} ({size(done.savepoint.bytes)})")
     for one in done.stages:
         if one.query_id is not None:
-            work.output.say(f"  {one.uid}: batch {one.batch_id} of query {one.query_id}, {one.files} files")
+            work.output.say(
+                f"  {one.uid}: batch {one.batch_id} of query {one.query_id}, {counted(one.files, 'file')}"
+            )
         elif one.directory:
             work.output.say(f"  {one.uid}: rows of {one.directory}")
         else:

@@ -7,7 +7,7 @@ import click
 from dagster_ckpt.cli.context import Work, command
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import pipeline_id
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.clean import Cleaned, CleaningPlan, carry_out_cleaning, plan_cleaning
 
 _SHOWN = 20
@@ -34,7 +34,9 @@ def clean(work: Work, *, pipelines: tuple[str, ...], yes: bool, verbose: bool) -
         for plan in plans:
             with work.output.progress(f"cleaning {plan.pipeline}") as progress:
                 done.append(carry_out_cleaning(deployment, plan, progress=progress))
-            work.output.say(f"{plan.pipeline}: removed {done[-1].files} files, freed {size(done[-1].bytes)}")
+            work.output.say(
+                f"{plan.pipeline}: removed {counted(done[-1].files, 'file')}, freed {size(done[-1].bytes)}"
+            )
     elif any(plan.files for plan in plans):
         work.output.say("nothing was changed: repeat with --yes to remove them")
     totals = [{str(d): counts for d, counts in plan.totals().items()} for plan in plans]

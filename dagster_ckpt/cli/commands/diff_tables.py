@@ -11,6 +11,7 @@ from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_i
 from dagster_ckpt.cli.context import ExitCode, Work, command, key_values, pipeline_option
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.operations.diff_tables import TablesDiff, diff_tables
 from dagster_ckpt.operations.load_table import load_table, table_of
 from dagster_ckpt.operations.open_sink import own_table
@@ -97,7 +98,8 @@ def _of_pipeline(
 def _show(output: Output, found: TablesDiff) -> None:
     """Show what two tables differ in."""
     output.say(
-        f"before: {found.before} ({found.rows[0]:,} rows)\nafter:  {found.after} ({found.rows[1]:,} rows)"
+        f"before: {found.before} ({counted(found.rows[0], 'row')})\n"
+        f"after:  {found.after} ({counted(found.rows[1], 'row')})"
     )
     for what, names in (("added", found.columns_added), ("missing", found.columns_missing)):
         if names:
@@ -106,7 +108,10 @@ def _show(output: Output, found: TablesDiff) -> None:
         output.say("they hold the same rows")
         return
     changed = f", {found.changed:,} changed" if found.key else ""
-    output.say(f"{found.same:,} rows are the same, {found.added:,} added, {found.missing:,} missing{changed}")
+    output.say(
+        f"{counted(found.same, 'row is', 'rows are')} the same, {found.added:,} added, {found.missing:,} missing"
+        f"{changed}"
+    )
     show_examples(output, found)
 
 

@@ -8,7 +8,7 @@ from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Work, command, pipeline_option, user
 from dagster_ckpt.cli.dagster_partitions import savepoint_removed
 from dagster_ckpt.core.ids import pipeline_id
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.audit import Operator
 from dagster_ckpt.operations.dispose import dispose_savepoint, plan_disposal
 
@@ -20,8 +20,12 @@ from dagster_ckpt.operations.dispose import dispose_savepoint, plan_disposal
 def dispose(work: Work, *, savepoint: str, pipeline: str, yes: bool) -> None:
     """Remove a SAVEPOINT; refused while a pipeline needs it. Without --yes nothing is changed."""
     plan = plan_disposal(work.deployment, savepoint, pipeline_id(pipeline) if pipeline else None)
-    left = f"; {len(plan.unknown)} files in its folder that it does not name stay" if plan.unknown else ""
-    what = f"{plan.key} at {plan.location.uri}: {len(plan.keys)} files, {size(plan.bytes)}{left}"
+    left = (
+        f"; {counted(len(plan.unknown), 'file')} in its folder that it does not name stay"
+        if plan.unknown
+        else ""
+    )
+    what = f"{plan.key} at {plan.location.uri}: {counted(len(plan.keys), 'file')}, {size(plan.bytes)}{left}"
     if not yes:
         work.output.result({"dry_run": True, "plan": plan})
         work.output.say(f"would remove {what}\nrepeat with --yes to do it")

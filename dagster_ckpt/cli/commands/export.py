@@ -8,7 +8,7 @@ from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Work, command, label_option, pipeline_option
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.label import LabelChanges
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.export import CopyChanges, export_snapshot
 
@@ -44,4 +44,4 @@ def export(
             "metadata": done.metadata,
         }
     )
-    work.output.say(f"{found.key} copied to {done.uri} ({done.files} files, {size(done.bytes)})")
+    work.output.say(f"{found.key} copied to {done.uri} ({counted(done.files, 'file')}, {size(done.bytes)})")

@@ -11,6 +11,7 @@ from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Work, command, pipeline_option
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.ids import pipeline_id
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.inspect import open_state, state_tables
@@ -86,4 +87,6 @@ def _filtered(frame: DataFrame, where: str) -> DataFrame:
 def _show(work: Work, table: str, total: int, rows: list[dict[str, Any]], frame: DataFrame) -> None:
     work.output.result({"table": table, "rows": total, "schema": frame.schema.simpleString(), "shown": rows})
     columns = list(frame.columns)
-    work.output.table(f"{table}: {total} rows", columns, [tuple(row[c] for c in columns) for row in rows])
+    work.output.table(
+        f"{table}: {counted(total, 'row')}", columns, [tuple(row[c] for c in columns) for row in rows]
+    )

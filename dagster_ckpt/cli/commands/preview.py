@@ -13,7 +13,7 @@ from dagster_ckpt.cli.positions import show_positions
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.restore.point import restore_point
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview, preview_restore
 from dagster_ckpt.operations.preview_tables import TablePreview
@@ -144,7 +144,7 @@ def _fate(t: TablePreview) -> str:
         verb = "past the restore point" if t.fate == "keeps_rows" else "leave"
         parts.append(f"{t.rows_leaving} rows {verb}")
     if t.rows_returning:
-        parts.append(f"{t.rows_returning} rows come back")
+        parts.append(f"{counted(t.rows_returning, 'row comes back', 'rows come back')}")
     if t.message:
         parts.append(t.message)
     return "; ".join(parts)

@@ -11,6 +11,7 @@ from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_i
 from dagster_ckpt.cli.context import ExitCode, Work, command
 from dagster_ckpt.cli.launch import Launched, LaunchTarget, ended, launched
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.names import CHECKPOINT_OP, COORDINATOR_KEY, STARTED_BY_TAG, checkpoint_job_name
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.waiting import WaitingRows, waiting_rows
@@ -29,11 +30,11 @@ def publish(work: Work, *, pipeline: str, code: CodeOptions) -> ExitCode:
     if not waiting:
         return _nothing_waits(work, chosen)
     for one in waiting:
-        work.output.say(f"{one.sink}: {one.rows:,} rows wait for {one.place}")
+        work.output.say(f"{one.sink}: {counted(one.rows, 'row waits', 'rows wait')} for {one.place}")
     run = _checkpoint(work, chosen, code, {})
     left = () if run.has_failed else _waiting(work, chosen, code)
     for one in left:
-        work.output.say(f"{one.sink}: {one.rows:,} rows still wait. {one.why}")
+        work.output.say(f"{one.sink}: {counted(one.rows, 'row still waits', 'rows still wait')}. {one.why}")
     done = ended(work, run, waited=waiting, waiting=left)
     return ExitCode.TROUBLE if left else done
 
@@ -86,7 +87,8 @@ def _show(work: Work, one: WaitingRows) -> None:
     of = "no checkpoint yet" if one.checkpoint_id is None else f"checkpoint {one.checkpoint_id}"
     batches = ", ".join(map(str, one.batches))
     work.output.say(
-        f"{one.sink}: {one.rows:,} rows wait for {one.place} (batches {batches}, refused with {of})"
+        f"{one.sink}: {counted(one.rows, 'row waits', 'rows wait')} for {one.place} "
+        f"(batches {batches}, refused with {of})"
     )
     work.output.say(one.why or "nothing is known against them: dagster-ckpt publish tries them again")
     if one.examples:

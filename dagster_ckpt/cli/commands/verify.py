@@ -9,7 +9,7 @@ import click
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option, refuse_unused
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import pipeline_id
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, list_snapshots
 from dagster_ckpt.operations.verify import Verified, not_opened, verify_snapshot
@@ -58,7 +58,7 @@ def _show_verified(output: Output, results: Sequence[Verified]) -> None:
     """Show what verifying found."""
     for found in results:
         verdict = "intact" if found.is_intact else f"{len(found.problems)} problems"
-        output.say(f"{found.snapshot}: {verdict} ({found.files} files, {size(found.bytes)})")
+        output.say(f"{found.snapshot}: {verdict} ({counted(found.files, 'file')}, {size(found.bytes)})")
         for remark in found.remarks:
             output.say(f"{found.snapshot}: {remark}")
         if found.problems:

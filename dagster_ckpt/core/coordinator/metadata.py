@@ -12,6 +12,7 @@ from dagster_ckpt.core.coordinator.state import CoordinatorState, Now
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.messages import StateHandle
 from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
+from dagster_ckpt.core.units import counted
 
 SubtaskHandles = Mapping[int, tuple[StateHandle, ...]]
 
@@ -31,7 +32,7 @@ def partly_finished_union(state: CoordinatorState, pending: PendingRecord, progr
         if state.graph.by_uid[stage.uid].uses_union_state and partly:
             return (
                 f"Stage {stage.uid!r} keeps union list state, and {partly[0].bit_count()} of its "
-                f"{stage.parallelism} subtasks have finished: their share would be lost. "
+                f"{counted(stage.parallelism, 'subtask has', 'subtasks have')} finished: their share would be lost. "
                 "The next checkpoint works once all of them have finished."
             )
     return None

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.units import duration
+from dagster_ckpt.core.units import counted, duration
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -98,7 +98,8 @@ class Alarm:
             return f"no checkpoint has completed for {duration(self.age or 0.0)} ({newest})"
         where = f" at stage {', '.join(self.stages)}" if self.stages else ""
         return (
-            f"{self.failures} checkpoints in a row have failed, the last ({self.checkpoint_id}){where}: "
+            f"{counted(self.failures, 'checkpoint has', 'checkpoints in a row have')} failed, "
+            f"the last ({self.checkpoint_id}){where}: "
             f"{self.message or self.reason}"
         )
 

@@ -9,6 +9,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.restore.horizon import Horizon
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.asset import HORIZON_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
@@ -57,6 +58,6 @@ def horizon_result(found: Sequence[Horizon], days: float = NEAR_DAYS) -> dg.Asse
         passed=not near,
         severity=dg.AssetCheckSeverity.ERROR if is_lost else dg.AssetCheckSeverity.WARN,
         description="; ".join(horizon.sentence() for horizon in near)
-        or f"{len(found)} snapshots can be restored",
+        or f"{counted(len(found), 'snapshot')} can be restored",
         metadata={"snapshots": dg.MetadataValue.table(shown)} if shown else {},
     )

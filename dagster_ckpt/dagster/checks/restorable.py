@@ -8,6 +8,7 @@ import time
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.asset import RESTORABLE_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.checks.chosen_snapshot import (
     CheckConfig,
@@ -73,7 +74,7 @@ def _tried(
             return subsumed_meanwhile(found.key)
         report_restorable(context, found, Restorable.BROKEN, str(error))
         return dg.AssetCheckResult(passed=False, description=str(error), metadata={"checkpoint": found.key})
-    report_restorable(context, found, Restorable.VERIFIED, f"{len(trials)} stages started from it")
+    report_restorable(context, found, Restorable.VERIFIED, f"{counted(len(trials), 'stage')} started from it")
     return restorable_result(found.key, trials, seconds=time.monotonic() - began)
 
 

@@ -6,6 +6,7 @@ Annotations are evaluated: Dagster reads the config class from them.
 import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.asset import VERIFIED_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.checks.chosen_snapshot import (
     CheckConfig,
@@ -94,6 +95,6 @@ def verified_result(key: str, verified: Verified) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=verified.is_intact,
         severity=dg.AssetCheckSeverity.ERROR,
-        description=f"{key}: {verified.files} files, {len(verified.problems)} of them missing or damaged",
+        description=f"{key}: {counted(verified.files, 'file')}, {len(verified.problems)} of them missing or damaged",
         metadata=metadata,
     )

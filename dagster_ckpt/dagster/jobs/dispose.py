@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.dagster.asset import checkpoints_partitions
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.names import DISPOSE_OP, dispose_job_name
@@ -37,7 +37,7 @@ def build_dispose_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str,
     def dispose(context: dg.OpExecutionContext, config: DisposeConfig) -> None:
         deployment = coordinator_of(context, pipeline.name).deployment()
         plan = plan_disposal(deployment, config.savepoint, pipeline.name)
-        files = f"{len(plan.keys)} files, {size(plan.bytes)}"
+        files = f"{counted(len(plan.keys), 'file')}, {size(plan.bytes)}"
         if config.dry_run:
             context.log.info(f"would remove {plan.key} at {plan.location.uri}: {files}")
             return

@@ -13,7 +13,7 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.restore.point import Latest, Nothing
 from dagster_ckpt.core.supervision.approval import approval_of, refuse_outdated
 from dagster_ckpt.core.supervision.owner import Alive
-from dagster_ckpt.core.units import ago, size
+from dagster_ckpt.core.units import ago, counted, size
 from dagster_ckpt.dagster.asset import checkpoints_asset_key, restore_link
 from dagster_ckpt.dagster.jobs.preview_report import preview_metadata, previewed, sentence_of, tried
 from dagster_ckpt.dagster.lease import owner_of
@@ -199,12 +199,18 @@ def lines_of(found: RestorePreview) -> list[str]:
         step = replay.step
         if step.is_same:
             continue
-        units = "" if step.units is None else f", {abs(step.units):,} units are read again"
+        units = (
+            "" if step.units is None else f", {counted(abs(step.units), 'unit is', 'units are')} read again"
+        )
         lines.append(f"source {replay.stage}: from {step.end} back to {step.start}{units}")
     for table in found.tables:
         moved = [
-            *([f"{table.rows_leaving:,} rows leave"] if table.rows_leaving else []),
-            *([f"{table.rows_returning:,} rows come back"] if table.rows_returning else []),
+            *([f"{counted(table.rows_leaving, 'row leaves', 'rows leave')}"] if table.rows_leaving else []),
+            *(
+                [f"{counted(table.rows_returning, 'row comes back', 'rows come back')}"]
+                if table.rows_returning
+                else []
+            ),
             *([table.message] if table.message else []),
         ]
         lines.append(f"table {table.uri} of {table.stage}: {', '.join(moved) or table.fate.value}")

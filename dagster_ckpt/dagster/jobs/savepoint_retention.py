@@ -10,7 +10,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord
 from dagster_ckpt.core.files.retention import SavepointRetention
 from dagster_ckpt.core.location import same_place
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.dagster.jobs.dispose import forget_partition
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError
@@ -64,6 +64,8 @@ def dispose_expired(
             tell(f"{entry.known.key} is outside the schedule's bounds and was not removed: {error}")
             continue
         forget_partition(instance, pipeline, done)
-        tell(f"{done.key} is outside the schedule's bounds: removed {done.files} files, {size(done.bytes)}")
+        tell(
+            f"{done.key} is outside the schedule's bounds: removed {counted(done.files, 'file')}, {size(done.bytes)}"
+        )
         gone.append(done)
     return gone

@@ -12,6 +12,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.supervision.alarms import Alarm, AlarmKind, AlarmState
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.asset import HORIZON_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.checks.horizon import horizon_result
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
@@ -89,7 +90,9 @@ def _result(
     cursor = HorizonCursor(told=now).model_dump_json()
     if now == told:
         known = (
-            f"people know of {', '.join(now)}" if now else f"{len(found)} snapshots can be restored for days"
+            f"people know of {', '.join(now)}"
+            if now
+            else f"{counted(len(found), 'snapshot')} can be restored for days"
         )
         return dg.SensorResult(skip_reason=dg.SkipReason(known), cursor=cursor)
     judged = horizon_result(found)

@@ -12,6 +12,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.label import Labeled
 from dagster_ckpt.core.supervision.owner import Alive
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.lease import owner_of
 from dagster_ckpt.dagster.names import SAVEPOINT_OP, savepoint_job_name
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
@@ -94,7 +95,8 @@ def after_checkpoints(count: int) -> Condition:
         if newest - since < count:
             return None
         return SavepointWanted(
-            request_key=f"after-{newest}", note=f"{newest - since} checkpoints since the last savepoint"
+            request_key=f"after-{newest}",
+            note=f"{counted(newest - since, 'checkpoint')} since the last savepoint",
         )
 
     return condition

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import (
+    CheckpointError,
+    Corrupt,
+    InvalidRequest,
+    OutcomeUnknown,
+    Unavailable,
+    install_extra,
+)
 from dagster_ckpt.spark.sink.versioned.backend import Raced
 from dagster_ckpt.spark.sink.versioned.marks import Mark
 
@@ -31,7 +38,7 @@ def client() -> Any:
         import deltalake
     except ImportError as error:
         raise InvalidRequest(
-            "tables need the package deltalake, which the extra 'spark' brings: pip install 'dagster-ckpt[spark]'"
+            f"tables need the package deltalake, which the extra 'spark' brings: {install_extra('spark')}"
         ) from error
     return deltalake
 

@@ -24,11 +24,9 @@ catalog (docs/decisions/0020-iceberg.md).
 | ``upkeep`` | maintenance: small files merged, snapshots expired |
 """
 
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, install_extra
 
 try:
     import pyiceberg as _  # noqa: F401
 except ImportError as error:
-    raise InvalidRequest(
-        "an Iceberg table needs the extra 'iceberg': pip install 'dagster-ckpt[iceberg]'"
-    ) from error
+    raise InvalidRequest(f"an Iceberg table needs the extra 'iceberg': {install_extra('iceberg')}") from error

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
-from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown, Unavailable, install_extra
 
 BUSY_SECONDS = 30
 """How long a call waits for a lock, or for an answer to a connection, before it counts as unavailable."""
@@ -213,9 +213,7 @@ def _engine(url: URL, place: str) -> Engine:
     try:
         engine = create_engine(url, poolclass=NullPool, connect_args={**arguments, "prepare_threshold": None})
     except ModuleNotFoundError:
-        raise InvalidRequest(
-            f'the sink {place} needs psycopg: pip install "dagster-ckpt[postgres]"'
-        ) from None
+        raise InvalidRequest(f"the sink {place} needs psycopg: {install_extra('postgres')}") from None
 
     @event.listens_for(engine, "connect")
     def _bounded_waits(connection: Any, _record: Any) -> None:

@@ -16,6 +16,7 @@ from dagster_ckpt.core.location import local_path, same_place
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
 from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.attempt.catalog_views import CatalogViews
 from dagster_ckpt.spark.attempt.derived import permit_of, refresh, state_of
@@ -224,7 +225,8 @@ class PipelineSinks:
             if done is not None:
                 at = permit.checkpoint_id
                 reporter.info(
-                    f"table {name}: published {done.rows:,} rows in {done.files} files for checkpoint {at}"
+                    f"table {name}: published {counted(done.rows, 'row')} in {counted(done.files, 'file')} "
+                    f"for checkpoint {at}"
                 )
                 self.tell_changed(uid, at, rows=done.rows, bytes=done.bytes, version=done.version)
 
@@ -292,7 +294,7 @@ class PipelineSinks:
             self.unpublished.pop(name, None)
             del self._missed[name]
             if done is not None:
-                reporter.info(f"table {table.uid}: computed, {done.rows:,} rows")
+                reporter.info(f"table {table.uid}: computed, {counted(done.rows, 'row')}")
                 self.tell_changed(
                     table.uid, checkpoint, rows=done.rows, bytes=done.bytes, version=done.version
                 )
@@ -336,7 +338,9 @@ class PipelineSinks:
         for name, missed in dict(self._missed).items():
             if missed > tolerable:
                 why = self.unpublished.get(name, "")
-                return f"table {name} could not be published for {missed} checkpoints in a row: {why}"
+                return (
+                    f"table {name} could not be published for {counted(missed, 'checkpoint')} in a row: {why}"
+                )
         return None
 
     def _tables_of(

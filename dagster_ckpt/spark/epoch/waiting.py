@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.units import duration
+from dagster_ckpt.core.units import counted, duration
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.batch_meter import BatchMeter
 from dagster_ckpt.spark.query_end import has_read_everything, was_stopped
@@ -29,7 +29,7 @@ def wait_for(
         meter.take(query.recentProgress)
         rate, _ = meter.rates(pause)
         reporter.info(
-            f"{name}: {meter.rows:,} rows so far, {rate:,.0f} rows/s, {duration(time.monotonic() - began)}"
+            f"{name}: {counted(meter.rows, 'row')} so far, {rate:,.0f} rows/s, {duration(time.monotonic() - began)}"
             f"{_behind(query)}; batch {meter.last_batch + 1} is running"
         )
         pause = min(LAST_WORD_AFTER, pause * 2)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.chains import SeenInPlans, layout_of
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery
 from dagster_ckpt.spark.plan.tree import (
     Tree,
@@ -116,7 +117,7 @@ def choose_chains(
     seen = _see_plans(pipeline, spark, call)
     layout = layout_of(pipeline.graph, seen)
     for chain in layout.chains:
-        tell(f"chain {chain.name}: {len(chain.stages)} stages run as one query")
+        tell(f"chain {chain.name}: {counted(len(chain.stages), 'stage')} run as one query")
     for (uid, reader), why in layout.reasons.items():
         tell(f"stage {uid} writes a channel for {reader}: it {why}")
     return layout.chains

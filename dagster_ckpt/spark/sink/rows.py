@@ -31,7 +31,7 @@ class PublishedRows(ABC):
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame."""
-        _needed("pandas", "dagster-ckpt[spark]")
+        _needed("pandas", "pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:

@@ -18,6 +18,7 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.horizon import Pin
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.channel.schema import arrow_schema
 from dagster_ckpt.spark.files import batch_of
@@ -316,7 +317,7 @@ class StagedSink(Sink):
             done.append(f"went from checkpoint {before.head} to {_named(cut)}")
             before = outside.go_to(before, cut.snapshot.head if cut is not None else None)
         if rows.batches:
-            done.append(f"published {len(rows)} rows that the checkpoint had prepared")
+            done.append(f"published {counted(len(rows), 'row')} that the checkpoint had prepared")
         self._commit(outside, rows, position_at_cut(before, attempt, cut, rows.batches))
         return RolledBack(text=", ".join(done))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import spark_uri
@@ -119,6 +120,6 @@ def _explained(query_dir: Path, saved: int, partitions: int) -> Iterator[None]:
     except Exception as error:  # PySpark's own errors, and py4j's for those it has no class for
         why = " ".join(line.strip() for line in str(error).splitlines()[:3])
         raise InvalidRequest(
-            f"Spark could not spread the state of {query_dir} over {partitions} partitions ({why}): "
+            f"Spark could not spread the state of {query_dir} over {counted(partitions, 'partition')} ({why}): "
             f"set the stage's partitions back to {saved}"
         ) from error

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileKind, StageSnapshot
 from dagster_ckpt.core.restore.horizon import Pin
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
@@ -85,5 +86,5 @@ def _missing(log: _Log, newest: _Log, last: int) -> Iterator[Pin]:
         yield Pin(what=f"{files_of}, first {first}", is_there=False, advice=_ADVICE)
     elsewhere = sorted(files - local)
     if elsewhere:
-        what = f"{len(elsewhere)} files of stage {log.stage.uid} from {elsewhere[0]} on"
+        what = f"{counted(len(elsewhere), 'file')} of stage {log.stage.uid} from {elsewhere[0]} on"
         yield Pin(what=what, is_there=True, unasked="only files on this machine's file systems are")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.units import duration, milliseconds
+from dagster_ckpt.core.units import counted, duration, milliseconds
 
 PROGRESS_FILE = "progress.json"
 LONG_PENDING = 60.0
@@ -75,12 +75,12 @@ class StreamProgress:
         stages = f"{len(self.stages)} stage{'' if len(self.stages) == 1 else 's'}"
         failed = f", {self.failed:,} failed" if self.failed else ""
         said = [
-            f"{stages}, {rate:,.0f} rows/s, {rows:,} rows in all",
+            f"{stages}, {rate:,.0f} rows/s, {counted(rows, 'row')} in all",
             f"{backlog:,} entries waiting" if backlog else "",
             f"slowest batch {milliseconds(slowest.last_batch_ms)} ({slowest.uid})"
             if slowest and rows
             else "",
-            f"{self.completed:,} checkpoints completed{failed}",
+            f"{counted(self.completed, 'checkpoint')} completed{failed}",
             *self.lines(),
         ]
         return "; ".join(filter(None, said))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -117,7 +118,7 @@ class FailureRate:
         """Restart unless there were too many failures lately."""
         recent = tuple(at for at in (*self.failures, now) if now - at <= self.interval)
         if len(recent) > self.max_failures:
-            return GiveUp(f"{len(recent)} failures within {self.interval:g} s")
+            return GiveUp(f"{counted(len(recent), 'failure')} within {self.interval:g} s")
         return RestartAfter(self.delay, replace(self, failures=recent))
 
 

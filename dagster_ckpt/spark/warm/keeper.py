@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.spark.session import compiled_pyspark
 from dagster_ckpt.spark.warm.messages import Answer, Ask, EngineFiles, KeeperAddress, receive, send
 
@@ -124,7 +125,7 @@ class Keeper:
             self._end(left)
         self._runs += 1
         if self._runs >= MAX_RUNS:
-            self._end(f"it served {self._runs} runs")
+            self._end(f"it served {counted(self._runs, 'run')}")
         self._given_back = time.monotonic()
         self._lent.release()
         send(connection, Answer())

@@ -73,7 +73,7 @@ def test_the_restore_job_runs_from_the_partition_chosen(lab: Lab, feed: Feed) ->
     [deed] = lab.audited(pipeline)
     assert (deed.what, deed.key, deed.who, deed.run_id) == ("restored", "chk-000001", "ann", result.run_id)
     assert deed.shown.startswith("restoring chk-000001, completed ")
-    assert "1 rows leave" in deed.shown
+    assert "1 row leaves" in deed.shown
     assert result.dagster_run.tags[RESTORE_TAG] == "chk-000001"
     assert result.dagster_run.tags["dagster_ckpt/pipeline"] == "shop"
     assert lab.record(pipeline).restored_id == 1

@@ -92,7 +92,7 @@ def test_of_two_tables_with_one_name_the_failure_of_one_is_told_though_the_other
     assert mine.unpublished == {"orders (told)": "nobody answers"}
     missed = mine.missed_more_than(0)
     assert missed is not None
-    assert missed.startswith("table orders (told) could not be published for 1 checkpoints in a row")
+    assert missed.startswith("table orders (told) could not be published for 1 checkpoint in a row")
 
 
 def test_tables_of_one_database_show_one_checkpoint_and_wait_for_one_another(tmp_path: Path) -> None:

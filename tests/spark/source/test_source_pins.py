@@ -140,4 +140,4 @@ def test_a_client_that_is_not_installed_is_a_sentence_and_keeps_nobody_from_star
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     heard = Heard()
     refuse_lost(positions_at(AT, (), reading(KafkaTopics("broker:9092"))), heard)
-    assert 'pip install "dagster-ckpt[kafka]"' in heard.warnings[0]
+    assert "pip install 'confluent-kafka>=2.6'" in heard.warnings[0]

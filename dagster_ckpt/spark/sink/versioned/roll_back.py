@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, RolledBack, SinkCut
@@ -103,7 +104,7 @@ def go(engine: Engine[V], version: V, attempt: AttemptId, way: Way, head: int) -
         added = engine.add(version, attempt, way.batches, head, between=between, **how)
     except Halfway:
         raise Halfway("; ".join(done)) from None
-    return [*done, f"{added.rows:,} rows that the restore point had prepared were added"]
+    return [*done, f"{counted(added.rows, 'row was', 'rows were')} added that the restore point had prepared"]
 
 
 def way_to(engine: Engine[V], version: V | None, cut: SinkCut | None) -> Way:
