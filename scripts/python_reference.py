@@ -24,13 +24,12 @@ HEAD = """\
 Everything that may be imported from `dagster_ckpt`, and the stand-ins of `dagster_ckpt.testing`. Made from the sources
 by `python -m scripts.python_reference`; a test holds the two together. Names that are not here are internal.
 """
+TESTING = ROOT / "docs" / "reference" / "testing.md"
 TESTING_HEAD = """
 ## For tests
 
-[testing.md](testing.md) shows how they are used.
+[testing.md](testing.md) shows how names of `dagster_ckpt.testing` are used. Beside those that it explains:
 
-| `dagster_ckpt.testing` | |
-|---|---|
 """
 _FOR_DAGSTER = frozenset({"yield_for_execution", "use_instance", "remember", "remembered"})
 """Methods of resources that Dagster and the library call."""
@@ -57,9 +56,11 @@ def page() -> str:
             parts.append(f"\n## {group[0].upper()}{group[1:]}\n")
         parts.append(described(public.name, _definition(_path(public.module), public.name)))
     parts.append(TESTING_HEAD)
+    explained = TESTING.read_text()
     for name, node in testing_names():
-        summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
-        parts.append(f"| `{name}` | {_cell(summary)} |\n")
+        if name not in explained:
+            summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
+            parts.append(f"* `{name}`: {_cell(summary)}\n")
     return "".join(parts)
 
 
