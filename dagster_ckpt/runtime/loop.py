@@ -18,7 +18,11 @@ from dagster_ckpt.core.checkpoint.statistics import (
 )
 from dagster_ckpt.core.coordinator import inputs as i
 from dagster_ckpt.core.coordinator.counting import pending_statistics
-from dagster_ckpt.core.coordinator.deletions import due_for_cleaning, shared_files_free_below
+from dagster_ckpt.core.coordinator.deletions import (
+    due_for_cleaning,
+    shared_files_free_below,
+    with_stored,
+)
 from dagster_ckpt.core.coordinator.effects import Effect
 from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState
 from dagster_ckpt.core.coordinator.triggering import is_due
@@ -87,6 +91,8 @@ class EventLoop:
         """What all tables show, as noted and not decided yet."""
         self._told = state.record.shown
         self._is_untold = False
+        self._held: list[Effect] = []
+        """What follows from a pointer that is not stored yet."""
 
     # --- events and effects ---------------------------------------------------------------------------------
 
@@ -131,11 +137,13 @@ class EventLoop:
         shown, self._noted = self._noted, None
         if shown is not None:
             self._is_untold = True
-            self.perform(self.engine.commit(i.TablesShown(shown)).effects)
+            self._held += self.engine.commit(i.TablesShown(shown)).effects
         stored = self.engine.stored.shown
         if self._is_untold and stored is not None and stored == self.engine.state.record.shown:
             self._is_untold = False
             moved, self._told = Moved(self._told, stored), stored
+            held, self._held = self._held, []
+            self.perform(held)
             try:
                 self.outside.tell_shown(moved)
             except (
@@ -313,7 +321,7 @@ class EventLoop:
             self.outside.background.submit(partial(self._clean_one, cleanup))
 
     def _clean_one(self, cleanup: CleanupRecord) -> None:
-        state = self.engine.state
+        state = with_stored(self.engine.state, self.engine.stored)
         gone = self._cleaner.clean(cleanup, state.record, shared_files_free_below(state, cleanup))
         if not gone:
             self._deferred[cleanup.checkpoint_id] = state.record.completed

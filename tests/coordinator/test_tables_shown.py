@@ -83,6 +83,45 @@ def test_what_the_shown_one_shares_with_others_stays_while_it_is_retained() -> N
     assert old.key not in h.files()
 
 
+def test_what_a_pointer_leaves_is_whole_until_the_pointer_is_stored() -> None:
+    """It waits, has let go of a checkpoint in memory, and the files of another one are deleted meanwhile."""
+    hook = RecordingHook("hook")
+    h = with_tables(
+        CoordinatorHarness(num_retained=1, incremental=True, interval=RIDES / 2, running=False, hooks=[hook])
+    )
+    h.run()
+    files = []
+    for ledger_refuses in (False, True, True, False):
+        h.advance(RIDES / 2)
+        [number] = h.pending
+        files.append(h.shared(number, "task", f"of-{number}"))
+        if ledger_refuses:
+            h.gateway.on_complete = None
+        else:
+            with_tables(h)
+        h.acknowledge(number, "task", handles=[files[-1]])
+    assert (retained(h), stored(h).shown) == ([1, 4], showing(1)), "the pointer to 4 waits for a write"
+    h.coordinator.poll()
+    assert files[0].key in h.files()
+    assert hook.subsumed_ids == [2, 3]
+    h.advance(RIDES / 2)
+    assert (retained(h), stored(h).shown) == ([4], showing(4))
+    assert files[0].key not in h.files()
+    assert hook.subsumed_ids == [2, 3, 1]
+
+
+def test_a_restore_lets_go_of_what_was_retained_for_readers_only() -> None:
+    h = with_tables(CoordinatorHarness(num_retained=1))
+    h.completed_checkpoint()
+    h.gateway.on_complete = None
+    h.completed_checkpoint()
+    h.completed_checkpoint()
+    assert retained(h) == [1, 3]
+    restored = h.next_attempt(running=False)
+    restored.coordinator.started("/work/run-2", showing(3))
+    assert (retained(restored), stored(restored).shown) == ([3], showing(3))
+
+
 def test_a_pointer_comes_with_the_next_write_where_a_trigger_is_near_and_at_once_where_none_is() -> None:
     seldom = with_tables(CoordinatorHarness(interval=60.0))
     before = version(seldom)

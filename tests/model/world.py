@@ -2,12 +2,14 @@
 
 Whatever happens, these hold: the checkpoints in the record can be restored, file by file; no file is both referenced
 and deleted; ids only grow; a fenced attempt writes nothing; a checkpoint completes at most once and never fails after
-that; no more are retained or pending than allowed; at the end nothing is left over.
+that; no more are retained or pending than allowed; readers are shown tables of one moment (``tables``); at the end
+nothing is left over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -24,7 +26,9 @@ from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.errors import Fenced, OutcomeUnknown, Unavailable
 from dagster_ckpt.runtime.shared_files import handles_of, no_manifest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
+from dagster_ckpt.testing.faulty import SimulatedCrash
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
+from tests.model.tables import NAMES, Tables
 
 STAGES = {"source": 2, "sink": 1}
 RETAINED = 2
@@ -44,7 +48,12 @@ class World:
             timeout=100.0,
             incremental=True,
             externalized_checkpoint_retention="retain_on_cancellation",
+            interval=1.0,
+            running=False,
         )
+        self.tables = Tables()
+        self.tables.follow(self.h)
+        self.h.run()
         self.older: list[CoordinatorHarness] = []
         self.ids: list[int] = []
         self.checkpoints: set[int] = set()
@@ -113,6 +122,18 @@ class World:
             self.disposed.add(number)
             self.h.coordinator.dispose_savepoint(number)
 
+    def tables_refuse(self, random: Random) -> None:
+        """Let some tables refuse what they are told from now on, or none."""
+        self.tables.refusing = frozenset(name for name in NAMES if random.random() < 0.25)
+
+    def tables_collect_garbage(self, random: Random) -> None:
+        """Let tables forget the versions that nobody needs."""
+        self.tables.collect_garbage(self.h)
+
+    def periodic_checkpoints(self, random: Random) -> None:
+        """Switch them on, so that a pointer waits for the next trigger's write, or off."""
+        random.choice([self.h.start_periodic, self.h.stop_periodic])()
+
     # --- what goes wrong ------------------------------------------------------------------------------------
 
     def the_store_fails(self, random: Random) -> None:
@@ -157,10 +178,32 @@ class World:
         self._listen()
         self.crash(random)
 
+    def die_while_tables_are_published(self, random: Random) -> None:
+        """Let the process end with some of the tables published, or all and the pointer not moved."""
+        self.tables.dies_behind = random.choice(["", *NAMES])
+        with suppress(SimulatedCrash):
+            self.take_a_checkpoint(random)
+        self.tables.dies_behind = None
+        self._listen()
+        self.crash(random)
+
     def crash(self, random: Random) -> None:
         """End the process and open the coordinator again for the same run."""
-        self.h.crash()
-        self.h.recover()
+        self.tables.another_process_of(self.h)
+        if random.random() < 0.5:
+            self.h.coordinator.notify_again()
+
+    def another_process_publishes(self, random: Random) -> None:
+        """Let a second process of the run publish and move the pointer, which the first one is not told of."""
+        other = self.h.another_process()
+        self.tables.follow(other)
+        other.coordinator.notify_again()
+        self.tables.check(other)
+
+    def an_older_publish_is_told_late(self, random: Random) -> None:
+        """Let this process note what its tables have all shown before."""
+        self.h.coordinator.tables_shown(self.tables.showing(self.tables.shown_before(random)))
+        self.h.backlog()
 
     def another_attempt(self, random: Random) -> None:
         """Let a newer run take over, whatever the older one was doing."""
@@ -168,11 +211,14 @@ class World:
         ending = random.choice(["closed", "crashed", "alive"])
         if ending == "closed":
             old.close(RunStatus.SUSPENDED)
+            self.tables.check_end(old)
         elif ending == "crashed":
             old.crash()
         self._listen()
         self.older.append(old)
-        self.h = old.next_attempt(f"run-{len(self.older) + 1}")
+        where = random.choice(["latest"] * 4 + ["none", *(f"chk-{number}" for number in old.completed)])
+        self.h = old.next_attempt(f"run-{len(self.older) + 1}", restore_from=where, running=False)
+        self.tables.start(self.h, random, keep=random.random() < 0.2)
         self._heard = 0
 
     def a_fenced_attempt_acts(self, random: Random) -> None:
@@ -189,7 +235,10 @@ class World:
             old.trigger,
             old.coordinator.poll,
             lambda: old.decline(number, "sink"),
+            lambda: old.coordinator.started("/work/fenced", self.tables.showing(1)),
+            old.coordinator.notify_again,
         ]
+        old.coordinator.tables_shown(self.tables.showing(number))
         for act in acts:
             try:
                 act()
@@ -212,7 +261,13 @@ class World:
         (the_storage_fails, 2),
         (deletions_stall, 2),
         (die_within, 1),
+        (die_while_tables_are_published, 1),
+        (tables_refuse, 2),
+        (tables_collect_garbage, 2),
+        (periodic_checkpoints, 1),
         (crash, 1),
+        (another_process_publishes, 1),
+        (an_older_publish_is_told_late, 1),
         (another_attempt, 1),
         (a_fenced_attempt_acts, 1),
     )
@@ -228,6 +283,7 @@ class World:
 
     def check(self) -> None:
         """Check everything that must hold at any moment."""
+        self.tables.check(self.h)
         record = self._record()
         for entry in (*record.completed, *record.savepoints):
             missing = [
@@ -235,7 +291,8 @@ class World:
             ]
             assert not missing, f"checkpoint {entry.checkpoint_id} lost {missing}"
         assert self.ids == sorted(set(self.ids)), f"ids do not grow: {self.ids}"
-        assert len(record.completed) <= RETAINED
+        beside = {record.shown_id} - {one.checkpoint_id for one in record.completed[-RETAINED:]} - {None}
+        assert len(record.completed) <= RETAINED + len(beside)
         assert sum(not p.properties.kind.is_savepoint for p in record.pending) <= CONCURRENT
         assert not self.failed & set(self.completed), "a completed checkpoint failed"
         assert len(self.completed) == len(set(self.completed)), "a checkpoint completed twice"
@@ -251,13 +308,17 @@ class World:
         self.h.faults.disarm()
         self.h.release_deletions()
         self.h.close(RunStatus.SUSPENDED)
-        last = self.h.next_attempt(f"run-{len(self.older) + 2}")
+        self.tables.check_end(self.h)
+        last = self.h.next_attempt(f"run-{len(self.older) + 2}", running=False)
+        self.tables.start(last, Random(0))
         record = self._record()
         unknown = {c.checkpoint_id for c in record.cleanup if c.keep_files and not c.savepoint}
         retained = {c.checkpoint_id for c in record.completed}
         folders = {int(k.split("/")[1].removeprefix("chk-")) for k in last.files() if "/chk-" in k}
         assert folders <= retained | unknown, f"left over: {folders - retained - unknown}"
         assert unknown <= folders, f"files whose fate is unknown were deleted: {unknown - folders}"
+        last.close(RunStatus.SUSPENDED)
+        self.tables.check_end(last)
 
     # --- the oracle's senses --------------------------------------------------------------------------------
 
@@ -273,6 +334,9 @@ class World:
                 case _:
                     pass
         self._heard = len(self.h.events)
+        # Of a completion that the process died behind nobody hears.
+        own = (one for one in self._record().completed if one.checkpoint_id in self.checkpoints)
+        self.completed += [one.checkpoint_id for one in own if one.checkpoint_id not in self.completed]
         # A failure the store did not take is lost with the process: the next one may complete the checkpoint.
         self.failed |= {f.checkpoint_id for f in self._record().failed}
 

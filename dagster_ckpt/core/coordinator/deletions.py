@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagster_ckpt.core.checkpoint.record import CleanupRecord
+from dagster_ckpt.core.checkpoint.record import CleanupRecord, CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.coordinator.counting import status_changed
 from dagster_ckpt.core.coordinator.events import CheckpointDiscarded
@@ -63,6 +63,14 @@ def _is_past(cleanup: CleanupRecord, lowest: CheckpointId | None, state: Coordin
     if lowest is None:
         return cleanup.complete or state.is_shut_down
     return cleanup.checkpoint_id < lowest
+
+
+def with_stored(state: CoordinatorState, stored: CoordinatorRecord) -> CoordinatorState:
+    """Return the state with all that the stored record retains: a pointer that waits has let go in memory only."""
+    kept = {c.checkpoint_id: c for c in (*stored.completed, *state.record.completed)}
+    if len(kept) == len(state.record.completed):
+        return state
+    return state.with_record(completed=tuple(kept[number] for number in sorted(kept)))
 
 
 def lowest_in_use(state: CoordinatorState) -> CheckpointId | None:

@@ -29,6 +29,7 @@ from dagster_ckpt.core.coordinator.inputs import (
     StopRequested,
     TimeoutRearmed,
 )
+from dagster_ckpt.core.coordinator.showing import pointed_to
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import (
     noting_the_end,
@@ -57,14 +58,15 @@ def started(state: CoordinatorState, input: Started, now: Now, draw: float) -> D
     after = state.with_record(
         status=RunStatus.RUNNING,
         status_epoch=record.epoch,
-        shown=record.shown if input.shown is None else input.shown,
         working_directory=input.working_directory,
         clean=False,
         before_restore=None,
         shape=shape_of(state.graph, state.setup.hooks),
         chains=state.graph.chains,
     )
-    decision = sync_activation(replace(after, is_started=True), now, draw)
+    begun = replace(after, is_started=True)
+    moved = Decision(state=begun) if input.shown is None else pointed_to(begun, input.shown)
+    decision = moved.then(sync_activation, now, draw)
     return decision.doing(*renotified(decision.state), *_hooks_renotified(decision.state))
 
 

@@ -17,10 +17,15 @@ RIDES = 1.5
 
 def tables_shown(state: CoordinatorState, shown: ShownTables) -> Decision:
     """Move the pointer; one that would go back stays: only the start of an attempt takes rows back (``Started``)."""
-    before = state.record.shown
-    was = None if before is None else before.checkpoint_id
-    if shown == before or (was is not None and (shown.checkpoint_id or 0) < was):
+    was = state.record.shown_id
+    if shown == state.record.shown or (was is not None and (shown.checkpoint_id or 0) < was):
         return Decision(state=state)
+    return pointed_to(state, shown)
+
+
+def pointed_to(state: CoordinatorState, shown: ShownTables) -> Decision:
+    """Move the pointer, and let go of the checkpoint that it leaves."""
+    was = state.record.shown_id
     moved = state.with_record(shown=shown)
     return Decision(state=moved) if was is None else _let_go(moved, was)
 

@@ -155,6 +155,7 @@ class CoordinatorHarness:
             background=self.background,
             directory_state=lambda _path, _record: self.directory,
             acks=self._acks,
+            tell_shown=self.moved.append,
         )
         opened = CheckpointCoordinator.open(setup)
         self._played.opened = opened
@@ -280,6 +281,7 @@ class CoordinatorHarness:
     gateway = Part(lambda h: h._played.gateway)
     background = Part(lambda h: h._played.background)
     events = Part(lambda h: h._played.events)
+    moved = Part(lambda h: h._played.moved)
     paths = Part(lambda h: h._played.paths)
 
     clock = Part(lambda h: h.world.clock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dagster_ckpt.core.checkpoint.shown import Moved
 from dagster_ckpt.core.coordinator.events import CoordinatorEvent
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
@@ -26,6 +27,8 @@ class PlayedAttempt:
     background: ManualBackground = field(default_factory=ManualBackground)
     events: list[CoordinatorEvent] = field(default_factory=list)
     """Everything the listeners were told, in order."""
+    moved: list[Moved] = field(default_factory=list)
+    """Everything that was told of the pointer of readers, in order."""
     opened: CheckpointCoordinator | None = None
     """Another one after ``recover``."""
 
