@@ -25,7 +25,7 @@ class Arrivals:
 
 
 def look_at(paths: Sequence[str], options: Mapping[str, Any]) -> Arrivals:
-    """Return what is at some globs; names that begin with ``.`` or ``_`` are not counted, as Spark does not read them.
+    """Return the files at some globs; names with ``.`` or ``_`` first do not count, as Spark skips them.
 
     Raises Unavailable: the storage cannot be asked now.
     """

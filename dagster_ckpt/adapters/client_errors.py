@@ -1,4 +1,4 @@
-"""What a storage client's failure means, which Amazon's, Microsoft's and Google's clients tell differently."""
+"""Meaning of a storage client's failure, which Amazon's, Microsoft's and Google's clients tell differently."""
 
 from __future__ import annotations
 

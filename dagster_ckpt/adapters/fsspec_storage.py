@@ -170,7 +170,7 @@ def _checked(key: str) -> str:
 
 
 def _classified(error: Exception, verb: str, key: str, base_uri: str) -> CheckpointError:
-    """Return what a client's failure means: NotFound, or Unavailable with what to do about it."""
+    """Return the error that a client's failure means: NotFound, or Unavailable with the way out."""
     what = f"could not {verb} {key!r} in checkpoint storage {base_uri}"
     cause = f"{type(error).__name__}: {error}".replace("\n", " ")
     match error:

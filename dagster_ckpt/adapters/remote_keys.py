@@ -176,7 +176,7 @@ class RemoteKeys:
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _exclusive_for(self, size: int) -> ConditionalPut | None:
-        """Return what creates an object of that size exclusively; None: nothing can, the name is looked up first."""
+        """Return the put that creates an object of that size exclusively; None: the name is looked up first."""
         _ = self.fs  # connected
         if self._exclusive is None or size > _ONE_PUT or not self._exclusive.is_honored():
             return None
@@ -226,7 +226,7 @@ class RemoteKeys:
             self.fs.pipe_file(path, source)
 
     def _read_back(self, key: str, expected: Digest, error: Exception) -> Digest | AlreadyExists:
-        """Tell what became of a put that failed: its answer may have been lost on the way."""
+        """Read back a put that failed: its answer may have been lost on the way."""
         try:
             if not self.fs.exists(self._path(key)):
                 raise FileNotFoundError(key)

@@ -57,7 +57,7 @@ class SqlDatabase:
 
     @property
     def place(self) -> str:
-        """Which database this is: a copy of it, elsewhere, is another one. Empty: not known yet."""
+        """Place of this database, which tells a copy from the original. Empty: not known yet."""
         if not is_sqlite(self._url):
             return f"{self._url.host or ''}:{self._url.port or ''}/{self._url.database}"
         try:
@@ -80,7 +80,7 @@ class SqlDatabase:
             self._dispose()
 
     def read(self, query: Callable[[Connection], T]) -> T:
-        """Return what a query finds. Raises Unavailable, Corrupt, InvalidRequest."""
+        """Return the answer of a query. Raises Unavailable, Corrupt, InvalidRequest."""
         with self._classifying(), self._connection() as connection:
             return query(connection)
 
@@ -92,7 +92,7 @@ class SqlDatabase:
             yield connection
 
     def settled(self, look: Callable[[Connection], T]) -> T:
-        """Return what ``look`` finds after a COMMIT without an answer, in a transaction that is rolled back.
+        """Return the answer of ``look`` after a COMMIT without an answer, in a transaction that is rolled back.
 
         SUBTLE: the server may still be carrying out that COMMIT. A plain read would see the old state now and the
         new one later, so ``look`` has to wait for the lock of the row, or insert it. Raises Unavailable when the

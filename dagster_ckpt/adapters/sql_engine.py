@@ -105,7 +105,7 @@ def begin_write(connection: Connection) -> None:
 
 
 def classified(error: exc.SQLAlchemyError | OSError, url: URL) -> CheckpointError:
-    """Return what a failure that certainly changed nothing means for the caller."""
+    """Return the error that a failure which certainly changed nothing means for the caller."""
     cause = str(getattr(error, "orig", None) or error).strip().replace("\n", " ")
     place = f"the coordinator store at {shown(url)}"
     if isinstance(error, exc.DataError | exc.IntegrityError):

@@ -43,7 +43,7 @@ class SqlCoordinatorStore:
 
     @property
     def place(self) -> str:
-        """Which database this is; a copy of it is another one."""
+        """Place of the database, which tells a copy from the original."""
         return self._database.place
 
     # --- the port -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the settings of a stage say of running it in one query with others."""
+"""Settings of a stage for running in one query with others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dagster_ckpt.core.graph import Chaining
 
 
 def chaining_of(stage: StageDefinition) -> Chaining:
-    """Return it; a setting that would not act within a chain keeps the stage out of one."""
+    """Return a stage's chaining; a setting that would not act within a chain keeps the stage out of one."""
     limit = stage.max_entries_per_trigger
     apart = (
         (not stage.chain, "has chain=False"),

@@ -26,7 +26,7 @@ _OF_FLINK = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookContext:
-    """What a hook's constructor may ask for: name a parameter ``context``."""
+    """Context for a hook's constructor: name a parameter ``context``."""
 
     pipeline: PipelineId
     resources: Any = None

@@ -38,7 +38,7 @@ class OtherChains(CheckpointError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenInPlans:
-    """What only the plans of the stages' queries tell; a reason completes "stage x …"."""
+    """Facts about stages that only the plans of their queries tell; a reason completes "stage x …"."""
 
     leaves_reader: Mapping[StageUid, str] = field(default_factory=dict)
     """Stages that cannot run in their reader's query: stateful ones, those with a watermark."""
@@ -48,7 +48,7 @@ class SeenInPlans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Which stages run as one query."""
+    """Layout of a pipeline: the stages that run as one query."""
 
     chains: tuple[Chain, ...]
     reasons: Mapping[tuple[StageUid, StageUid], str]

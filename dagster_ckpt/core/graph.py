@@ -34,7 +34,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chaining:
-    """What a stage's author says of running it in one query with others; a reason completes "stage x …"."""
+    """An author's settings for running a stage in one query with others; a reason completes "stage x …"."""
 
     leaves_reader: str = ""
     """Why it does not run in its reader's query; empty: it may."""

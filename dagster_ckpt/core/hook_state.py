@@ -16,7 +16,7 @@ MAX_STATE_BYTES = 1 << 20
 
 
 class HookState(Record):
-    """What is stored of one hook."""
+    """Stored state of one hook."""
 
     format_version: Literal[1] = 1
     encoding: Literal["json", "base64"]

@@ -12,7 +12,7 @@ DEEPEST = 200
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what the text says. Raises ValueError for all that is not JSON, also where it is nested too deeply."""
+    """Return the value of a JSON text. Raises ValueError for any other text, also where it is nested too deeply."""
     try:
         document = json.loads(text)
     except RecursionError as error:

@@ -16,7 +16,7 @@ class SnapshotLabel:
     note: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """Return it as records, requests and run configs spell it: flat."""
+        """Return the label's fields as records, requests and run configs spell them: flat."""
         return {"name": self.name, "note": self.note, "labels": dict(self.labels)}
 
 

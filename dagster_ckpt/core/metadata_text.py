@@ -24,7 +24,7 @@ CHECKSUM = "checksum"
 
 @dataclass(frozen=True, slots=True)
 class DecodedMetadata:
-    """What ``_metadata`` says, and whether it could be compared with a checksum."""
+    """Metadata read from ``_metadata``, and whether a checksum confirmed it."""
 
     metadata: CheckpointMetadata
     has_checksum: bool
@@ -45,12 +45,12 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 
 
 def decode_metadata(content: bytes, *, name: str) -> CheckpointMetadata:
-    """Return what ``_metadata`` says; raises as ``read_metadata_text`` does."""
+    """Return the metadata in ``_metadata``; raises as ``read_metadata_text`` does."""
     return read_metadata_text(content, name=name).metadata
 
 
 def read_metadata_text(content: bytes, *, name: str) -> DecodedMetadata:
-    """Return what ``_metadata`` says; ``name`` (its key or URI) is for the message.
+    """Return the metadata in ``_metadata``; ``name`` (its key or URI) is for the message.
 
     Raises Corrupt for anything but complete metadata of the format this version writes: nothing is guessed.
     """

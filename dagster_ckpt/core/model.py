@@ -268,7 +268,7 @@ class CheckpointMetadata(Labeled, Record):
 
     @property
     def rows_set_aside(self) -> tuple[str, ...]:
-        """Which rows it goes on without, as their sinks could not show them: a sentence each."""
+        """Sentences about the rows it goes on without, as their sinks could not show them."""
         found = ((s.uid, one) for s in self.stages if s.table is not None for one in s.table.set_aside)
         return tuple(
             f"{one.rows:,} rows of sink {uid} are set aside, {f'in {one.file}' if one.file else 'and gone'}"

@@ -22,7 +22,7 @@ class Triggered:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """It waits for its turn; listeners hear when it is triggered or rejected."""
+    """The request waits for its turn; listeners hear when it is triggered or rejected."""
 
     request: CheckpointRequest
     number: int

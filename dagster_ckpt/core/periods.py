@@ -51,7 +51,7 @@ NEWEST_ONLY = Retention()
 
 
 def retention_of(given: Any) -> Any:
-    """Return what a setting says, checked. Raises ValueError with one sentence."""
+    """Return a setting of retention, checked. Raises ValueError with one sentence."""
     if not isinstance(given, Mapping):
         return given
     known = list(Retention.model_fields)

@@ -1,4 +1,4 @@
-"""Which pipeline's tables the readers of a pipeline's name find, as part of its record."""
+"""Pipeline whose tables the readers of a pipeline's name find, as part of its record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServingRecord(Record):
     """Empty where the named pipeline itself served."""
 
     def back(self, name: str, now: float) -> ServingRecord | None:
-        """Return what serves after a swap back; None: the named pipeline itself, as if nothing had been swapped."""
+        """Return the serving record after a swap back; None: the named pipeline serves itself, as if never swapped."""
         if self.before == name:
             return None
         return ServingRecord(

@@ -33,7 +33,7 @@ Listener = Callable[[CoordinatorEvent], None]
 
 
 def directory_state(path: str, _record: CoordinatorRecord) -> DirectoryState:
-    """Return what is found of a working directory on this machine's file system."""
+    """Return the state of a working directory on this machine's file system."""
     return DirectoryState.INTACT if path and Path(path).is_dir() else DirectoryState.MISSING
 
 
@@ -76,7 +76,7 @@ class Ownership(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSetup:
-    """What ``CheckpointCoordinator.open`` needs."""
+    """Setup that ``CheckpointCoordinator.open`` needs."""
 
     graph: PipelineGraph
     fits_fresh: bool = True
@@ -129,12 +129,12 @@ class AttemptSetup:
 
     @property
     def store_place(self) -> str:
-        """Which store this is, a copy being another one; empty where it does not tell."""
+        """Place of the store, which tells a copy from the original; empty where it does not say."""
         return str(getattr(self.store, "place", ""))
 
     @property
     def decisions(self) -> Setup:
-        """What decisions must know of all this."""
+        """Setup as decisions take it."""
         return Setup(
             graph=self.graph,
             config=self.config,

@@ -18,7 +18,7 @@ MOST_SHOWN = 8000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """Whoever has something done, and what they were shown before."""
+    """Person or machine who has something done, with the preview they were shown before."""
 
     who: str = ""
     shown: Sequence[str] = ()

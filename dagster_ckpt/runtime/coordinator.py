@@ -195,7 +195,7 @@ class CheckpointCoordinator(CoordinatorView):
             resume_hooks(hooks, *self._newest_master_states())
 
     def _newest_master_states(self) -> tuple[CheckpointId | None, Mapping[str, str]]:
-        """Return what the stages start again from and the hook states in it, read only where there are hooks."""
+        """Return the checkpoint that stages start again from and its hook states, read only where there are hooks."""
         if (entry := newest_retained(self._engine.state.record)) is None:
             return None, {}
         known = self._workings.metadata_of(entry) if self._workings.outside.hooks else None

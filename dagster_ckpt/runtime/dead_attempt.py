@@ -25,7 +25,7 @@ SEEDED_ROWS = 20
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """It was done; ``events`` is what listeners would have been told."""
+    """The attempt was settled; ``events`` are those that listeners would have been told."""
 
     events: tuple[CoordinatorEvent, ...]
 

@@ -61,7 +61,7 @@ def post(
 def look_up(
     store: CoordinatorStore, pipeline: PipelineId, request_id: str
 ) -> tuple[Answer, CoordinatorRecord]:
-    """Return what became of a request, and the record it was read from. Raises NotFound without a record."""
+    """Return the answer to a request, and the record it was read from. Raises NotFound without a record."""
     record = RecordStore(store).record(pipeline)
     if record is None:
         raise NotFound(f"pipeline {pipeline!r} has never run")

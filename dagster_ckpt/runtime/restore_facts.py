@@ -91,7 +91,7 @@ def absolute_uri(uri: str, open_storage: Callable[[str], CheckpointStorage]) -> 
 
 
 def wanted(setup: AttemptSetup) -> RestoreOptions:
-    """Return what the attempt is to start from, a local path as an absolute URI."""
+    """Return the options the attempt is to start from, a local path as an absolute URI."""
     restore_from = absolute(setup.restore.restore_from, setup.storage_at)
     return setup.restore.model_copy(update={"restore_from": restore_from})
 

@@ -85,7 +85,7 @@ def _in_storage(storage: CheckpointStorage, pipeline: PipelineId) -> tuple[list[
 
 
 def _metadata(storage: CheckpointStorage, folder: str) -> CheckpointMetadata | None:
-    """Return what a snapshot says of itself; None for one that is damaged: restoring it tells why."""
+    """Return a snapshot's metadata; None for a damaged one: restoring it tells why."""
     try:
         return read_metadata(storage, folder)
     except (NotFound, Corrupt):

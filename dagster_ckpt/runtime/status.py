@@ -100,7 +100,7 @@ class CoordinatorView:
     # --- checkpoints ----------------------------------------------------------------------------------------
 
     def outcome_of_request(self, request_id: str) -> TriggerOutcome:
-        """Return what became of a client's request id. Raises NotFound for one never heard of."""
+        """Return the outcome of a client's request id. Raises NotFound for one never heard of."""
         self._engine.refresh()
         state = self._engine.state
         for queued in state.queue.waiting:
@@ -134,7 +134,7 @@ class CoordinatorView:
         return self._workings.location_of(self._known_pending(checkpoint_id), checkpoint_id)
 
     def status_of(self, checkpoint_id: CheckpointId) -> CheckpointOutcome:
-        """Return what became of a checkpoint. Raises NotFound for one not known."""
+        """Return the outcome of a checkpoint. Raises NotFound for one not known."""
         self._workings.refresh()
         state = self._engine.state
         pending = state.record.pending_of(checkpoint_id)

@@ -47,7 +47,7 @@ class StillAlive(Declined):
 
 
 def unknown_state(_run_id: str) -> OwnerState:
-    """Return what is known of a run where nobody but its lease tells."""
+    """Return the state of an owner about whom nobody but its lease tells."""
     return OwnerState.UNKNOWN
 
 

@@ -139,7 +139,7 @@ class ArmTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """That timer is not wanted any more."""
+    """The timer that was armed is not wanted any more."""
 
     checkpoint_id: CheckpointId
 
@@ -171,7 +171,7 @@ class BarrierHandler(Protocol):
         ...
 
     def on(self, event: BarrierEvent, *, now: float) -> Turn:
-        """Return what to go on with and what to do. Raises InvalidRequest for what can never be legal."""
+        """Return the handler after an event, and its effects. Raises InvalidRequest for an illegal event."""
         ...
 
 

@@ -14,7 +14,7 @@ from dagster_ckpt.errors import InvalidRequest
 
 
 def options_for(kind: CheckpointKind, config: CheckpointConfig, *, target: str = "") -> BarrierOptions:
-    """Return what the barriers of a new checkpoint carry.
+    """Return the options that the barriers of a new checkpoint carry.
 
     A savepoint is aligned and never times out; ``aligned_checkpoint_timeout`` 0 means unaligned at once.
     """

@@ -120,7 +120,7 @@ class UnalignedPhase:
         return self._completed(effects, progress, now)
 
     def announcement(self, announcement: Announcement, progress: Progress, now: float) -> Outcome:
-        """It need not be waited for."""
+        """Ignore an announcement: an unaligned checkpoint need not wait for its barrier."""
         mine = replace(self, pulled=self.pulled | {announcement.channel})
         return Outcome(mine, (PullForward(announcement.channel),))
 
@@ -132,7 +132,7 @@ class UnalignedPhase:
         return self._completed([*missed], progress, now)
 
     def switch(self, progress: Progress, now: float) -> Outcome:
-        """It is unaligned already."""
+        """Change nothing: the checkpoint is unaligned already."""
         return Outcome(self)
 
     def abort(self) -> tuple[AlignmentEffect, ...]:

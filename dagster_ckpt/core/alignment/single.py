@@ -71,7 +71,7 @@ class SingleCheckpointHandler:
         return self.progress.is_pending
 
     def on(self, event: BarrierEvent, *, now: float) -> Turn:
-        """Return what to go on with and what to do.
+        """Return the handler after an event, and its effects.
 
         Raises InvalidRequest for an unknown or ended channel and for a barrier this handler cannot take.
         """

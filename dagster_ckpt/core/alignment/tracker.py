@@ -75,7 +75,7 @@ class CheckpointTracker:
         return bool(self.counts)
 
     def on(self, event: BarrierEvent, *, now: float) -> Turn:
-        """Return what to go on with and what to do.
+        """Return the tracker after an event, and its effects.
 
         Raises InvalidRequest for an unknown or ended channel and for an unaligned barrier.
         """

@@ -91,7 +91,7 @@ class StageProgress:
             link = link.before
 
     def judge(self, attempt: ExecutionAttempt) -> AcknowledgeResult:
-        """Return what an acknowledgement by ``attempt`` would be: SUCCESS, DUPLICATE or UNKNOWN."""
+        """Return the answer to an acknowledgement by ``attempt``: SUCCESS, DUPLICATE or UNKNOWN."""
         subtask = attempt.subtask
         if attempt.epoch != self.epoch or not 0 <= subtask < self.parallelism:
             return AcknowledgeResult.UNKNOWN

@@ -39,7 +39,7 @@ class TriggerRecord(Labeled, Record):
 
     @classmethod
     def of(cls, metadata: CheckpointMetadata) -> TriggerRecord:
-        """Return what was asked for when a snapshot from elsewhere was taken, as far as its metadata tells."""
+        """Return the request by which a snapshot from elsewhere was taken, as far as its metadata tells."""
         return cls(periodic=False, **metadata.label.fields())
 
 
@@ -148,12 +148,12 @@ class CompletedRecord(Record):
 
     @property
     def kept_for(self) -> str:
-        """What a retained checkpoint is kept for, in a word: it is one of the newest, or stands for its hour or day."""
+        """Reason for which a retained checkpoint is kept, in a word: one of the newest, or of its hour or day."""
         return f"its {self.stands_for.replace(', ', ' and its ')}" if self.stands_for else "newest"
 
     @property
     def known(self) -> KnownSnapshot:
-        """It as a restore point."""
+        """The completed checkpoint as a restore point."""
         return KnownSnapshot(
             checkpoint_id=CheckpointId(self.checkpoint_id),
             kind=self.taken_as or self.kind,

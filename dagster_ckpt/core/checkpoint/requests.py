@@ -96,7 +96,7 @@ class RequestQueue:
         return RequestQueue(tuple(ordered)), None
 
     def choose(self, load: QueueLoad) -> Choice:
-        """Return what to do with the best request now."""
+        """Return the decision about the best request now."""
         if load.is_triggering or not self.waiting or load.cleaning > load.max_concurrent:
             return Wait()
         head = self.waiting[0]

@@ -47,7 +47,7 @@ class PeriodicScheduler:
         return max(during, regular) if during else None
 
     def started(self, config: CheckpointConfig, *, now: float, draw: float) -> PeriodicScheduler:
-        """Return it running; ``draw`` in [0, 1) spreads the first fire of many pipelines."""
+        """Return the scheduler running; ``draw`` in [0, 1) spreads the first fire of many pipelines."""
         return replace(self, is_on=True, was_on=True, next_at=now + self._initial_delay(config, draw))
 
     def _initial_delay(self, config: CheckpointConfig, draw: float) -> float:
@@ -61,7 +61,7 @@ class PeriodicScheduler:
         return pause + draw * ((effective_interval(config) or pause) - pause)
 
     def stopped(self) -> PeriodicScheduler:
-        """Return it off; what it knows of backlogs stays."""
+        """Return the scheduler stopped; its knowledge of backlogs stays."""
         return replace(self, is_on=False, next_at=None)
 
     def is_due(self, now: float) -> bool:
@@ -69,7 +69,7 @@ class PeriodicScheduler:
         return self.is_on and self.next_at is not None and self.next_at <= now
 
     def fired(self, config: CheckpointConfig) -> PeriodicScheduler:
-        """Return it after a fire: the next is planned from the planned time, so there is no drift.
+        """Return the scheduler after a fire: the next is planned from the planned time, so there is no drift.
 
         During a backlog without checkpoints it parks.
         """
@@ -79,13 +79,13 @@ class PeriodicScheduler:
         return replace(self, next_at=self.next_at + interval)
 
     def retried(self, *, now: float, retry_in: float) -> PeriodicScheduler:
-        """Return it re-armed after a request came within the minimum pause."""
+        """Return the scheduler re-armed after a request came within the minimum pause."""
         return replace(self, next_at=now + retry_in) if self.is_on else self
 
     def with_backlog(
         self, stages: frozenset[StageUid], config: CheckpointConfig, *, now: float
     ) -> PeriodicScheduler:
-        """Return it after stages began or ended a backlog; the planned time only ever moves closer."""
+        """Return the scheduler after stages began or ended a backlog; the planned time only ever moves closer."""
         changed = replace(self, backlog=stages)
         interval = changed.interval(config)
         if not self.is_on or interval is None:

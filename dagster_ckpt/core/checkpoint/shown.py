@@ -1,4 +1,4 @@
-"""What all tables of a pipeline show at one moment: a pointer, which readers of several tables go by.
+"""Pointer to the checkpoint that all tables of a pipeline show, by which readers of several tables go.
 
 Tables are published one after the other; the pointer moves, with the record's compare-and-set, once all of them were.
 """
@@ -21,7 +21,7 @@ class ShownTable(Record):
     """Checkpoint whose publish it shows, by the sink's own number; None: no rows of any."""
 
     def as_cut(self) -> TableSnapshot:
-        """Return it as sinks read, and keep, the rows of a cut."""
+        """Return the shown table as a cut, by which sinks read and keep its rows."""
         return TableSnapshot(uri=self.uri, head=self.head)
 
 

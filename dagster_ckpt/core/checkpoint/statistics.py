@@ -174,7 +174,7 @@ class CheckpointStatistics(Record):
         return None if end is None else max(0.0, end - self.triggered_at)
 
     def trimmed(self) -> CheckpointStatistics:
-        """Return it as stored: without single subtasks where there are very many."""
+        """Return the statistics as stored: without single subtasks where there are very many."""
         if self.subtasks <= STORED_SUBTASKS:
             return self
         stages = tuple(stage.model_copy(update={"details": ()}) for stage in self.stages)

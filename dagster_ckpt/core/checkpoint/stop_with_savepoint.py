@@ -72,17 +72,17 @@ class StopWithSavepoint:
     """Stages that failed or were canceled since it began: how they end when they run again says nothing."""
 
     def with_savepoint(self, result: SavepointCreated | SavepointFailed) -> StopWithSavepoint:
-        """Return it with the savepoint's result. Raises InvalidRequest when there already is one."""
+        """Return the stop with its savepoint's result. Raises InvalidRequest when there already is a result."""
         if self.savepoint is not None:
             raise InvalidRequest(f"the result of this savepoint was given before ({self.savepoint})")
         return replace(self, savepoint=result)
 
     def with_bad_end(self, uid: StageUid, status: StageStatus) -> StopWithSavepoint:
-        """Return it after a stage ended otherwise than by finishing; the first such end counts."""
+        """Return the stop after a stage ended otherwise than by finishing; the first such end counts."""
         return replace(self, ended_badly={uid: status, **self.ended_badly})
 
     def with_terminal(self, statuses: Mapping[StageUid, StageStatus]) -> StopWithSavepoint:
-        """Return it with how the stages ended. Raises InvalidRequest for a stage that has not."""
+        """Return the stop with how the stages ended. Raises InvalidRequest for a stage that has not."""
         alive = sorted(uid for uid, status in statuses.items() if not status.is_over)
         if alive:
             raise InvalidRequest(f"stage {alive[0]!r} has not ended: it is {statuses[alive[0]]}")

@@ -41,7 +41,7 @@ def cleaning_ended(state: CoordinatorState, input: CleaningEnded) -> Decision:
 
 
 def due_for_cleaning(state: CoordinatorState) -> tuple[CleanupRecord, ...]:
-    """Return what may be deleted now: nobody writes there, nobody builds on it, its outcome is known."""
+    """Return the cleanups that are due: nobody writes there or builds on the files, and the outcome is known."""
     lowest = lowest_in_use(state)
     return tuple(
         c

@@ -31,21 +31,21 @@ class AskCoordinators:
 
 @dataclass(frozen=True, slots=True)
 class AbortCoordinators:
-    """Tell them that the checkpoint is over."""
+    """Tell driver-side coordinators that the checkpoint is over."""
 
     checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteCoordinators:
-    """Tell them that the checkpoint is complete."""
+    """Tell driver-side coordinators that the checkpoint is complete."""
 
     checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFinished:
-    """Tell them of subtasks that had finished: those take no part, so no event waits for their acknowledgement."""
+    """Tell driver-side coordinators of subtasks that had finished, for whose acknowledgement no event waits."""
 
     checkpoint_id: CheckpointId
     attempts: tuple[ExecutionAttempt, ...]

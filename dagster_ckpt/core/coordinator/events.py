@@ -49,7 +49,7 @@ class StageAcknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCompleted:
-    """It is complete and restorable; told after the stages were notified, which publish what it contains."""
+    """The checkpoint is complete and restorable; told after the stages were notified, which publish its rows."""
 
     checkpoint_id: CheckpointId
     kind: CheckpointKind
@@ -62,7 +62,7 @@ class CheckpointCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFailed:
-    """It is over without completing."""
+    """The checkpoint is over without completing."""
 
     checkpoint_id: CheckpointId
     kind: CheckpointKind

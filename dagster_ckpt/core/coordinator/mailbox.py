@@ -70,7 +70,7 @@ def with_mail(record: CoordinatorRecord, request: CheckpointRequest, now: float)
 
 
 def request_of(mail: MailRecord) -> CheckpointRequest:
-    """Return what is asked for. Raises InvalidRequest for a combination that means nothing."""
+    """Return the request of a letter. Raises InvalidRequest for a combination that means nothing."""
     return CheckpointRequest(
         kind=mail.kind,
         scope=mail.scope,
@@ -81,7 +81,7 @@ def request_of(mail: MailRecord) -> CheckpointRequest:
 
 
 def answer_in(record: CoordinatorRecord, request_id: str) -> Answer:
-    """Return what became of a request."""
+    """Return the record's answer to a request."""
     operation = next((o for o in record.operations if o.request_id == request_id), None)
     if operation is None:
         return Waiting()

@@ -22,7 +22,7 @@ from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 def decide(  # noqa: PLR0911, PLR0912 - one flat dispatch table
     state: CoordinatorState, input: i.Input, now: Now, *, draw: float = 0.0
 ) -> Decision:
-    """Return what follows from ``input``; ``draw`` in [0, 1) places the first fire of the periodic timer.
+    """Return the decision about ``input``; ``draw`` in [0, 1) places the first fire of the periodic timer.
 
     Pure: the same arguments give the same decision. Raises InvalidRequest or NotFound for inputs that mean nothing.
     """

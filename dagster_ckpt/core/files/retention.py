@@ -165,7 +165,7 @@ class CompletedStore(Generic[C]):
         return tuple(subsumed)
 
     def shut_down(self, status: RunStatus) -> ShutDown[C]:
-        """Return what ends with the run; a status that is not globally terminal keeps every pointer.
+        """Return the checkpoints that end with the run; a status that is not globally terminal keeps every pointer.
 
         Source: DefaultCompletedCheckpointStoreTest#testShutdownShould[Not]DiscardStateHandleWhenJobIs….
         """
@@ -268,7 +268,7 @@ class SavepointRetention:
             raise InvalidRequest(f"keep_for must not be negative, got {self.keep_for}")
 
     def expired(self, savepoints: Sequence[S], *, now: float) -> tuple[S, ...]:
-        """Return those to dispose of, oldest first; ``now`` in seconds since the Unix epoch."""
+        """Return the savepoints to dispose of, oldest first; ``now`` in seconds since the Unix epoch."""
         bounds = (self.keep_last, self.keep_for, self.keep_hourly, self.keep_daily)
         if all(bound is None for bound in bounds):
             return ()

@@ -41,7 +41,7 @@ class KeyGroupRange:
         return isinstance(key_group, int) and self.start <= key_group <= self.end
 
     def clip(self, other: KeyGroupRange) -> KeyGroupRange | None:
-        """Return what both have, or None."""
+        """Return the range that both have, or None."""
         start, end = max(self.start, other.start), min(self.end, other.end)
         return KeyGroupRange(start, end) if start <= end else None
 

@@ -36,7 +36,7 @@ from dagster_ckpt.core.restore.point import At, Key, Latest, Nothing, RestorePoi
 def choose_restore_point(
     options: RestoreOptions, facts: RestoreFacts, graph: PipelineGraph
 ) -> Fresh | Adopt | FromSnapshot:
-    """Return what ``options.restore_from`` means, given the facts.
+    """Return the restore point that ``options.restore_from`` means, given the facts.
 
     Raises NotFound (naming what exists) for an unknown key.
     """

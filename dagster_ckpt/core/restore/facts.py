@@ -98,7 +98,7 @@ class RestoreFacts:
 
 
 def shape_of(graph: PipelineGraph, hooks: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return what must not differ for a working directory to be adopted: stages, their widths, edges, chains, hooks."""
+    """Return the shape that a working directory must share to be adopted: stages, widths, edges, chains, hooks."""
     stages = (f"stage {s.uid} {s.parallelism} {s.max_parallelism or 'derived'}" for s in graph.stages)
     edges = (f"edge {e.upstream} {e.downstream} {e.pattern}" for e in graph.edges)
     chains = (f"chain {chain.name}" for chain in graph.chains)

@@ -25,7 +25,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
-    """What a snapshot is pinned to, judged at a moment."""
+    """Horizon of a snapshot: the pins that keep it restorable, judged at a moment."""
 
     key: str
     pins: tuple[Pin, ...]
@@ -47,11 +47,11 @@ class Horizon:
 
     @property
     def unasked(self) -> tuple[Pin, ...]:
-        """What could not be looked at."""
+        """Pins that could not be looked at."""
         return tuple(pin for pin in self.pins if pin.unasked)
 
     def sentence(self) -> str:
-        """Return it for people."""
+        """Return the horizon as a sentence for people."""
         if self.lost:
             first = self.lost[0]
             return f"{self.key} can no longer be restored: {first.what} is gone. {first.advice}".strip()
@@ -60,7 +60,7 @@ class Horizon:
         )
 
     def brief(self) -> str:
-        """Return it in a word or two, for a column: ``gone``, ``5.2 days``, ``kept``, ``kept?``."""
+        """Return the horizon in a word or two, for a column: ``gone``, ``5.2 days``, ``kept``, ``kept?``."""
         if self.lost:
             return "gone"
         left = "kept" if self.days is None else f"{self.days:.1f} days"

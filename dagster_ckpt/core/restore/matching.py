@@ -86,7 +86,7 @@ def other_inputs(match: StageMatch) -> str:
 
 
 def non_restored_state(options: RestoreOptions) -> NonRestoredState:
-    """Return what the options say of saved state that nothing takes."""
+    """Return the treatment that the options ask for saved state that nothing takes."""
     return NonRestoredState.SKIP if options.allow_non_restored_state else NonRestoredState.REFUSE
 
 

@@ -81,7 +81,7 @@ RestorePoint = Latest | Nothing | Key | At
 
 
 def restore_point(given: object) -> RestorePoint:
-    """Return what ``given`` names, a text or a restore point. Raises InvalidRequest, saying what may be written."""
+    """Return the restore point in ``given``, text or point. Raises InvalidRequest with the ways to write one."""
     if isinstance(given, (Latest, Nothing, Key, At)):
         return given
     if not isinstance(given, str):

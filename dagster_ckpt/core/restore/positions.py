@@ -98,7 +98,7 @@ def lags(positions: Positions, bounds: TopicBounds | None = None) -> tuple[Parti
 
 
 def lost_positions(positions: Positions, bounds: TopicBounds) -> Iterator[Pin]:
-    """Yield what cannot be read from these positions on."""
+    """Yield a pin for each position whose records are gone."""
     for topic, partitions in sorted(positions.items()):
         if topic not in bounds:
             yield Pin(what=f"topic {topic}", is_there=False, advice=_GONE)
@@ -134,7 +134,7 @@ def unread(positions: Positions, bounds: TopicBounds) -> Positions:
 
 
 def topic_pins(positions: Positions, clocks: Mapping[str, TopicClock]) -> tuple[Pin, ...]:
-    """Return what reading on from positions that are all there needs, and until when it is kept."""
+    """Return the pins of positions whose records are all there, and until when they are kept."""
     return tuple(_pin(topic, positions[topic], clocks.get(topic)) for topic in sorted(positions))
 
 

@@ -299,12 +299,12 @@ class SubtaskCheckpoints:
         return self.synchronous == (checkpoint_id, CheckpointKind.SYNC_SAVEPOINT_TERMINATE)
 
     def _of_operators(self, effect: SubtaskEffect) -> tuple[SubtaskEffect, ...]:
-        """Return what is for the operators; a task that began finished has none
+        """Return an effect for the operators; a task that began finished has none
         (STF#testOperatorSkipLifeCycleIfFinishedOnRestore)."""
         return () if self.finished_on_restore else (effect,)
 
     def _report(self, checkpoint_id: CheckpointId) -> SubtaskReport:
-        """Return what the task was when this checkpoint began (STF#testReportOperatorsFinishedInCheckpoint)."""
+        """Return the task's state when this checkpoint began (STF#testReportOperatorsFinishedInCheckpoint)."""
         if self.finished_on_restore:
             return SubtaskReport.FINISHED_ON_RESTORE
         at_end = self.final_from is not None and checkpoint_id >= self.final_from

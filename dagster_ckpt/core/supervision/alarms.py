@@ -113,7 +113,7 @@ class AlarmDecision:
 
 
 def judge_alarms(policy: AlarmPolicy, facts: AlarmFacts, told: OpenEpisodes) -> AlarmDecision:
-    """Return what is to be announced now.
+    """Return the alarms to be announced now.
 
     An episode is known by the completion before it, so two of them with a success in between are two alarms even
     where no tick saw the success.

@@ -1,4 +1,4 @@
-"""What a run does that finds another run of its pipeline alive: it waits, it ends, or it takes over."""
+"""Choice of a run that finds another run of its pipeline alive: it waits, it ends, or it takes over."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EndSkipped:
 def decide_turn(
     choice: ConcurrentRuns, owner: Owner, *, is_silent: bool, is_retry: bool
 ) -> Proceed | WaitFor | EndSkipped:
-    """Return what a run does about the pipeline's ``owner``, another run.
+    """Return the decision of a run about the pipeline's ``owner``, another run.
 
     ``is_silent``: it was watched for as long as a lease lasts and did not renew it. ``is_retry``: it is an earlier
     try of this run, whose work must not be left undone: it is waited for where another would be given way to.

@@ -49,7 +49,7 @@ def is_lost(record: CoordinatorRecord, *, now: float) -> bool:
 def judge_attempt(
     record: CoordinatorRecord, owner: OwnerState, *, now: float, lease_before: float | None = None
 ) -> Judgment:
-    """Return what the safety net does about the newest attempt; ``now`` in seconds since the Unix epoch.
+    """Return the safety net's judgment of the newest attempt; ``now`` in seconds since the Unix epoch.
 
     ``lease_before``: the lease as it was at an earlier look. A run that Dagster believes alive is ended only when it
     has not renewed its lease between two looks: machines sleep, and their clocks differ.

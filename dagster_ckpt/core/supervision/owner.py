@@ -32,7 +32,7 @@ class OwnerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """It holds its lease."""
+    """The owner holds its lease."""
 
     run_id: str
     streams: bool
@@ -50,7 +50,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """It has ended, or there never was one: the pipeline may be taken over."""
+    """The owner has ended, or there never was an owner: the pipeline may be taken over."""
 
 
 Owner = Alive | Silent | Dead

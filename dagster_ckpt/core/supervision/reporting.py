@@ -62,7 +62,7 @@ class Untold:
     bytes_new: int = 0
 
     def with_completed(self, metadata: CheckpointMetadata) -> Untold:
-        """Return it with one completion more."""
+        """Return the untold completions with one more."""
         return replace(
             self,
             cut=cut_of(metadata),
@@ -72,7 +72,7 @@ class Untold:
         )
 
     def told(self, now: float) -> Untold:
-        """Return it after a report."""
+        """Return the untold completions after a report: none."""
         return Untold(told_at=now, cut=self.cut)
 
     def due_at(self, policy: ReportPolicy, *, pause: float) -> float | None:

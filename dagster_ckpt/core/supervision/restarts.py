@@ -92,7 +92,7 @@ _NOT_FAILED = {
 
 
 def decide_restart(policy: RestartPolicy, last: LastRunFacts, *, now: float) -> RestartDecision:
-    """Return what to do about the newest run."""
+    """Return the decision about the newest run."""
     if last.state is not LastRun.FAILED:
         return NoRestart(_NOT_FAILED[last.state].format(last.run_id))
     before = 0 if last.completed_a_checkpoint else last.restarts

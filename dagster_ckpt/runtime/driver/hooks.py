@@ -82,7 +82,7 @@ class MasterHook(Protocol):
         ...
 
     def deserialize(self, text: str) -> Any:
-        """Return what ``serialize`` was given. Raising fails the restore, before any hook is called."""
+        """Return the state that ``serialize`` was given. Raising fails the restore, before any hook is called."""
         ...
 
     def restore(self, checkpoint_id: CheckpointId, state: Any) -> None:
@@ -166,7 +166,7 @@ def read_states(
     *,
     non_restored: NonRestoredState,
 ) -> dict[str, Any]:
-    """Return what each hook's saved text says; nothing is changed and no hook is told yet.
+    """Return each hook's state from its saved text; nothing is changed and no hook is told yet.
 
     Raises InvalidRequest for a state no hook wants that may not be dropped, and what ``deserialize`` raises.
     """

@@ -1,4 +1,4 @@
-"""What hooks and driver-side coordinators begin with when an attempt is restored."""
+"""State that hooks and driver-side coordinators begin with when an attempt is restored."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class UserHook:
         return encode_state(self.identifier, state)
 
     def deserialize(self, text: str) -> Any:
-        """Return what ``serialize`` was given."""
+        """Return the state that ``serialize`` was given."""
         return decode_state(self.identifier, text)
 
     def complete(self, checkpoint_id: CheckpointId) -> None:
@@ -216,7 +216,7 @@ class UserHook:
 
 
 def _as_failure(error: BaseException) -> Exception:
-    """Return what the checkpoint fails for; only a ``Declined`` brings a reason of its own."""
+    """Return the failure of the checkpoint; only a ``Declined`` brings a reason of its own."""
     return error if isinstance(error, Declined) else HookFailed(_sentence(error))
 
 
