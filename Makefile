@@ -60,7 +60,7 @@ platforms: ## Run the tests on emulators of Azure and Google, YARN and Kubernete
 	@CI=true scripts/bootstrap python java postgres clouds azurite spark_azure spark_google hadoop kubernetes
 	@CI=true $(RUN) python -m pytest -m platform tests/contract tests/platforms $(ARGS)
 
-LOWEST := tests/core tests/contract/test_coordinator_store.py tests/spark/epoch/test_programs.py tests/spark/snapshot/test_restore.py tests/metrics tests/dagster/launched/test_messages.py
+LOWEST := tests/core tests/contract/test_coordinator_store.py tests/spark/epoch/test_programs.py tests/spark/snapshot/test_restore.py tests/ext/metrics tests/dagster/launched/test_messages.py
 lowest: ## Run tests of each layer with the oldest versions that are declared (ARGS: other tests)
 	@scripts/lowest -q $(if $(ARGS),$(ARGS),$(LOWEST))
 

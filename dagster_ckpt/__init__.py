@@ -11,11 +11,8 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``runtime/`` | the coordinator: load, decide, compare-and-set, run effects |
 | ``adapters/`` | the ports on SQL databases and fsspec storages |
 | ``spark/`` | everything that touches Spark's files or PySpark |
-| ``ext/`` | foreign systems behind ports: Delta, Iceberg, databases, topics |
-| ``spark_project/`` | Spark declarative pipelines as checkpointed pipelines |
 | ``operations/`` | what people do to snapshots, as functions |
 | ``page/`` | the checkpoint page of a pipeline: its facts, as HTML and for the terminal |
-| ``metrics/`` | the coordinator's gauges for Prometheus and OpenTelemetry |
 | ``dagster/`` | everything that imports Dagster: resources, jobs, asset, checks, sensors, components |
 | ``program_run`` | one run of a pipeline outside of Dagster's own processes |
 | ``programs`` | runs of a pipeline in a plain program |
@@ -85,6 +82,10 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.errors import NotFound as NotFound
     from dagster_ckpt.errors import OutcomeUnknown as OutcomeUnknown
     from dagster_ckpt.errors import Unavailable as Unavailable
+    from dagster_ckpt.ext.spark_pipelines.adoption import adopt_spark_project as adopt_spark_project
+    from dagster_ckpt.ext.spark_pipelines.project import (
+        pipeline_from_spark_project as pipeline_from_spark_project,
+    )
     from dagster_ckpt.operations.blue_green import compare_readers as compare_readers
     from dagster_ckpt.operations.blue_green import swap_back as swap_back
     from dagster_ckpt.operations.blue_green import swap_readers as swap_readers
@@ -104,15 +105,13 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.pipes import run_launched as run_launched
     from dagster_ckpt.programs import run_epoch as run_epoch
     from dagster_ckpt.programs import run_stream as run_stream
-    from dagster_ckpt.spark_project.adoption import adopt_spark_project as adopt_spark_project
-    from dagster_ckpt.spark_project.project import pipeline_from_spark_project as pipeline_from_spark_project
 
 _HOMES: dict[str, str] = {
     # what authors write
     "checkpointed_pipeline": "authoring.pipeline",
     "CheckpointedPipeline": "authoring.pipeline",
-    "pipeline_from_spark_project": "spark_project.project",
-    "adopt_spark_project": "spark_project.adoption",
+    "pipeline_from_spark_project": "ext.spark_pipelines.project",
+    "adopt_spark_project": "ext.spark_pipelines.adoption",
     "spark_source": "authoring.stages",
     "KafkaTopics": "authoring.origins",
     "spark_stage": "authoring.stages",

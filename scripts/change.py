@@ -19,8 +19,8 @@ PORT = (
 )
 """What every extension stands on: a change of it runs their tests."""
 STANDS_ON = {
-    "tests/spark_project": (
-        "dagster_ckpt/spark_project/",
+    "tests/ext/spark_pipelines": (
+        "dagster_ckpt/ext/spark_pipelines/",
         "dagster_ckpt/spark/attempt/",
         "dagster_ckpt/spark/plan/",
         *PORT,
@@ -34,7 +34,8 @@ STANDS_ON = {
     "tests/spark/warm": ("dagster_ckpt/spark/warm/", "dagster_ckpt/spark/session", *PORT),
     "tests/spark/lake": (
         "dagster_ckpt/spark/exchange/",
-        "dagster_ckpt/ext/",
+        "dagster_ckpt/ext/delta/",
+        "dagster_ckpt/ext/iceberg/",
         "dagster_ckpt/adapters/",
         *PORT,
     ),

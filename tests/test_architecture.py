@@ -57,26 +57,21 @@ ROOMS = {
         "pyspark py4j pyarrow pydantic",
     ),
     "ext": room(
-        "core errors version ports digests runtime authoring spark ext",
-        "pyspark pyarrow pydantic deltalake pyiceberg sqlalchemy confluent_kafka",
+        "core errors version ports digests runtime authoring spark operations page ext",
+        "pyspark pyarrow pydantic yaml deltalake pyiceberg sqlalchemy confluent_kafka prometheus_client opentelemetry",
     ),
     "testing": room("core errors ports digests runtime authoring spark testing", "pyarrow pytest"),
-    "spark_project": room(
-        "core errors version digests authoring spark ext operations spark_project",
-        "pyspark pyarrow pydantic yaml",
-    ),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
     "page": room("core errors operations page"),
-    "metrics": room("core errors operations page metrics", "prometheus_client opentelemetry"),
     "dagster": room(
-        "core errors version ports digests runtime adapters authoring spark operations page spark_project dagster",
+        "core errors version ports digests runtime adapters authoring spark operations page ext dagster",
         "dagster dagster_pipes pydantic pyspark yaml",
     ),
     "program_run": room("core errors version runtime authoring spark dagster", "dagster pyspark"),
     "programs": room("authoring dagster program_run spark", "pyspark"),
     "pipes": room("core errors runtime authoring spark dagster program_run", "dagster_pipes pyspark"),
     "cli": room(
-        "core errors adapters operations page metrics authoring spark spark_project dagster cli",
+        "core errors adapters operations page ext authoring spark dagster cli",
         "click rich pydantic yaml sqlalchemy pyspark dagster dagster_graphql",
     ),
 }
@@ -89,9 +84,10 @@ FLOORS = {
         "authoring digests ports",
         "adapters runtime",
         "spark",
-        "ext operations sinks testing",
-        "page spark_project",
-        "dagster metrics",
+        "operations sinks testing",
+        "page",
+        "ext",
+        "dagster",
         "cli program_run",
         "pipes programs",
     ),
@@ -292,7 +288,7 @@ def test_the_protocol_is_tested_with_fakes_and_not_with_mocks() -> None:
     assert not offences, listed(offences)
 
 
-KNOW_A_SINK = {"spark_project/adoption.py", "spark_project/table_rows.py"}
+KNOW_A_SINK = {"ext/spark_pipelines/adoption.py", "ext/spark_pipelines/table_rows.py"}
 """Modules beside the extensions that ask what kind of sink they have; none may come."""
 
 
@@ -428,7 +424,7 @@ PACKAGES = (
     ),
     *(
         "operations",
-        "spark_project",
+        "ext/spark_pipelines",
         "cli",
         "cli/commands",
         "dagster",

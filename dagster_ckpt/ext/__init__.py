@@ -6,4 +6,6 @@
 | ``iceberg`` | Iceberg tables, by pyiceberg | sinks |
 | ``sql`` | tables of PostgreSQL and SQLite | sinks |
 | ``kafka`` | Kafka topics | sinks, and positions of sources |
+| ``spark_pipelines`` | Spark declarative pipelines (``pyspark.pipelines``) | authoring, adoption |
+| ``metrics`` | Prometheus and OpenTelemetry | facts of the page |
 """

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark import pipelines
 
-from dagster_ckpt.spark_project import spec
+from dagster_ckpt.ext.spark_pipelines import spec
 from tests.root import ROOT
 
 TABLE = (ROOT / "docs" / "reference" / "spark-declarative-pipelines.md").read_text()

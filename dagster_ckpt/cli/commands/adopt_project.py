@@ -17,15 +17,15 @@ from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
 from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.spark_pipelines.adoption import adopt_spark_project
+from dagster_ckpt.ext.spark_pipelines.build import build_pipeline
+from dagster_ckpt.ext.spark_pipelines.elements import Kind
+from dagster_ckpt.ext.spark_pipelines.graph import ProjectGraph, graph_file, save_graph
+from dagster_ckpt.ext.spark_pipelines.project import traced
+from dagster_ckpt.ext.spark_pipelines.settings import settings_of
+from dagster_ckpt.ext.spark_pipelines.spec import load_spec
 from dagster_ckpt.operations.adopt import Adoption
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.spark_project.adoption import adopt_spark_project
-from dagster_ckpt.spark_project.build import build_pipeline
-from dagster_ckpt.spark_project.elements import Kind
-from dagster_ckpt.spark_project.graph import ProjectGraph, graph_file, save_graph
-from dagster_ckpt.spark_project.project import traced
-from dagster_ckpt.spark_project.settings import settings_of
-from dagster_ckpt.spark_project.spec import load_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,9 @@ import click
 from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.errors import InvalidRequest, Unavailable
-from dagster_ckpt.metrics.gauges import PipelineReading, read_pipelines
-from dagster_ckpt.metrics.otlp import Exporter
-from dagster_ckpt.metrics.prometheus import exposition, serve
+from dagster_ckpt.ext.metrics.gauges import PipelineReading, read_pipelines
+from dagster_ckpt.ext.metrics.otlp import Exporter
+from dagster_ckpt.ext.metrics.prometheus import exposition, serve
 
 
 @command("metrics")

@@ -32,7 +32,7 @@ from dagster_ckpt.dagster.definitions import build_pipeline_definitions
 from dagster_ckpt.dagster.options import PipelineOptions
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark_project.project import pipeline_from_spark_project
+from dagster_ckpt.ext.spark_pipelines.project import pipeline_from_spark_project
 
 _FOLDERS = ("base_dir", "checkpoint_dir", "savepoint_dir", "work_dir", "table_dir")
 

@@ -1,0 +1,190 @@
+"""Auto CDC flows: changes of a source, and of SCD type 1 the newest row of every key, whatever order rows arrive in.
+
+The flow's stage says of each row what its key, its order and its fate are; the sink keeps the newest of each key in its
+state, deleted keys among them, so that a late row does not bring one back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.spark_pipelines.elements import FlowElement
+from dagster_ckpt.ext.spark_pipelines.schemas import contains
+from dagster_ckpt.spark.quoting import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = [
+    "DELETED",
+    "ORDER",
+    "ROW",
+    "changes",
+    "classic",
+    "column_names",
+    "is_history",
+    "kept_columns",
+    "key_names",
+    "newest_rows",
+    "order_by",
+    "refuse_unsupported",
+    "sequence_of",
+]
+
+ROW, ORDER, DELETED = "__row", "__order", "__deleted"
+
+
+def is_history(flow: FlowElement) -> bool:
+    """Tell whether an Auto CDC flow keeps all versions of a row: SCD type 2."""
+    return str(flow.cdc.stored_as_scd_type or 1) == "2"
+
+
+def refuse_unsupported(flow: FlowElement) -> None:
+    """Raise InvalidRequest for an Auto CDC flow of another type than 1 and 2, or with options of the other one."""
+    cdc = flow.cdc
+    if str(cdc.stored_as_scd_type or 1) not in ("1", "2"):
+        raise InvalidRequest(
+            f"{flow.title} has stored_as_scd_type={cdc.stored_as_scd_type!r}: there are 1 and 2"
+        )
+    tracks = [
+        name
+        for name in ("track_history_column_list", "track_history_except_column_list")
+        if getattr(cdc, name)
+    ]
+    if tracks and not is_history(flow):
+        raise InvalidRequest(
+            f"{flow.title} has {tracks[0]}, and no stored_as_scd_type=2, to which that belongs"
+        )
+    if len(tracks) > 1:
+        raise InvalidRequest(f"{flow.title} has both {' and '.join(tracks)}: give one")
+
+
+def key_names(flow: FlowElement, rows: DataFrame) -> tuple[str, ...]:
+    """Return the key columns. Raises InvalidRequest for keys that are no columns of the source, and for none."""
+    names = tuple(column_names(flow, rows, flow.cdc.keys))
+    if not names:
+        raise InvalidRequest(
+            f"{flow.title} has no keys: name the columns of {flow.cdc.source!r} that tell its rows apart"
+        )
+    return names
+
+
+def changes(flow: FlowElement, rows: DataFrame) -> DataFrame:
+    """Return each row of the source with its key, its order and whether it deletes.
+
+    A row without a key or an order fails the query, as in Spark. Raises InvalidRequest.
+    """
+    from pyspark.sql import functions as f
+
+    keys, columns = key_names(flow, rows), kept_columns(flow, rows)
+    ours = next((name for name in rows.columns if name.lower() in (ROW, ORDER, DELETED)), None)
+    if ours is not None:
+        raise InvalidRequest(
+            f"{flow.title}: its source has a column {ours!r}, a name that is used here: rename it"
+        )
+    lost = [key for key in keys if key not in columns]
+    if lost:
+        raise InvalidRequest(f"{flow.title}: its key {lost[0]!r} is not among the columns of its table")
+    sequence = classic(flow.cdc.sequence_by)
+    deletes = f.lit(False) if flow.cdc.apply_as_deletes is None else classic(flow.cdc.apply_as_deletes)
+    empty: Column = reduce(
+        lambda a, b: a | b, (f.col(quoted(key)).isNull() for key in keys), sequence.isNull()
+    )
+    refused = f.raise_error(
+        f.lit(f"a row of {flow.cdc.source} has no key ({', '.join(keys)}) or no sequence")
+    )
+    marked = rows.withColumn(DELETED, f.coalesce(deletes, f.lit(False))).withColumn(
+        ORDER, f.when(empty, refused.cast(rows.select(sequence).schema[0].dataType)).otherwise(sequence)
+    )
+    return marked.select(*map(quoted, keys), f.struct(*map(quoted, columns)).alias(ROW), ORDER, DELETED)
+
+
+def newest_rows(changed: DataFrame, keys: tuple[str, ...], sequence: str) -> DataFrame:
+    """Return the newest row of every key that is not deleted, by what ``sequence_of`` tells.
+
+    Of rows with one order, one that is no deletion wins, and among those always the same one.
+    """
+    from pyspark.sql import functions as f
+
+    changed = changed.withColumnRenamed(ORDER, order_by(sequence))
+    order: list[Column] = [f.col(quoted(order_by(sequence))), ~f.col(DELETED), *_tie_break(changed)]
+    newest = f.max_by(f.struct(ROW, DELETED), f.struct(*order)).alias("__newest")
+    found = changed.groupBy(*map(quoted, keys)).agg(newest)
+    return found.where(~f.col(f"__newest.{DELETED}")).select(f"__newest.{ROW}.*")
+
+
+def _tie_break(changed: DataFrame) -> list[Column]:
+    """Return what puts rows of one order in an order; Spark hashes neither a map nor a VARIANT, which has a text."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import MapType, VariantType
+
+    kind = changed.schema[ROW].dataType
+    if contains(kind, VariantType):
+        return [f.xxhash64(f.to_json(f.col(ROW)))]
+    return [] if contains(kind, MapType) else [f.xxhash64(f.col(ROW))]
+
+
+def kept_columns(flow: FlowElement, rows: DataFrame) -> list[str]:
+    """Return the columns of the source that its table has."""
+    except_for = column_names(flow, rows, flow.cdc.except_column_list)
+    named = column_names(flow, rows, flow.cdc.column_list)
+    return named or [column for column in rows.columns if column not in except_for]
+
+
+def column_names(flow: FlowElement, rows: DataFrame, given: Sequence[Any] | None) -> list[str]:
+    """Return the names of columns that an option lists, as the source writes them.
+
+    Raises InvalidRequest for one that the source has not.
+    """
+    from pyspark.errors import AnalysisException
+
+    own = {name.lower(): name for name in rows.columns}
+    try:
+        chosen = [rows.select(classic(one)) for one in given or ()]
+    except AnalysisException as error:
+        raise InvalidRequest(
+            f"{flow.title} names a column that {flow.cdc.source!r} does not have: {error.getCondition()}, "
+            f"the columns are {rows.columns}"
+        ) from error
+    written = [one.columns[0] for one in chosen]
+    strange = next((one.columns[0] for one in chosen if not _is_own(one)), None)
+    if strange is not None:
+        raise InvalidRequest(
+            f"{flow.title} lists {strange!r}, which is no column of {flow.cdc.source!r} but made of one: compute it in "
+            "a temporary view, and list its name"
+        )
+    return [name if name in rows.columns else own[name.lower()] for name in written]
+
+
+def _is_own(chosen: DataFrame) -> bool:
+    """Tell whether one selected column is a column of the source itself; a field of a struct has a name as well."""
+    selected: Any = chosen._jdf.queryExecution().analyzed().expressions().head()
+    return bool(selected.nodeName() == "AttributeReference")
+
+
+def sequence_of(flow: FlowElement) -> str:
+    """Return what puts the rows of an Auto CDC flow in order, as text."""
+    return str(classic(flow.cdc.sequence_by)).removeprefix("Column<'").removesuffix("'>")
+
+
+def order_by(sequence: str) -> str:
+    """Return a name for the order of changes that says what it is made of.
+
+    State cannot go on from another one: its plan has this name. New sequences would be compared with those of another
+    column that the state has.
+    """
+    return f"{ORDER} by {sequence}"
+
+
+def classic(column: Any) -> Column:
+    """Return a column of a classic session: what is given as text becomes one of Spark Connect on the way here."""
+    from pyspark.sql import functions as f
+
+    if hasattr(column, "_jc"):
+        return column
+    expression = column._expr
+    name = getattr(expression, "_unparsed_identifier", None)
+    return f.col(name) if name is not None else f.expr(expression._expr)

@@ -1,0 +1,126 @@
+"""Elements that a project's files register: outputs and flows, as data of ours, and what of them is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.spark_pipelines.naming import Namespace
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["STORED", "Elements", "FlowElement", "Kind", "OutputElement"]
+
+
+class Kind(StrEnum):
+    """Kind of an output."""
+
+    STREAMING_TABLE = "streaming table"
+    MATERIALIZED_VIEW = "materialized view"
+    TEMPORARY_VIEW = "temporary view"
+    SINK = "sink"
+
+
+STORED = (Kind.STREAMING_TABLE, Kind.SINK)
+"""Kinds that flows write as streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputElement:
+    """A dataset or sink, as it was registered."""
+
+    name: str
+    """Full name of a table; one word for views and sinks."""
+    kind: Kind
+    where: str
+    comment: str = ""
+    format: str = ""
+    schema: Any = None
+    """``StructType``, or DDL."""
+    partition_cols: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of tables their properties, of sinks their options."""
+
+    @property
+    def title(self) -> str:
+        """The output as people are told of it."""
+        return f"{self.kind} {self.name!r} ({self.where})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowElement:
+    """A flow, as it was registered."""
+
+    name: str
+    target: str
+    """As it was written."""
+    where: str
+    func: Callable[[], DataFrame]
+    """Of an Auto CDC flow: reads its source."""
+    is_default: bool = True
+    """It has the name of its target."""
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    cdc: Any = None
+    """``pyspark.pipelines.flow.AutoCdcFlow``."""
+    space: Namespace | None = None
+    """What completes the names it reads; None: what the project says."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identity within the project."""
+        return (self.target, self.name)
+
+    @property
+    def title(self) -> str:
+        """The flow as people are told of it."""
+        return f"flow {self.name!r} ({self.where})"
+
+
+@dataclass(kw_only=True)
+class Elements:
+    """Everything one pass over a project's files has registered."""
+
+    namespace: Namespace
+    outputs: dict[str, OutputElement] = field(default_factory=dict)
+    flows: dict[tuple[str, str], FlowElement] = field(default_factory=dict)
+    """By target, as it was written, and name."""
+
+    def add_output(self, output: OutputElement) -> None:
+        """Take an output. Raises InvalidRequest for a second one of that name, in whatever case."""
+        other = self.outputs.setdefault(output.name, output)
+        if other is not output:
+            raise InvalidRequest(f"{output.title} is there already: {other.title}")
+        folded = output.name.casefold()
+        twin = next(
+            (o for o in self.outputs.values() if o is not output and o.name.casefold() == folded), None
+        )
+        if twin is not None:
+            raise InvalidRequest(
+                f"{output.title} and {twin.title} differ in case only: Spark's catalog has one table for both names"
+            )
+
+    def add_flow(self, flow: FlowElement) -> None:
+        """Take a flow. Raises InvalidRequest for a second one of that name."""
+        other = self.flows.setdefault(flow.key, flow)
+        if other is not flow:
+            raise InvalidRequest(f"{flow.title} is there already: {other.title}")
+
+    def flows_of(self, target: str) -> tuple[FlowElement, ...]:
+        """Return the flows that write an output, in the order of their names."""
+        found = [flow for flow in self.flows.values() if self.target_of(flow) == target]
+        return tuple(sorted(found, key=lambda flow: (not flow.is_default, flow.name)))
+
+    def target_of(self, flow: FlowElement) -> str:
+        """Return the full name of what a flow writes. Raises InvalidRequest where there is none."""
+        found = self.namespace.find(flow.target, self.outputs)
+        if found is None:
+            raise InvalidRequest(
+                f"{flow.title} writes {flow.target!r}, which the project does not define: create_streaming_table or "
+                "create_sink does"
+            )
+        return found

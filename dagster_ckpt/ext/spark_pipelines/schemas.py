@@ -1,0 +1,166 @@
+"""Schemas of tables: what their flows bring together, and rows brought into that form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.spark_pipelines.elements import OutputElement
+from dagster_ckpt.spark.quoting import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "aligned",
+    "columns_of_text",
+    "contains",
+    "schema_of_text",
+    "stand_in",
+    "table_schema",
+    "united",
+]
+
+
+def table_schema(output: OutputElement, flows: Sequence[tuple[str, StructType]]) -> StructType:
+    """Return the columns of a table: those it declares, then those of its flows, all nullable.
+
+    Raises InvalidRequest where two say differently of one column; Spark refuses most of that too.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    found: dict[str, tuple[Any, str]] = {}
+    for whose, schema in (*_declared(output), *flows):
+        _refuse_doubled(output, whose, schema)
+        for column in schema.fields:
+            kind, other = found.setdefault(column.name, (column.dataType, whose))
+            twin = next(
+                (name for name in found if name.lower() == column.name.lower() and name != column.name), None
+            )
+            if twin is not None:
+                raise InvalidRequest(
+                    f"{output.title}: column {column.name!r} of {whose} and {twin!r} of {found[twin][1]} differ in "
+                    "case only"
+                )
+            if _nullable(kind) != _nullable(column.dataType):
+                raise InvalidRequest(
+                    f"{output.title}: column {column.name!r} is {kind.simpleString()} in {other} and "
+                    f"{column.dataType.simpleString()} in {whose}"
+                )
+    return StructType([StructField(name, _nullable(kind)) for name, (kind, _) in found.items()])
+
+
+def _refuse_doubled(output: OutputElement, whose: str, schema: StructType) -> None:
+    names = schema.fieldNames()
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
+        raise InvalidRequest(f"{output.title}: {whose} has two columns {doubled!r}: give one another name")
+
+
+def _declared(output: OutputElement) -> list[tuple[str, StructType]]:
+    from pyspark.sql.types import StructType, _parse_datatype_string
+
+    schema = output.schema
+    if schema is None:
+        return []
+    if isinstance(schema, str):
+        try:
+            schema = _parse_datatype_string(schema)
+        except Exception as error:
+            raise InvalidRequest(f"{output.title}: its schema {output.schema!r} is none: {error}") from error
+    if not isinstance(schema, StructType):
+        raise InvalidRequest(f"{output.title}: its schema {schema!r} is none")
+    strict = next((column.name for column in schema.fields if not column.nullable), None)
+    if strict is not None:
+        raise InvalidRequest(
+            f"{output.title}: column {strict!r} is NOT NULL in its schema, which nothing would see to here"
+        )
+    return [("its schema", schema)]
+
+
+def _nullable(kind: Any) -> Any:
+    """Return a type with everything in it nullable, and without metadata: as a table's rows have it."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    match kind:
+        case StructType():
+            return StructType([StructField(f.name, _nullable(f.dataType)) for f in kind.fields])
+        case ArrayType():
+            return ArrayType(_nullable(kind.elementType))
+        case MapType():
+            return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+        case _:
+            return kind
+
+
+def contains(kind: Any, wanted: type) -> bool:
+    """Tell whether a type is a wanted one, or has one within."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match kind:
+        case StructType():
+            inside = [column.dataType for column in kind.fields]
+        case ArrayType():
+            inside = [kind.elementType]
+        case MapType():
+            inside = [kind.keyType, kind.valueType]
+        case _:
+            inside = []
+    return isinstance(kind, wanted) or any(contains(one, wanted) for one in inside)
+
+
+def schema_of_text(text: str) -> StructType:
+    """Return a schema that a graph keeps."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(parse_json(text))
+
+
+def columns_of_text(text: str) -> dict[str, Any]:
+    """Return the columns of a schema as a file of a table notes it: types with everything in them nullable."""
+    return {column.name: _nullable(column.dataType) for column in schema_of_text(text).fields}
+
+
+def stand_in(
+    spark: SparkSession, schema: StructType, *, streaming: bool, options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """Return no rows with these columns, for a function that is called to see what it makes of them.
+
+    ``options``: of the stream that is read, to find it in a plan.
+    """
+    from pyspark.sql import functions as f
+
+    rows = spark.readStream.format("rate").options(**(options or {})).load() if streaming else spark.range(0)
+    return rows.select(*(f.lit(None).cast(column.dataType).alias(column.name) for column in schema.fields))
+
+
+def aligned(frame: DataFrame, schema: StructType, *, whose: str) -> DataFrame:
+    """Return rows with exactly a table's columns. Raises InvalidRequest where it would lose or change one."""
+    from pyspark.sql import functions as f
+
+    has = {column.name: column.dataType for column in frame.schema.fields}
+    wanted = {column.name: column.dataType for column in schema.fields}
+    for name, kind in has.items():
+        if name not in wanted or _nullable(kind) != _nullable(wanted[name]):
+            raise InvalidRequest(
+                f"{whose} brings column {name!r} as {kind.simpleString()}, which its table did not have when the "
+                "project's graph was made: run dagster-ckpt adopt-project again"
+            )
+    return frame.select(
+        *(
+            f.col(quoted(name)) if name in has else f.lit(None).cast(kind).alias(name)
+            for name, kind in wanted.items()
+        )
+    )
+
+
+def united(inputs: Mapping[str, DataFrame], schema: StructType) -> DataFrame:
+    """Return the rows that all flows bring to a table, in its columns; ``inputs`` by the flow that says it."""
+    frames = [aligned(frame, schema, whose=f"flow {name!r}") for name, frame in inputs.items()]
+    rows = frames[0]
+    for frame in frames[1:]:
+        rows = rows.union(frame)
+    return rows

@@ -1,0 +1,243 @@
+"""Makes the graph of a project: calls every function once with rows that are not there, and refuses what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.spark_pipelines.auto_cdc import (
+    ROW,
+    changes,
+    is_history,
+    key_names,
+    refuse_unsupported,
+    sequence_of,
+)
+from dagster_ckpt.ext.spark_pipelines.elements import STORED, Elements, FlowElement, Kind, OutputElement
+from dagster_ckpt.ext.spark_pipelines.evaluate import Evaluated, Key, NotYet, evaluate, known_elements
+from dagster_ckpt.ext.spark_pipelines.graph import (
+    CdcNode,
+    DatasetNode,
+    FlowNode,
+    ProjectGraph,
+    digests_of,
+    made_by,
+)
+from dagster_ckpt.ext.spark_pipelines.history import tracked_names, with_bounds
+from dagster_ckpt.ext.spark_pipelines.imported import imported_below, refuse_old_imports
+from dagster_ckpt.ext.spark_pipelines.naming import Namespace
+from dagster_ckpt.ext.spark_pipelines.options import (
+    checked_uids,
+    notes_on,
+    plain_flow_name,
+    refuse_conf,
+    refuse_options,
+)
+from dagster_ckpt.ext.spark_pipelines.refused_rows import refuse_columns, refuse_no_watermark
+from dagster_ckpt.ext.spark_pipelines.schemas import stand_in, table_schema
+from dagster_ckpt.ext.spark_pipelines.settings import settings_of
+from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
+from dagster_ckpt.spark.session import session_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["namespace_of", "trace_project"]
+
+
+def namespace_of(spec: ProjectSpec, spark: SparkSession) -> Namespace:
+    """Return what completes the names of a project: what it says, or else what the session has."""
+    return Namespace(
+        catalog=spec.catalog or spark.catalog.currentCatalog(),
+        database=spec.database or spark.catalog.currentDatabase(),
+    )
+
+
+def trace_project(spec: ProjectSpec, spark: SparkSession) -> ProjectGraph:
+    """Return the graph of a project. Raises InvalidRequest for what is not supported, by name; nothing is run."""
+    with session_settings(spark, settings_of(spec)):
+        return _traced(spec, spark)
+
+
+def _traced(spec: ProjectSpec, spark: SparkSession) -> ProjectGraph:
+    if not spec.sources():
+        raise InvalidRequest(f"{spec.path}: its libraries find no file")
+    known = known_elements(spec, spark, Elements(namespace=namespace_of(spec, spark)))
+    for output in known.outputs.values():
+        refuse_options(output)
+    for flow in known.flows.values():
+        refuse_conf(flow, known.outputs[known.target_of(flow)])
+    tracing = _Tracing(spec=spec, spark=spark, known=known)
+    tracing.refuse_misplaced()
+    return tracing.graph(tracing.call_all())
+
+
+@dataclass(kw_only=True)
+class _Tracing:
+    spec: ProjectSpec
+    spark: SparkSession
+    known: Elements
+    schemas: dict[str, StructType] = field(default_factory=dict)
+    """Of tables and sinks, by full name."""
+
+    def call_all(self) -> dict[Key, Evaluated]:
+        """Call every flow's function."""
+        done = evaluate(self.spec, self.spark, self.known, wanted=self.known.flows, read=self._read)
+        for flow in self.known.flows.values():
+            self._refuse_reads(flow, self.known.outputs[self.known.target_of(flow)], done[flow.key])
+        for output in self.known.outputs.values():
+            if output.kind is not Kind.TEMPORARY_VIEW:
+                self._schema(output.name, done)
+        return done
+
+    def _read(self, name: str, streaming: bool, done: Mapping[Key, Evaluated]) -> DataFrame:
+        if any(flow.key not in done for flow in self.known.flows_of(name)):
+            raise NotYet(name)
+        return stand_in(self.spark, self._schema(name, done), streaming=streaming)
+
+    def _schema(self, name: str, done: Mapping[Key, Evaluated]) -> StructType:
+        if name not in self.schemas:
+            flows = sorted(self.known.flows_of(name), key=lambda flow: flow.name)
+            brought = [(flow.title, self._rows(flow, done[flow.key]).schema) for flow in flows]
+            self.schemas[name] = table_schema(self.known.outputs[name], brought)
+        return self.schemas[name]
+
+    def _rows(self, flow: FlowElement, evaluated: Evaluated) -> DataFrame:
+        """Return the rows of a flow as its table gets them."""
+        if flow.cdc is None:
+            return evaluated.frame
+        if not is_history(flow):
+            return changes(flow, evaluated.frame).select(f"{ROW}.*")
+        tracked_names(flow, evaluated.frame)  # refuses what has no versions
+        return with_bounds(changes(flow, evaluated.frame))
+
+    # --- what cannot be ---------------------------------------------------------------------------------------
+
+    def refuse_misplaced(self) -> None:
+        """Raise InvalidRequest for outputs and flows that do not go together."""
+        for output in self.known.outputs.values():
+            flows = self.known.flows_of(output.name)
+            if not flows:
+                raise InvalidRequest(f"{output.title} has no flow: nothing would ever write it")
+            if output.kind not in STORED and len(flows) > 1:
+                raise InvalidRequest(
+                    f"{output.title} has several flows, {flows[1].title}: only tables and sinks may"
+                )
+            cdc = next((flow for flow in flows if flow.cdc is not None), None)
+            if cdc is None:
+                continue
+            refuse_unsupported(cdc)
+            if len(flows) > 1 or output.kind is not Kind.STREAMING_TABLE:
+                raise InvalidRequest(
+                    f"{cdc.title} writes {output.title}: Auto CDC has a streaming table to itself"
+                )
+
+    def _refuse_reads(self, flow: FlowElement, output: OutputElement, found: Evaluated) -> None:
+        if output.kind is Kind.TEMPORARY_VIEW:
+            return
+        streaming = output.kind in STORED
+        if found.frame.isStreaming != streaming:
+            raise InvalidRequest(
+                f"{flow.title} of {output.title} returns "
+                + (
+                    "rows that are no stream: use spark.readStream"
+                    if streaming
+                    else "a stream: use spark.read"
+                )
+            )
+        if streaming and found.reads.tables:
+            name = min(found.reads.tables)
+            raise InvalidRequest(
+                f"{flow.title} reads {name!r} as it stands (spark.read.table) while it streams: which of its rows it "
+                "sees would depend on when each of the two runs. Read it with spark.readStream.table, or compute what "
+                "joins the two in a materialized view"
+            )
+        for name in found.reads.streams:
+            if any(other.cdc is not None for other in self.known.flows_of(name)):
+                raise InvalidRequest(
+                    f"{flow.title} reads {name!r} as a stream, whose rows change (Auto CDC): read its source, or "
+                    "read it with spark.read.table in a materialized view"
+                )
+        if streaming:
+            refuse_no_watermark(flow, found.frame, self.spark)
+
+    # --- the graph --------------------------------------------------------------------------------------------
+
+    def graph(self, done: Mapping[Key, Evaluated]) -> ProjectGraph:
+        """Return what was found. Raises InvalidRequest for names that would meet as uids."""
+        space = self.known.namespace
+        datasets = [
+            self._dataset(one, done)
+            for one in self.known.outputs.values()
+            if one.kind is not Kind.TEMPORARY_VIEW
+        ]
+        flows = [self._flow(one, done[one.key]) for one in self.known.flows.values() if self._is_stored(one)]
+        checked_uids(datasets, flows)
+        imported = dict.fromkeys(imported_below(self.spec.root), "")
+        refuse_old_imports(self.spec.root, imported)
+        return ProjectGraph(
+            made_by=made_by(),
+            catalog=space.catalog,
+            database=space.database,
+            files=digests_of(self.spec, imported),
+            datasets=tuple(_in_order(datasets)),
+            flows=tuple(flows),
+            notes=tuple(note for one in self.known.outputs.values() for note in notes_on(one)),
+        )
+
+    def _is_stored(self, flow: FlowElement) -> bool:
+        return self.known.outputs[self.known.target_of(flow)].kind in STORED
+
+    def _dataset(self, output: OutputElement, done: Mapping[Key, Evaluated]) -> DatasetNode:
+        is_view = output.kind is Kind.MATERIALIZED_VIEW
+        found = done[self.known.flows_of(output.name)[0].key]
+        kept = output.format or self.spec.configuration.get("spark.sql.sources.default", "parquet")
+        refuse_columns(output, self.schemas[output.name], kept)
+        return DatasetNode(
+            name=output.name,
+            uid=self.known.namespace.uid(output.name),
+            kind=output.kind,
+            where=output.where,
+            row_schema=self.schemas[output.name].json(),
+            comment=output.comment,
+            format=kept,
+            partition_cols=output.partition_cols,
+            properties=dict(output.properties),
+            reads=tuple(sorted(found.reads.tables)) if is_view else (),
+        )
+
+    def _flow(self, flow: FlowElement, found: Evaluated) -> FlowNode:
+        target = self.known.target_of(flow)
+        uid = self.known.namespace.uid(target)
+        cdc = None
+        if flow.cdc is not None:
+            cdc = CdcNode(
+                keys=key_names(flow, found.frame),
+                deletes=flow.cdc.apply_as_deletes is not None,
+                sequence=sequence_of(flow),
+                tracked=tracked_names(flow, found.frame) if is_history(flow) else None,
+            )
+        return FlowNode(
+            target=target,
+            name=flow.name,
+            uid=f"{uid}__{'flow' if flow.is_default else plain_flow_name(flow)}",
+            where=flow.where,
+            written_target=flow.target,
+            streams=tuple(sorted(found.reads.streams)),
+            conf=dict(flow.spark_conf),
+            cdc=cdc,
+        )
+
+
+def _in_order(datasets: Iterable[DatasetNode]) -> list[DatasetNode]:
+    """Return the datasets, materialized views after those they read: circles were refused before."""
+    waiting = {one.name: one for one in datasets}
+    ordered: list[DatasetNode] = []
+    while waiting:
+        ready = [one for one in waiting.values() if not any(name in waiting for name in one.reads)]
+        assert ready
+        ordered += [waiting.pop(one.name) for one in ready]
+    return ordered
