@@ -86,22 +86,22 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.ext.spark_pipelines.project import (
         pipeline_from_spark_project as pipeline_from_spark_project,
     )
-    from dagster_ckpt.operations.blue_green import compare_readers as compare_readers
-    from dagster_ckpt.operations.blue_green import swap_back as swap_back
-    from dagster_ckpt.operations.blue_green import swap_readers as swap_readers
-    from dagster_ckpt.operations.catalog import find_snapshot as find_snapshot
-    from dagster_ckpt.operations.catalog import list_snapshots as list_snapshots
     from dagster_ckpt.operations.deployment import Deployment as Deployment
-    from dagster_ckpt.operations.diff import diff_snapshots as diff_snapshots
-    from dagster_ckpt.operations.diff_state import diff_state as diff_state
-    from dagster_ckpt.operations.diff_tables import TablesDiff as TablesDiff
-    from dagster_ckpt.operations.diff_tables import diff_tables as diff_tables
-    from dagster_ckpt.operations.inspect import open_state as open_state
-    from dagster_ckpt.operations.load_table import load_table as load_table
-    from dagster_ckpt.operations.load_tables import load_tables as load_tables
-    from dagster_ckpt.operations.preview import preview_restore as preview_restore
-    from dagster_ckpt.operations.statistics import checkpoint_statistics as checkpoint_statistics
-    from dagster_ckpt.operations.verify import verify_snapshot as verify_snapshot
+    from dagster_ckpt.operations.readers.blue_green import compare_readers as compare_readers
+    from dagster_ckpt.operations.readers.blue_green import swap_back as swap_back
+    from dagster_ckpt.operations.readers.blue_green import swap_readers as swap_readers
+    from dagster_ckpt.operations.readers.diff_tables import TablesDiff as TablesDiff
+    from dagster_ckpt.operations.readers.diff_tables import diff_tables as diff_tables
+    from dagster_ckpt.operations.readers.load_table import load_table as load_table
+    from dagster_ckpt.operations.readers.load_tables import load_tables as load_tables
+    from dagster_ckpt.operations.restores.preview import preview_restore as preview_restore
+    from dagster_ckpt.operations.snapshots.catalog import find_snapshot as find_snapshot
+    from dagster_ckpt.operations.snapshots.catalog import list_snapshots as list_snapshots
+    from dagster_ckpt.operations.snapshots.diff import diff_snapshots as diff_snapshots
+    from dagster_ckpt.operations.snapshots.diff_state import diff_state as diff_state
+    from dagster_ckpt.operations.snapshots.inspect import open_state as open_state
+    from dagster_ckpt.operations.snapshots.statistics import checkpoint_statistics as checkpoint_statistics
+    from dagster_ckpt.operations.snapshots.verify import verify_snapshot as verify_snapshot
     from dagster_ckpt.pipes import run_launched as run_launched
     from dagster_ckpt.programs import run_epoch as run_epoch
     from dagster_ckpt.programs import run_stream as run_stream
@@ -143,24 +143,24 @@ _HOMES: dict[str, str] = {
     "run_launched": "pipes",
     "Launch": "dagster.launch",
     # reading what was published
-    "TablesDiff": "operations.diff_tables",
-    "diff_tables": "operations.diff_tables",
-    "load_table": "operations.load_table",
-    "load_tables": "operations.load_tables",
-    "compare_readers": "operations.blue_green",
-    "swap_readers": "operations.blue_green",
-    "swap_back": "operations.blue_green",
+    "TablesDiff": "operations.readers.diff_tables",
+    "diff_tables": "operations.readers.diff_tables",
+    "load_table": "operations.readers.load_table",
+    "load_tables": "operations.readers.load_tables",
+    "compare_readers": "operations.readers.blue_green",
+    "swap_readers": "operations.readers.blue_green",
+    "swap_back": "operations.readers.blue_green",
     "published_tables_io_manager": "dagster.published_tables",
     # looking at snapshots
     "Deployment": "operations.deployment",
-    "list_snapshots": "operations.catalog",
-    "find_snapshot": "operations.catalog",
-    "verify_snapshot": "operations.verify",
-    "preview_restore": "operations.preview",
-    "open_state": "operations.inspect",
-    "checkpoint_statistics": "operations.statistics",
-    "diff_snapshots": "operations.diff",
-    "diff_state": "operations.diff_state",
+    "list_snapshots": "operations.snapshots.catalog",
+    "find_snapshot": "operations.snapshots.catalog",
+    "verify_snapshot": "operations.snapshots.verify",
+    "preview_restore": "operations.restores.preview",
+    "open_state": "operations.snapshots.inspect",
+    "checkpoint_statistics": "operations.snapshots.statistics",
+    "diff_snapshots": "operations.snapshots.diff",
+    "diff_state": "operations.snapshots.diff_state",
     # settings and records
     "CheckpointConfig": "core.config",
     "CheckpointingMode": "core.config",

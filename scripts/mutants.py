@@ -134,10 +134,10 @@ FAULTS = (
     ),
     Fault(
         "a replay began with a snapshot that was not complete by the moment",
-        "operations/replay.py",
+        "operations/readers/replay.py",
         "entry.completed_at <= at",
         "entry.triggered_at <= at",
-        "tests/operations/test_replay.py",
+        "tests/operations/readers/test_replay.py",
     ),
     Fault(
         "a schedule removed savepoints of the deployment it was copied from",

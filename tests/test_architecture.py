@@ -405,7 +405,7 @@ def test_a_plain_list_imports_neither_what_authors_write_with_nor_what_runs_it()
         [sys.executable, "-I", "-c", asked], capture_output=True, text=True, check=True
     ).stdout.split()
     heavy = ("dagster", "pyspark", "pyarrow", "alembic", "yaml", "dagster_ckpt.authoring")
-    heavy += ("dagster_ckpt.operations.load_table", "dagster_ckpt.runtime.coordinator")
+    heavy += ("dagster_ckpt.operations.readers.load_table", "dagster_ckpt.runtime.coordinator")
     assert not set(heavy) & set(found)
 
 
@@ -424,6 +424,10 @@ PACKAGES = (
     ),
     *(
         "operations",
+        "operations/snapshots",
+        "operations/readers",
+        "operations/restores",
+        "operations/care",
         "ext/spark_pipelines",
         "cli",
         "cli/commands",

@@ -21,7 +21,7 @@ def pipelines_known(context: click.Context, _: click.Parameter, incomplete: str)
 def snapshots_known(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the keys of what can be restored that begin so: of the pipeline named, else of all."""
     from dagster_ckpt.core.ids import pipeline_id
-    from dagster_ckpt.operations.catalog import list_snapshots
+    from dagster_ckpt.operations.snapshots.catalog import list_snapshots
 
     chosen = str(context.params.get("pipeline") or "")
 

@@ -14,7 +14,9 @@ def horizons_in(code: CodeOptions, pipeline: PipelineId) -> tuple[Horizon, ...]:
     import dagster as dg
 
     from dagster_ckpt.dagster.names import COORDINATOR_KEY, maintain_job_name
-    from dagster_ckpt.operations.horizon import restorability  # a third of what a plain `list` would import
+    from dagster_ckpt.operations.restores.horizon import (
+        restorability,  # a third of what a plain `list` would import
+    )
 
     declared = declared_in(code, pipeline)
     assert declared is not None

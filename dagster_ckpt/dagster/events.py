@@ -38,7 +38,7 @@ from dagster_ckpt.dagster.asset import (
 from dagster_ckpt.dagster.lines import line_of
 from dagster_ckpt.dagster.op_log import OpLog, OpOfRun
 from dagster_ckpt.dagster.table_assets import changed_events
-from dagster_ckpt.operations.readers import readers_sentence
+from dagster_ckpt.operations.readers.served import readers_sentence
 from dagster_ckpt.spark.source.lag import LagReader
 from dagster_ckpt.spark.stage_report import TableChanged, not_published
 

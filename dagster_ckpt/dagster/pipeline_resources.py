@@ -16,7 +16,7 @@ from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, own_resource_
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.spark_resource import SparkSessionResource
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.operations.blue_green import who_serves
+from dagster_ckpt.operations.readers.blue_green import who_serves
 
 _OURS = frozenset({COORDINATOR_KEY, SPARK_KEY})
 

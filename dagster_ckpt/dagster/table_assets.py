@@ -17,8 +17,8 @@ from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.names import PIPELINE_TAG
-from dagster_ckpt.operations.blue_green import Swapped
-from dagster_ckpt.operations.open_sink import tables_of
+from dagster_ckpt.operations.readers.blue_green import Swapped
+from dagster_ckpt.operations.readers.open_sink import tables_of
 from dagster_ckpt.spark.stage_report import TableChanged
 
 DATA_VERSION_TAG = "dagster/data_version"

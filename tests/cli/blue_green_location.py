@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from dagster_ckpt import CheckpointCoordinatorResource, build_pipeline_definitions
-from tests.operations.test_blue_green import GREEN, sales
+from tests.operations.readers.test_blue_green import GREEN, sales
 
 folder = Path(os.environ["SALES"])
 blue = sales()

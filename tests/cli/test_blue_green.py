@@ -14,7 +14,7 @@ import pytest
 from dagster_ckpt.cli.commands import replay
 from dagster_ckpt.cli.launch import launched
 from tests.cli.conftest import Program
-from tests.operations.test_blue_green import Site
+from tests.operations.readers.test_blue_green import Site
 from tests.operations.world import World
 
 FILE = str(Path(__file__).with_name("blue_green_location.py"))

@@ -12,7 +12,7 @@ from dagster_ckpt.cli.app import main
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import PipelineId
 from tests.cli.conftest import Program
-from tests.operations.test_diff_tables import Rows
+from tests.operations.readers.test_diff_tables import Rows
 from tests.operations.world import World
 from tests.spark.snapshot.fake_checkpoint import FakeQuery
 

@@ -20,7 +20,7 @@ from dagster_ckpt.errors import (
 )
 from dagster_ckpt.operations.deployment import InUse
 from tests.cli.conftest import Program
-from tests.operations.test_dispose import restored_from
+from tests.operations.care.test_dispose import restored_from
 from tests.operations.world import SALES, World
 from tests.root import ROOT
 

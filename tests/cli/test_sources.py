@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Program
-from tests.operations.test_source_horizon import source_at
+from tests.operations.restores.test_source_horizon import source_at
 from tests.operations.world import World
 
 CODE = ("-f", str(Path(__file__).with_name("topics_location.py")))

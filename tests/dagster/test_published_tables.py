@@ -25,7 +25,7 @@ from dagster_ckpt.dagster.names import COORDINATOR_KEY, own_resource_key
 from dagster_ckpt.dagster.published_tables import PublishedTablesIOManager
 from dagster_ckpt.sinks import DeltaTable
 from tests.ext.delta.test_delta_table import begun as delta_run
-from tests.operations.three_tables import Process, Shop
+from tests.operations.readers.three_tables import Process, Shop
 from tests.spark.epoch.small_pipeline import shop
 from tests.tables import Attempt
 

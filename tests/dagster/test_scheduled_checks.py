@@ -12,8 +12,8 @@ import pytest
 from dagster_ckpt import PipelineOptions
 from dagster_ckpt.dagster.checks import restorable, verified
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
-from dagster_ckpt.operations.dispose import dispose_savepoint, plan_disposal
-from dagster_ckpt.operations.verify import Verified, not_opened, verify_snapshot
+from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
+from dagster_ckpt.operations.snapshots.verify import Verified, not_opened, verify_snapshot
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.dagster.conftest import Site

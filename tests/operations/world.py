@@ -237,6 +237,6 @@ class World:
 
 def data_keys(stored: StoredSnapshot) -> list[str]:
     """Keys of a snapshot's stored files of state, sorted."""
-    from dagster_ckpt.operations.contents import files_of
+    from dagster_ckpt.operations.snapshots.contents import files_of
 
     return sorted(o.key for o in files_of(stored).objects if not o.key.endswith(paths.MANIFEST_FILE))

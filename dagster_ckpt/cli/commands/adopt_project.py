@@ -24,8 +24,8 @@ from dagster_ckpt.ext.spark_pipelines.graph import ProjectGraph, graph_file, sav
 from dagster_ckpt.ext.spark_pipelines.project import traced
 from dagster_ckpt.ext.spark_pipelines.settings import settings_of
 from dagster_ckpt.ext.spark_pipelines.spec import load_spec
-from dagster_ckpt.operations.adopt import Adoption
 from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.snapshots.adopt import Adoption
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,9 +18,9 @@ from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launche
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import NotFound
-from dagster_ckpt.operations.blue_green import compare_readers, name_of
-from dagster_ckpt.operations.open_sink import Coordinator
-from dagster_ckpt.operations.readers import readers_of
+from dagster_ckpt.operations.readers.blue_green import compare_readers, name_of
+from dagster_ckpt.operations.readers.open_sink import Coordinator
+from dagster_ckpt.operations.readers.served import readers_of
 from dagster_ckpt.operations.records import load_record
 
 

@@ -13,9 +13,9 @@ from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import duration, size
-from dagster_ckpt.operations.catalog import find_snapshot
-from dagster_ckpt.operations.diff import Difference, SnapshotDiff, StageDiff, diff_snapshots
-from dagster_ckpt.operations.diff_state import TableDiff, diff_state
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.diff import Difference, SnapshotDiff, StageDiff, diff_snapshots
+from dagster_ckpt.operations.snapshots.diff_state import TableDiff, diff_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

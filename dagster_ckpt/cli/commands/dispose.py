@@ -10,7 +10,7 @@ from dagster_ckpt.cli.dagster_partitions import savepoint_removed
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.audit import Operator
-from dagster_ckpt.operations.dispose import dispose_savepoint, plan_disposal
+from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
 
 
 @command("dispose")

@@ -12,8 +12,8 @@ from dagster_ckpt.cli.context import ExitCode, Work, command
 from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import size
-from dagster_ckpt.operations.doctor import diagnose
-from dagster_ckpt.operations.repair import repair_store
+from dagster_ckpt.operations.care.doctor import diagnose
+from dagster_ckpt.operations.care.repair import repair_store
 
 
 @command("doctor")

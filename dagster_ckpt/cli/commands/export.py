@@ -11,6 +11,9 @@ from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.export import CopyChanges, export_snapshot
+from dagster_ckpt.core.units import size
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot
 
 
 @command("export")

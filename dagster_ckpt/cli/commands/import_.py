@@ -9,7 +9,7 @@ from dagster_ckpt.cli.dagster_partitions import savepoint_added
 from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.units import size
-from dagster_ckpt.operations.registration import ImportMode, import_snapshot
+from dagster_ckpt.operations.snapshots.registration import ImportMode, import_snapshot
 
 
 @command("import")

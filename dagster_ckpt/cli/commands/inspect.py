@@ -13,8 +13,8 @@ from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.operations.catalog import find_snapshot
-from dagster_ckpt.operations.inspect import open_state, state_tables
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.inspect import open_state, state_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

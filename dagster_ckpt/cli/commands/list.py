@@ -15,7 +15,9 @@ from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.units import ago, duration, moment, size
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
-from dagster_ckpt.operations.catalog import (
+from dagster_ckpt.operations.readers.served import readers_of
+from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.operations.snapshots.catalog import (
     PipelineSummary,
     SnapshotSummary,
     StoredFolder,
@@ -24,8 +26,6 @@ from dagster_ckpt.operations.catalog import (
     list_storage,
     pipeline_summary,
 )
-from dagster_ckpt.operations.readers import readers_of
-from dagster_ckpt.operations.records import load_record
 
 T = TypeVar("T")
 

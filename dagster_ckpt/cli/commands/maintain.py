@@ -7,7 +7,7 @@ import click
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
 from dagster_ckpt.cli.context import ExitCode, Work, command
 from dagster_ckpt.core.units import size
-from dagster_ckpt.operations.maintain import TableUpkeep, maintain_tables, plan_maintenance
+from dagster_ckpt.operations.care.maintain import TableUpkeep, maintain_tables, plan_maintenance
 
 
 @command("maintain")

@@ -17,6 +17,10 @@ from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.catalog import find_snapshot
 from dagster_ckpt.operations.preview import RestorePreview, preview_restore
 from dagster_ckpt.operations.preview_tables import TablePreview
+from dagster_ckpt.core.units import size
+from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
+from dagster_ckpt.operations.restores.tables import TablePreview
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline

@@ -14,7 +14,7 @@ from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.names import CHECKPOINT_OP, COORDINATOR_KEY, STARTED_BY_TAG, checkpoint_job_name
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.operations.waiting import WaitingRows, waiting_rows
+from dagster_ckpt.operations.readers.waiting import WaitingRows, waiting_rows
 
 
 @command("publish")

@@ -10,7 +10,7 @@ from dagster_ckpt.cli.context import ExitCode, Work, command, key_values
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import moment
-from dagster_ckpt.operations.replay import plan_replay
+from dagster_ckpt.operations.readers.replay import plan_replay
 
 
 @command("replay")

@@ -22,8 +22,8 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     streaming_job_name,
 )
-from dagster_ckpt.operations.catalog import absolute
-from dagster_ckpt.operations.preview import preview_restore
+from dagster_ckpt.operations.restores.preview import preview_restore
+from dagster_ckpt.operations.snapshots.catalog import absolute
 
 
 def restore_options(function: Any) -> Any:

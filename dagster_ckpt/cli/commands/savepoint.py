@@ -15,7 +15,7 @@ from dagster_ckpt.dagster.names import (
     savepoint_job_name,
     stop_job_name,
 )
-from dagster_ckpt.operations.catalog import absolute_uri, snapshot_of_run
+from dagster_ckpt.operations.snapshots.catalog import absolute_uri, snapshot_of_run
 
 
 @command("savepoint")

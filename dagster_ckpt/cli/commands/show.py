@@ -21,10 +21,10 @@ from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.restore.positions import topic_positions
 from dagster_ckpt.core.units import duration, moment, size
-from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
-from dagster_ckpt.operations.inspect import StateTable, state_tables
-from dagster_ckpt.operations.readers import Readers, readers_of
+from dagster_ckpt.operations.readers.served import Readers, readers_of
 from dagster_ckpt.operations.records import find_record
+from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
+from dagster_ckpt.operations.snapshots.inspect import StateTable, state_tables
 from dagster_ckpt.spark.source.lag import LagReader, SourceLag
 
 

@@ -11,9 +11,9 @@ from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.errors import Corrupt, NotFound
-from dagster_ckpt.operations.catalog import SnapshotSummary, find_snapshot, list_snapshots
-from dagster_ckpt.operations.verify import Verified, not_opened, verify_snapshot
-from dagster_ckpt.operations.verify_tables import with_tables
+from dagster_ckpt.operations.readers.verify_tables import with_tables
+from dagster_ckpt.operations.snapshots.catalog import SnapshotSummary, find_snapshot, list_snapshots
+from dagster_ckpt.operations.snapshots.verify import Verified, not_opened, verify_snapshot
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 

@@ -11,7 +11,7 @@ from dagster_ckpt.dagster.asset import checkpoints_asset_key
 from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError, NotFound
-from dagster_ckpt.operations.catalog import FoundSnapshot, absolute, find_snapshot
+from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, absolute, find_snapshot
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.restore_facts import facts_of
 

@@ -24,8 +24,8 @@ from dagster_ckpt.core.restore.from_snapshot import restore_of
 from dagster_ckpt.core.restore.point import At
 from dagster_ckpt.dagster.names import SPARK_KEY
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
-from dagster_ckpt.operations.catalog import FoundSnapshot
-from dagster_ckpt.operations.inspect import open_state, state_tables
+from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot
+from dagster_ckpt.operations.snapshots.inspect import open_state, state_tables
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.restore import restore_logs

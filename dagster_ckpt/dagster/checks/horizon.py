@@ -14,7 +14,7 @@ from dagster_ckpt.dagster.asset import HORIZON_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
 from dagster_ckpt.errors import NotFound
-from dagster_ckpt.operations.horizon import NEAR_DAYS, restorability
+from dagster_ckpt.operations.restores.horizon import NEAR_DAYS, restorability
 
 
 def build_horizon_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefinition:

@@ -23,7 +23,7 @@ from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.operations.verify import Verified, verify_snapshot
+from dagster_ckpt.operations.snapshots.verify import Verified, verify_snapshot
 
 _SHOWN = 20
 """Problems listed in the result."""

@@ -41,21 +41,21 @@ from dagster_ckpt.dagster.pipeline_resources import coordinator_of
 from dagster_ckpt.dagster.table_assets import swapped_events
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.operations.blue_green import (
+from dagster_ckpt.operations.readers.blue_green import (
     Swapped,
     compare_readers,
     name_of,
     swap_back,
     swap_readers,
 )
-from dagster_ckpt.operations.readers import readers_sentence
-from dagster_ckpt.operations.readers_comparison import ReadersComparison
-from dagster_ckpt.operations.replay import (
+from dagster_ckpt.operations.readers.comparison import ReadersComparison
+from dagster_ckpt.operations.readers.replay import (
     ReplayStart,
     admits_replay,
     plan_replay,
     set_side_tables_aside,
 )
+from dagster_ckpt.operations.readers.served import readers_sentence
 from dagster_ckpt.runtime.attempt_setup import Admit, Ownership
 from dagster_ckpt.runtime.audit import Operator
 

@@ -15,7 +15,7 @@ from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.names import DISPOSE_OP, dispose_job_name
 from dagster_ckpt.dagster.operator import who_of
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of
-from dagster_ckpt.operations.dispose import Disposed, dispose_savepoint, plan_disposal
+from dagster_ckpt.operations.care.dispose import Disposed, dispose_savepoint, plan_disposal
 from dagster_ckpt.runtime.audit import Operator
 
 

@@ -29,8 +29,8 @@ from dagster_ckpt.dagster.names import (
 from dagster_ckpt.dagster.operator import who_of
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, serving_now
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.operations.catalog import find_snapshot
-from dagster_ckpt.operations.preview import RestorePreview
+from dagster_ckpt.operations.restores.preview import RestorePreview
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.audit import Operator
 from dagster_ckpt.runtime.record_store import RecordStore

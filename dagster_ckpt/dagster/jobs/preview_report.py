@@ -15,8 +15,8 @@ from dagster_ckpt.dagster.checks.dry_run import try_restore
 from dagster_ckpt.dagster.metadata import position_metadata
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError, Unavailable
-from dagster_ckpt.operations.catalog import FoundSnapshot, find_snapshot
-from dagster_ckpt.operations.preview import RestorePreview, preview_restore
+from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
+from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 
 
 def previewed(

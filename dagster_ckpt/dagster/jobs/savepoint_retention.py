@@ -14,7 +14,7 @@ from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.dagster.jobs.dispose import forget_partition
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.operations.dispose import Disposed, dispose_savepoint, plan_disposal
+from dagster_ckpt.operations.care.dispose import Disposed, dispose_savepoint, plan_disposal
 from dagster_ckpt.runtime.audit import Operator
 from dagster_ckpt.runtime.record_store import RecordStore
 

@@ -20,7 +20,7 @@ from dagster_ckpt.dagster.sensors.failure_alarm import AlarmMessage
 from dagster_ckpt.dagster.sensors.shared import Tick, build_own_sensor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator, Cursor, read_cursor
 from dagster_ckpt.errors import NotFound, Unavailable
-from dagster_ckpt.operations.horizon import NEAR_DAYS, restorability
+from dagster_ckpt.operations.restores.horizon import NEAR_DAYS, restorability
 
 HOUR = 3600
 Notify = Callable[[AlarmMessage], Any]

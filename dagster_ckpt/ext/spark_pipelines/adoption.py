@@ -47,9 +47,9 @@ from dagster_ckpt.ext.spark_pipelines.table_rows import (
     refuse_unadoptable,
     sink_folder,
 )
-from dagster_ckpt.operations.adopt import Adoption, StageToAdopt, adopt_stages, kind_of_beginning
 from dagster_ckpt.operations.deployment import ProgressCallback, silent
-from dagster_ckpt.operations.open_sink import Coordinator, open_sink
+from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
+from dagster_ckpt.operations.snapshots.adopt import Adoption, StageToAdopt, adopt_stages, kind_of_beginning
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.sink.committables import write_committable

@@ -10,9 +10,15 @@ import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.jobs.preview_report import preview_metadata, sentence_of
-from dagster_ckpt.operations.offsets import OffsetStep
-from dagster_ckpt.operations.preview import Replay, RestorePreview, SchemaMismatch, StageFate, StagePreview
-from dagster_ckpt.operations.preview_tables import TableFate, TablePreview
+from dagster_ckpt.operations.restores.preview import (
+    Replay,
+    RestorePreview,
+    SchemaMismatch,
+    StageFate,
+    StagePreview,
+)
+from dagster_ckpt.operations.restores.tables import TableFate, TablePreview
+from dagster_ckpt.operations.snapshots.offsets import OffsetStep
 
 POSSIBLE = RestorePreview(
     pipeline=PipelineId("shop"),

@@ -14,9 +14,9 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.dagster.jobs.gate import RestoreGate, lines_of
-from dagster_ckpt.operations.offsets import OffsetStep
-from dagster_ckpt.operations.preview import Replay, RestorePreview
-from dagster_ckpt.operations.preview_tables import TableFate, TablePreview
+from dagster_ckpt.operations.restores.preview import Replay, RestorePreview
+from dagster_ckpt.operations.restores.tables import TableFate, TablePreview
+from dagster_ckpt.operations.snapshots.offsets import OffsetStep
 from tests.dagster.test_first_day import named
 
 NOT_BACKFILLED = (

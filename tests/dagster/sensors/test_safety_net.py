@@ -17,7 +17,7 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.sensors.safety_net import SafetyNetCursor, Supervisor
 from dagster_ckpt.digests import digest_bytes
-from dagster_ckpt.operations.registration import register_savepoint, reserve_id
+from dagster_ckpt.operations.snapshots.registration import register_savepoint, reserve_id
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 from dagster_ckpt.testing.clock import ManualClock
 from tests.dagster.conftest import Site

@@ -9,7 +9,7 @@ from typing import Any
 
 from dagster_ckpt import CheckpointCoordinatorResource, adopt_spark_project
 from dagster_ckpt.ext.delta.sink import DeltaSink
-from dagster_ckpt.operations import adopt
+from dagster_ckpt.operations.snapshots import adopt
 from dagster_ckpt.spark.session import build_session
 from tests.ext.spark_pipelines.ended import end_at
 from tests.spark_session import BRIEF_JVM

@@ -31,7 +31,7 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import CheckpointError, Declined, OutcomeUnknown
 from dagster_ckpt.ext.spark_pipelines.adoption import _Work
-from dagster_ckpt.operations.adopt import Adoption
+from dagster_ckpt.operations.snapshots.adopt import Adoption
 from dagster_ckpt.sinks import DeltaTable
 from tests.ext.spark_pipelines.conftest import Project, rows_of
 from tests.ext.spark_pipelines.played_spark import adopted, once, runs_under_spark, storage, warehouse

@@ -18,7 +18,7 @@ from dagster_ckpt import (
     load_table,
 )
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.operations.open_sink import own_table
+from dagster_ckpt.operations.readers.open_sink import own_table
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 

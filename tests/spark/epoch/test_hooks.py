@@ -20,7 +20,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.operations.preview import preview_restore
+from dagster_ckpt.operations.restores.preview import preview_restore
 from tests.root import ROOT
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.hooked import Diary, hooked

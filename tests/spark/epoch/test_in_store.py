@@ -10,12 +10,12 @@ from dagster_ckpt.core import config
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.in_store import StoreLimits
-from dagster_ckpt.operations.catalog import find_snapshot
-from dagster_ckpt.operations.clean import plan_cleaning
-from dagster_ckpt.operations.doctor import diagnose
-from dagster_ckpt.operations.export import export_snapshot
-from dagster_ckpt.operations.preview import preview_restore
-from dagster_ckpt.operations.verify import verify_snapshot
+from dagster_ckpt.operations.care.clean import plan_cleaning
+from dagster_ckpt.operations.care.doctor import diagnose
+from dagster_ckpt.operations.restores.preview import preview_restore
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.export import export_snapshot
+from dagster_ckpt.operations.snapshots.verify import verify_snapshot
 from tests.removal import remove_tree
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop

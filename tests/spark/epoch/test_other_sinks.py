@@ -13,9 +13,9 @@ import pytest
 
 from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.operations.catalog import find_snapshot
-from dagster_ckpt.operations.export import export_snapshot
-from dagster_ckpt.operations.registration import import_snapshot
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.export import export_snapshot
+from dagster_ckpt.operations.snapshots.registration import import_snapshot
 from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint, SqlTable
 from tests.removal import remove_tree
 from tests.spark.epoch.conftest import Lab, failure_text

@@ -15,7 +15,7 @@ from dagster_ckpt.ext.kafka.topic_log import KafkaLog
 from dagster_ckpt.spark.source.pins import refuse_lost
 from dagster_ckpt.spark.source.positions import positions_at
 from dagster_ckpt.testing import MemoryTopics
-from tests.operations.test_source_horizon import reading
+from tests.operations.restores.test_source_horizon import reading
 
 AT = {"orders": {"0": '{"orders":{"0":2}}', "1": '{"logOffset":4}'}, "totals": {"0": '{"entry":3}'}}
 

@@ -1,0 +1,92 @@
+"""Repair of a coordinator store that was lost or put back: its records are built again from the storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.properties import RunStatus, properties_for
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.operations.care.outside import FoundOutside, find_outside
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.records import change_record
+from dagster_ckpt.runtime.record_store import RecordChange
+
+__all__ = ["Repaired", "repair_store"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """A record that knows again what the storage holds."""
+
+    pipeline: PipelineId
+    added: tuple[str, ...]
+    """Keys of the snapshots it did not know."""
+    next_id: int
+
+
+def repair_store(deployment: Deployment, pipeline: PipelineId | None = None) -> tuple[Repaired, ...]:
+    """Bring every record that is missing or behind the storage up to it; others are left as they are.
+
+    The next run restores the newest snapshot, whatever its working directory holds. Raises InvalidRequest where a
+    pipeline is named of which the storage holds nothing; Corrupt, Unavailable, OutcomeUnknown.
+    """
+    found = find_outside(deployment)
+    if pipeline is not None and pipeline not in found:
+        raise InvalidRequest(
+            f"the storage {deployment.storage.base_uri} holds no readable snapshot of pipeline {pipeline!r}: there is "
+            "nothing to build its record from. Bring the files or the database back from a backup"
+        )
+    chosen = found if pipeline is None else {pipeline: found[pipeline]}
+    repaired = (_repair(deployment, name, outside) for name, outside in chosen.items())
+    return tuple(one for one in repaired if one is not None)
+
+
+def _repair(deployment: Deployment, pipeline: PipelineId, outside: FoundOutside) -> Repaired | None:
+    def change(record: CoordinatorRecord) -> RecordChange[Repaired | None]:
+        if record.epoch and outside.highest_id < record.next_id:
+            return RecordChange(answer=None, record=None)
+        changed, added = _rebuilt(record, outside)
+        answer = Repaired(pipeline=pipeline, added=added, next_id=changed.next_id)
+        return RecordChange(answer=answer, record=changed)
+
+    return change_record(deployment.store, pipeline, change)
+
+
+def _rebuilt(record: CoordinatorRecord, outside: FoundOutside) -> tuple[CoordinatorRecord, tuple[str, ...]]:
+    known = {entry.checkpoint_id for entry in (*record.completed, *record.savepoints)}
+    entries = [
+        CompletedRecord.of(
+            metadata,
+            location,
+            properties_for(metadata.kind, CheckpointConfig()),
+            epoch=metadata.epoch,
+            metadata_checksum=outside.checksums.get(location.uri, ""),
+        )
+        for metadata, location in outside.snapshots
+        if metadata.checkpoint_id not in known
+    ]
+    completed = [*record.completed, *(entry for entry in entries if not entry.kind.is_savepoint)]
+    savepoints = [*record.savepoints, *(entry for entry in entries if entry.kind.is_savepoint)]
+    newest = outside.newest
+    lineages = () if newest is None else (newest.lineage, *newest.lineages)
+    others = tuple(one for one in lineages if one and one not in (record.lineage, *record.lineages))
+    changed = record.model_copy(
+        update={
+            "lineages": (*others, *record.lineages),
+            "is_rebuilt": True,
+            "status": RunStatus.SUSPENDED,
+            "working_directory": "",
+            "clean": False,
+            "pending": (),
+            "line": None,
+            "epoch": max(record.epoch, newest.epoch if newest is not None else 0),
+            "next_id": max(record.next_id, outside.highest_id + 1),
+            "completed": tuple(sorted(completed, key=lambda entry: entry.checkpoint_id)),
+            "savepoints": tuple(sorted(savepoints, key=lambda entry: entry.checkpoint_id)),
+            "latest_completed": max((entry.checkpoint_id for entry in completed), default=None),
+        }
+    )
+    return changed, tuple(entry.known.key for entry in entries)

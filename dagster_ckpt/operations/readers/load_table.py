@@ -1,0 +1,164 @@
+"""A sink's published table, loaded for whoever works on with its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget, SqlTable
+from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.operations.readers.open_sink import (
+    Coordinator,
+    open_sink,
+    own_table,
+    served_table,
+    tables_of,
+)
+from dagster_ckpt.operations.records import serving_of
+from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
+from dagster_ckpt.operations.snapshots.contents import prepared_batches_of, require_stage
+from dagster_ckpt.spark.sink.opening import open_target
+from dagster_ckpt.spark.sink.port import Sink, SinkCut
+from dagster_ckpt.spark.sink.positions import as_fork_began
+from dagster_ckpt.spark.sink.rows import PublishedRows
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+
+__all__ = ["cut_of", "load_table", "table_of"]
+
+
+def load_table(
+    table: CheckpointedPipeline | SinkTarget | str | Path,
+    sink: str = "",
+    *,
+    coordinator: Coordinator | None = None,
+    as_of: str = "",
+) -> PublishedRows:
+    """Return the rows that a sink has published, of one state of its table, whatever is published meanwhile.
+
+    ``.to_arrow()``, ``.to_pandas()``, ``.to_polars()``, ``.to_duckdb()`` and ``.to_spark(spark)`` read them.
+
+    Args:
+        table: the pipeline; or the table itself, by path, by URI or as the target its sink names.
+        sink: of a pipeline, the sink's uid; may be left out where it has one only.
+        coordinator: the coordinator resource, which knows where tables and checkpoints are, and which pipeline serves
+            the name after a swap; not needed for a table with a place of its own.
+        as_of: ``latest``, a key such as ``chk-31`` or ``savepoint-7``, or the path or URI of one: exactly its rows, in
+            the pipeline's own table, whichever serves now.
+
+    Raises:
+        NotFound: nothing was published there yet, or there is no such sink or snapshot.
+        InvalidRequest: it cannot be loaded, or not as of a snapshot.
+        Corrupt: rows of that snapshot are gone.
+    """
+    if not isinstance(table, CheckpointedPipeline):
+        if sink or as_of:
+            raise InvalidRequest(
+                f"only of a pipeline's table is known what it showed at a checkpoint: load_table(pipeline, sink, "
+                f"coordinator=..., as_of=...), not {table!r}"
+            )
+        return _at_place(table).rows()
+    uid = table_of(table, sink)
+    return _as_of(table, uid, coordinator, as_of) if as_of else _now(table, uid, coordinator)
+
+
+def _now(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> PublishedRows:
+    serving = None if coordinator is None else serving_of(coordinator.deployment(pipeline), pipeline.name)
+    if coordinator is None or serving is None:
+        return own_table(pipeline, uid, coordinator).rows()
+    return served_table(pipeline, uid, coordinator, serving).rows()
+
+
+def _as_of(
+    pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None, as_of: str
+) -> PublishedRows:
+    """Return the rows of a snapshot of the pipeline: its own, whoever serves readers now."""
+    if uid not in pipeline.stages:
+        raise InvalidRequest(
+            f"{uid!r} is computed from other tables, and no snapshot holds its rows: load those as of {as_of!r}"
+        )
+    if coordinator is None:
+        raise InvalidRequest(
+            f"as_of={as_of!r} needs the coordinator resource: load_table(..., coordinator=...)"
+        )
+    opened = open_sink(pipeline, uid, coordinator)
+    found = find_snapshot(coordinator.deployment(pipeline), as_of, pipeline.name)
+    return opened.rows(_cut(found, pipeline.name, uid, opened))
+
+
+def table_of(pipeline: CheckpointedPipeline, sink: str) -> StageUid:
+    """Return the uid of a pipeline's table; empty: the only one. Raises NotFound, naming those there are."""
+    sinks = tables_of(pipeline)
+    if not sink and len(sinks) == 1:
+        return sinks[0]
+    if sink not in sinks:
+        named = f"no sink {sink!r}" if sink else "more than one sink"
+        raise NotFound(f"pipeline {pipeline.name!r} has {named}: name one of {', '.join(sinks) or 'none'}")
+    return StageUid(sink)
+
+
+def _at_place(table: SinkTarget | str | Path) -> Sink:
+    """Return the sink at a place of its own, which no pipeline has to tell."""
+    target = table if isinstance(table, SinkTarget) else DeltaTable(str(table))
+    match target:
+        case DeltaTable(uri=place) if not _is_whole(place):
+            raise InvalidRequest(
+                f"{place!r} is no whole path: give one, or the pipeline and its coordinator resource"
+            )
+        case SqlTable(table=""):
+            raise InvalidRequest("name the table: SqlTable(url, 'orders')")
+        case _:
+            pass
+    return open_target(target)
+
+
+def _is_whole(place: str) -> bool:
+    return "://" in place or Path(place).is_absolute()
+
+
+def _cut(found: FoundSnapshot, pipeline: PipelineId, uid: StageUid, sink: Sink) -> SinkCut:
+    source = found.stored
+    if found.pipeline != pipeline:
+        raise InvalidRequest(
+            f"{source.describe()} is not one of pipeline {pipeline!r}: load the table of its own one"
+        )
+    stage = require_stage(source, uid)
+    snapshot = stage.table
+    if snapshot is None:
+        raise InvalidRequest(
+            f"{source.describe()} says nothing of the table of {uid!r}, which was no sink then: load the newest rows, "
+            "without as_of"
+        )
+    _refuse_another_table(source.describe(), uid, sink, snapshot)
+    return cut_of(source, stage, snapshot)
+
+
+def cut_of(
+    source: StoredSnapshot, stage: StageSnapshot, snapshot: TableSnapshot, *, fork: str = ""
+) -> SinkCut:
+    """Return a sink's part of a snapshot; ``fork``: place of the sink, of a fork that began with the snapshot.
+
+    Raises Corrupt, Unavailable.
+    """
+    metadata = source.metadata
+    if fork:
+        began, number = as_fork_began(snapshot, fork), CheckpointId(metadata.number_at_sinks)
+        return SinkCut(snapshot=began, batches=(), checkpoint_id=number)
+    return SinkCut(
+        snapshot=snapshot,
+        batches=prepared_batches_of(source, stage),
+        checkpoint_id=CheckpointId(metadata.number_at_sinks),
+        lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
+    )
+
+
+def _refuse_another_table(what: str, uid: StageUid, sink: Sink, snapshot: TableSnapshot) -> None:
+    is_same = snapshot.sink == sink.kind and same_place(snapshot.uri, sink.place)
+    if is_same or snapshot.head is None:
+        return
+    if snapshot.sink != sink.kind or not sink.has_published(snapshot.head):
+        raise InvalidRequest(
+            f"sink {uid!r} writes {sink.place} now, and the rows of {what} are in {snapshot.uri}: load that table"
+        )

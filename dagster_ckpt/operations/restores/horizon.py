@@ -1,0 +1,84 @@
+"""For how long each retained snapshot can still be restored: what it is pinned to, asked where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.checkpoint.record import CompletedRecord
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.restore.horizon import Horizon, Pin, horizon_of
+from dagster_ckpt.core.units import counted
+from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.readers.load_table import cut_of
+from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
+from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.operations.snapshots.contents import missing_files
+from dagster_ckpt.operations.snapshots.facts import entries_of
+from dagster_ckpt.spark.sink.port import Sink
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
+from dagster_ckpt.spark.source.pins import SourcePins
+
+__all__ = ["NEAR_DAYS", "restorability"]
+
+NEAR_DAYS = 3.0
+"""Days before a snapshot may be lost from which people are told."""
+_FROM_BACKUP = "Bring it back from a backup, or restore another one"
+
+
+def restorability(
+    pipeline: CheckpointedPipeline, coordinator: Coordinator, *, now: float
+) -> tuple[Horizon, ...]:
+    """Return for how long each retained checkpoint and savepoint can be restored, newest first; changes nothing.
+
+    Its files in storage, the rows of its sinks and what its sources would read again are looked at: files, and topics
+    where the source says where they are (``reads``). Raises NotFound, Corrupt for the record, Unavailable.
+    """
+    deployment = coordinator.deployment(pipeline)
+    entries = entries_of(load_record(deployment.store, pipeline.name))
+    sinks = {
+        str(name): open_sink(pipeline, uid, coordinator)
+        for uid, stage in pipeline.stages.items()
+        for name in (*stage.previous_uids, uid)
+        if stage.table is not None and (name == uid or name not in pipeline.stages)
+    }
+    sources = SourcePins(pipeline)
+    newest_first = sorted(entries, key=lambda entry: entry.checkpoint_id, reverse=True)
+    return tuple(
+        horizon_of(entry.known.key, tuple(_pins(deployment, entry, sinks, sources, pipeline.name)), now=now)
+        for entry in newest_first
+    )
+
+
+def _pins(
+    deployment: Deployment,
+    entry: CompletedRecord,
+    sinks: dict[str, Sink],
+    sources: SourcePins,
+    pipeline: PipelineId,
+) -> Iterator[Pin]:
+    storage = deployment.open_storage(entry.location.base_uri)
+    try:
+        source = open_snapshot(storage, entry.location.folder, recorded=entry.metadata_checksum)
+        missing = missing_files(source)
+    except (NotFound, Corrupt) as error:
+        yield Pin(what=f"{entry.location.uri} ({error})", is_there=False, advice=_FROM_BACKUP)
+        return
+    for sentence in missing[:1]:
+        name = f"{counted(len(missing), 'file')} of {entry.location.uri}, first {sentence}"
+        yield Pin(what=name, is_there=False, advice=_FROM_BACKUP)
+    yield from _of_tables(source, sinks, pipeline)
+    yield from sources.of(source)
+
+
+def _of_tables(source: StoredSnapshot, sinks: dict[str, Sink], pipeline: PipelineId) -> Iterator[Pin]:
+    for stage in source.metadata.stages:
+        sink = sinks.get(stage.uid)
+        if stage.table is None or sink is None:
+            continue  # a sink that was removed: the restore says what becomes of its table
+        try:
+            place = sink.place if source.metadata.pipeline != pipeline else ""
+            yield from sink.pins(cut_of(source, stage, stage.table, fork=place))
+        except CheckpointError as error:
+            yield Pin(what=f"rows of sink {stage.uid} in {sink.place}", is_there=False, advice=str(error))

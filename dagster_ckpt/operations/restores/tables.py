@@ -1,0 +1,122 @@
+"""Preview of what a restore does to tables: asked of those whose place is enough to open them; nothing is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.operations.readers.load_table import cut_of
+from dagster_ckpt.spark.sink.opening import open_at
+from dagster_ckpt.spark.sink.port import Difference
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+
+__all__ = ["TableFate", "TablePlan", "TablePreview", "of_fork", "preview_table", "table_plan"]
+
+
+class TablePlan(StrEnum):
+    """Treatment of tables that the restore is asked for."""
+
+    ROLL_BACK = "roll_back"
+    KEEP_LATER_ROWS = "keep_later_rows"
+    FORK = "fork"
+
+
+def table_plan(options: RestoreOptions) -> TablePlan:
+    """Return what a restore with these options does to tables."""
+    if options.fork:
+        return TablePlan.FORK
+    return TablePlan.ROLL_BACK if options.roll_back_tables else TablePlan.KEEP_LATER_ROWS
+
+
+class TableFate(StrEnum):
+    """Fate of one table in a restore."""
+
+    UNCHANGED = "unchanged"
+    """It holds exactly the rows of the cut already."""
+    MOVES = "moves"
+    """Rows leave or come back, so that it holds exactly the rows of the cut."""
+    KEEPS_ROWS = "keeps_rows"
+    """Rows past the restore point stay, and will be written again."""
+    SEEDED = "seeded"
+    """A fork's own table begins with the rows of the cut; this one is only read."""
+    IMPOSSIBLE = "impossible"
+    """The rows of the cut cannot be told apart or are gone; ``message`` says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePreview:
+    """One table."""
+
+    stage: str
+    uri: str
+    mode: str
+    fate: TableFate
+    rows_leaving: int = 0
+    """Rows that leave the table; with KEEPS_ROWS: rows past the cut that stay."""
+    rows_returning: int = 0
+    """Rows that left it, or never became visible, and come back."""
+    message: str = ""
+
+
+def preview_table(source: StoredSnapshot, stage: StageSnapshot, plan: TablePlan) -> TablePreview | None:
+    """Return what would become of the table of one stage; None for a stage without one."""
+    cut = stage.table
+    if cut is None:
+        return None
+    if cut.cannot_roll_back and plan is TablePlan.ROLL_BACK:
+        return _preview(stage, cut, TableFate.IMPOSSIBLE, cut.cannot_roll_back)
+    try:
+        sink = open_at(cut.uri, cut.sink, PipelineId(source.metadata.pipeline), StageUid(stage.uid))
+        found = None if sink is None else sink.difference(cut_of(source, stage, cut))
+    except CheckpointError as error:
+        return _preview(stage, cut, TableFate.IMPOSSIBLE, str(error))
+    return _preview_of(stage, cut, plan, found)
+
+
+def of_fork(origins: TablePreview, pipeline: PipelineId, uid: StageUid, plan: TablePlan) -> TablePreview:
+    """Return what becomes of a fork's own table, by its asset's name, where the fork goes back to its beginning."""
+    goes = plan is TablePlan.ROLL_BACK
+    return TablePreview(
+        stage=uid,
+        uri=f"{pipeline}/{uid}",
+        mode=origins.mode,
+        fate=TableFate.MOVES if goes else TableFate.KEEPS_ROWS,
+        message="the sink brings it to the rows that the fork began with when the run starts" if goes else "",
+    )
+
+
+def _preview_of(
+    stage: StageSnapshot, cut: TableSnapshot, plan: TablePlan, found: Difference | None
+) -> TablePreview:
+    """Return what becomes of a table that can show the cut; ``found`` None: only its run can ask it."""
+    if plan is TablePlan.FORK:
+        return _preview(stage, cut, TableFate.SEEDED)
+    is_rolled_back = plan is TablePlan.ROLL_BACK
+    fate = TableFate.MOVES if is_rolled_back else TableFate.KEEPS_ROWS
+    if found is None:
+        at = "no rows" if cut.head is None else f"the rows of checkpoint {cut.head}"
+        return _preview(
+            stage, cut, fate, cut.cannot_roll_back or f"the sink brings it to {at} when the run starts"
+        )
+    if found.is_same:
+        return _preview(stage, cut, TableFate.UNCHANGED)
+    added = found.rows_now - found.rows_then
+    return TablePreview(
+        stage=stage.uid,
+        uri=cut.uri,
+        mode=cut.sink,
+        fate=fate,
+        rows_leaving=max(0, added),
+        rows_returning=max(0, -added) if is_rolled_back else 0,
+        message="rows of keys that stay go back to their values of then"
+        if found.by_key and is_rolled_back
+        else "",
+    )
+
+
+def _preview(stage: StageSnapshot, cut: TableSnapshot, fate: TableFate, message: str = "") -> TablePreview:
+    return TablePreview(stage=stage.uid, uri=cut.uri, mode=cut.sink, fate=fate, message=message)

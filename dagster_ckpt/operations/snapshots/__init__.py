@@ -1,0 +1,17 @@
+"""Snapshots as people handle them. Without this folder a snapshot could be restored, and neither found nor trusted.
+
+| file | what it owns |
+|---|---|
+| ``catalog`` | listing snapshots, and finding the one a person names |
+| ``contents`` | the files a snapshot consists of, and reading single ones |
+| ``facts`` | what is known about every stored file of a pipeline |
+| ``statistics`` | counts, summary and history of a pipeline's checkpoints |
+| ``verify`` | is every file of a snapshot there and intact |
+| ``inspect`` | a stage's state at a snapshot, as DataFrames |
+| ``diff`` | what two snapshots differ in |
+| ``diff_state`` | keys of state that were added, changed, removed between two |
+| ``offsets`` | how far two offsets are apart |
+| ``export`` | a snapshot copied to another storage, self-contained |
+| ``registration`` | how a savepoint from elsewhere enters the coordinator's record; import |
+| ``adopt`` | a Spark checkpoint directory becomes a savepoint |
+"""
