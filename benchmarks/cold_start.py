@@ -27,7 +27,7 @@ from dagster_ckpt import (
     spark_sink,
     spark_source,
 )
-from dagster_ckpt.spark.class_archive import make_archive
+from dagster_ckpt.ext.warm.class_archive import make_archive, with_archive
 from dagster_ckpt.spark.session import build_session
 
 ROWS = 1000
@@ -68,7 +68,7 @@ def pipeline_of(folder: Path) -> CheckpointedPipeline:
 
 def script(folder: Path, archive: str) -> None:
     """What one would write without us."""
-    spark = build_session("bare", master="local[2,3]", conf=CONF, class_archive=archive)
+    spark = build_session("bare", master="local[2,3]", conf=with_archive(CONF, archive))
     rows = spark.readStream.schema("k long, v long").parquet(str(folder / "in"))
     query = (
         rows.groupBy("k")

@@ -31,7 +31,7 @@ STANDS_ON = {
         "dagster_ckpt/spark/session",
         *PORT,
     ),
-    "tests/spark/warm": ("dagster_ckpt/spark/warm/", "dagster_ckpt/spark/session", *PORT),
+    "tests/ext/warm": ("dagster_ckpt/ext/warm/", "dagster_ckpt/spark/session", *PORT),
     "tests/spark/lake": (
         "dagster_ckpt/spark/exchange/",
         "dagster_ckpt/ext/delta/",

@@ -99,10 +99,10 @@ FAULTS = (
     ),
     Fault(
         "list state without items lost its name",
-        "core/rescaling/assignment.py",
+        "testing/flink/assignment.py",
         "if items or _is_empty_there(old, subtask, name, mode, parallelism):",
         "if items:",
-        "tests/core/rescaling/test_assignment.py",
+        "tests/testing/flink/test_assignment.py",
     ),
     Fault(
         "data that ended while a stage was suspended finished its operators",

@@ -27,7 +27,7 @@ LONGEST = (
     "spark/epoch/test_copied_deployment.py",
     "dagster/launched/test_epochs.py",
     "spark/epoch/test_epoch_runs.py",
-    "spark/warm/test_warm_engine.py",
+    "ext/warm/test_warm_engine.py",
     "dagster/launched/test_streams.py",
     "spark/snapshot/test_capture_queries.py",
     "browser/test_restore_from_the_ui.py",

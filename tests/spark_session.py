@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dagster_ckpt.spark.class_archive import fitting_archive, java_options
+from dagster_ckpt.ext.warm.class_archive import fitting_archive, java_options
 from dagster_ckpt.spark.session import build_session
 from tests.adapters.servers import spark_kafka_jars, spark_s3_jars
 from tests.needs import needs

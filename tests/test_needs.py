@@ -48,7 +48,7 @@ def test_a_change_leaves_out_extensions_that_it_does_not_touch() -> None:
     assert left_out(["dagster_ckpt/core/label.py"]) == everything
     assert left_out(["dagster_ckpt/spark/sink/port.py"]) == []
     assert "tests/spark/cluster" not in left_out(["tests/spark/cluster/test_lost.py"])
-    assert "tests/spark/warm" not in left_out(["dagster_ckpt/spark/session.py"])
+    assert "tests/ext/warm" not in left_out(["dagster_ckpt/spark/session.py"])
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)

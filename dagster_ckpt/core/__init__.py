@@ -37,7 +37,6 @@ Decisions:
 | ``checkpoint/`` | parts of a checkpoint with rules of their own: request queue, plan, pending state, record |
 | ``files/`` | which files are kept, shared and deleted |
 | ``alignment/`` | barriers at a stage's inputs: aligned, alternating, unaligned, tracked |
-| ``rescaling/`` | redistribution of state to another parallelism |
 | ``subtask/`` | the stage's side of a checkpoint |
 | ``coordinator/`` | the state machine: inputs, transitions, effects |
 | ``supervision/`` | a pipeline watched from outside: dead runs, alarms, restarts |

@@ -120,14 +120,14 @@ class SparkSessionResource(QuietResource):
     def _made(self) -> Iterator[SparkSession]:
         from pyspark import SparkContext
 
+        from dagster_ckpt.ext.warm.class_archive import with_archive
+        from dagster_ckpt.ext.warm.session import warm_session
         from dagster_ckpt.spark.java_process import stop_session
         from dagster_ckpt.spark.session import build_session
-        from dagster_ckpt.spark.warm.session import warm_session
 
         how: dict[str, Any] = {
             "master": self.master,
-            "conf": self.conf,
-            "class_archive": self.class_archive,
+            "conf": with_archive(self.conf, self.class_archive),
         }
         # Not the active session: that one is known to the thread only that made it.
         self._is_ours = SparkContext._active_spark_context is None

@@ -7,5 +7,6 @@
 | ``sql`` | tables of PostgreSQL and SQLite | sinks |
 | ``kafka`` | Kafka topics | sinks, and positions of sources |
 | ``spark_pipelines`` | Spark declarative pipelines (``pyspark.pipelines``) | authoring, adoption |
+| ``warm`` | a JVM that outlives a run; an archive of Java's classes | sessions |
 | ``metrics`` | Prometheus and OpenTelemetry | facts of the page |
 """

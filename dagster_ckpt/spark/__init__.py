@@ -3,8 +3,6 @@
 | file | what it owns |
 |---|---|
 | ``session`` | the Spark session and why each setting is there |
-| ``class_archive`` | Java's archive of Spark's classes: made, found, given to a session |
-| ``typical_work`` | the program whose classes are archived |
 | ``directories`` | the only file that spells a path of the working directory |
 | ``files`` | whole-or-nothing file operations, alone and on many files at once |
 | ``retryable_start`` | which failure of a query is cured by starting it again |
@@ -25,6 +23,5 @@
 | ``attempt/`` | what both kinds of run begin with: the working directory, and a stage as a running query |
 | ``epoch/`` | epoch runs: drain the available data in graph order, the barrier follows |
 | ``streaming/`` | streaming runs: all stages at once, barriers through the logs |
-| ``warm/`` | a JVM that outlives a run, for the next one to use again |
 | ``worker_start/`` | lets Spark's Python processes start in a third of the time |
 """

@@ -6,7 +6,6 @@ Importable without pyspark: only ``build_session`` needs it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
 from dagster_ckpt.spark.class_archive import fitting_archive, java_options
+from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.cluster.refused import refused_by_kubernetes
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.java_process import ENDING, forget_java, java_has_ended
@@ -38,13 +38,11 @@ __all__ = [
     "session_settings",
 ]
 
-log = logging.getLogger(__name__)
 
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 _STATE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _PYTHON = "spark.pyspark.python"
 _FORGIVEN = "spark.executor.failuresValidityInterval"
 """Else a stream's failed executors are counted from its first day on, and a handful of them ends it."""
@@ -105,11 +103,11 @@ def build_session(
     *,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
-    class_archive: str = "",
 ) -> SparkSession:
     """Return the process's Spark session with our defaults, started when there is none.
 
-    ``conf`` wins over the defaults; ``class_archive`` is a folder that ``dagster-ckpt class-archive`` has filled.
+    ``conf`` wins over the defaults.
+
     Raises InvalidRequest when pyspark is not installed or Kubernetes refuses the driver, Unavailable when it refuses
     pods, and when Java is killed meanwhile.
     """
@@ -119,7 +117,7 @@ def build_session(
         raise InvalidRequest(f"PySpark is not installed: {install_extra('spark')}") from error
     refuse_remote(conf or {}, os.environ)
     convert_plain_arguments_first()
-    settings = launch_settings(master=master, conf=conf, class_archive=class_archive)
+    settings = launch_settings(master=master, conf=conf)
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -204,10 +202,8 @@ def _of_connect(found: str) -> InvalidRequest:
     )
 
 
-def launch_settings(
-    *, master: str | None = None, conf: Mapping[str, str] | None = None, class_archive: str = ""
-) -> Mapping[str, str]:
-    """Return what a session is built with: our defaults, the user's settings, master and archive."""
+def launch_settings(*, master: str | None = None, conf: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """Return what a session is built with: our defaults, the user's settings and the master."""
     where = master or default_master()
     if where.startswith("local"):
         # Workers on this machine run in this environment; Spark would take whichever python3 comes first.
@@ -219,24 +215,7 @@ def launch_settings(
     if given.get(_STATE_PROVIDER) == HDFS_PROVIDER:
         given.setdefault(_STATE_FORMAT, "1")  # ours is of RocksDB only: the first batch would fail
     forgiven = {_FORGIVEN: "1h"} if where.startswith(("k8s://", "yarn")) else {}
-    wanted = {**default_spark_conf(), **forgiven, **given, "spark.master": where}
-    return _with_archive(wanted, class_archive)
-
-
-def _with_archive(conf: Mapping[str, str], folder: str) -> Mapping[str, str]:
-    """Return the settings with the archive of Java's classes, where it fits."""
-    if not folder:
-        return conf
-    archive = fitting_archive(Path(folder).absolute())
-    if archive is None:
-        log.warning(
-            "no archive of Java's classes in %s fits this Java and this Spark; Spark starts without one. "
-            "Make it: dagster-ckpt class-archive %s",
-            *(folder, folder),
-        )
-        return conf
-    options = (conf.get(_JVM_OPTIONS, ""), java_options(archive))
-    return {**conf, _JVM_OPTIONS: " ".join(options).strip()}
+    return {**default_spark_conf(), **forgiven, **given, "spark.master": where}
 
 
 _changing_settings = threading.RLock()

@@ -5,6 +5,7 @@ Everything docs/reference/testing.md names can be imported from here; a name is 
 | file | what it owns |
 |---|---|
 | ``coordinator/`` | ``CoordinatorHarness``: the coordinator over all of these, for scenarios in a handful of lines |
+| ``flink/`` | parts of Flink's protocol that no run reaches: key groups, gated events |
 | ``barriers`` | ``BarrierHarness``: the input side of one stage, its channels played by the test |
 | ``subtask`` | ``SubtaskHarness``: the stage's side of a checkpoint, and the notices it hears |
 | ``memory`` | store and storage in memory; they pass the contract suites of the real ones |
@@ -94,14 +95,14 @@ _HOMES: dict[str, str] = {
 
 _MODULES: dict[str, str] = {
     "alignment": "core.alignment",
-    "assignment": "core.rescaling.assignment",
+    "assignment": "testing.flink.assignment",
     "cleaning": "core.files.cleaning",
     "config": "core.config",
     "failures": "core.checkpoint.failures",
     "finished_state": "core.restore.finished_state",
     "graph": "core.graph",
     "ids": "core.ids",
-    "key_groups": "core.rescaling.key_groups",
+    "key_groups": "testing.flink.key_groups",
     "local_recovery": "core.files.local_recovery",
     "matching": "core.restore.matching",
     "messages": "core.messages",

@@ -18,7 +18,7 @@ def class_archive(work: Work, *, folder: Path) -> None:
     Takes half a minute and some 200 MB, once for each version of Java and PySpark. Runs use it where their Spark
     resource names the folder (class_archive); one that does not fit is not used, and a run says so.
     """
-    from dagster_ckpt.spark.class_archive import make_archive
+    from dagster_ckpt.ext.warm.class_archive import make_archive
 
     with work.output.busy("Spark runs once, to see which classes it uses"):
         made = make_archive(folder)

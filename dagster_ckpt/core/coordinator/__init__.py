@@ -18,5 +18,4 @@
 | ``lifecycle`` | stages come and go, the timer runs, the run ends |
 | ``counting`` | where the statistics of a checkpoint are drawn from |
 | ``mailbox`` | requests of other processes to a run that is alive, kept in the record |
-| ``event_gate`` | events of a driver-side coordinator on the right side of a checkpoint |
 """

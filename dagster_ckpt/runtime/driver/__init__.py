@@ -1,11 +1,10 @@
 """User code on the driver that takes part in checkpoints (Flink: master hooks, operator coordinators).
 
-Runs have hooks (``user_hook``); operator coordinators, and ``gated`` with them, are reached by scenarios only.
+Runs have hooks (``user_hook``); operator coordinators are reached by scenarios only.
 
 | file | what it owns |
 |---|---|
 | ``hooks`` | what master hooks and driver-side coordinators promise |
 | ``restore`` | what they begin with when an attempt is restored |
 | ``user_hook`` | a user's hook as a master hook, in a thread of its own |
-| ``gated`` | keeps a driver-side coordinator's events on the right side of a checkpoint |
 """

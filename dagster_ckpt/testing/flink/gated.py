@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from dagster_ckpt.core.coordinator.event_gate import EventGate, HeldEvent
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.reasons import AcknowledgeResult
 from dagster_ckpt.runtime.driver.hooks import HearsResets, OperatorCoordinator
+from dagster_ckpt.testing.flink.event_gate import EventGate, HeldEvent
 
 Deliver = Callable[[int, Any], "Future[None]"]
 """Sends an event to a subtask; the future is done when the subtask has it, or fails."""

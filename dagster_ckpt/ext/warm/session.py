@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.warm.borrow import borrow
 from dagster_ckpt.spark.session import build_session, launch_settings
-from dagster_ckpt.spark.warm.borrow import borrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,6 @@ def warm_session(
     idle: float,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
-    class_archive: str = "",
 ) -> Iterator[SparkSession]:
     """Yield a session of one's own: a new Spark context in a JVM that has run before. Stopped at the end.
 
@@ -35,7 +34,7 @@ def warm_session(
         raise InvalidRequest(
             f"a warm engine is a Spark on this machine: `master` is {master!r}, not local[…]"
         )
-    settings = launch_settings(master=master, conf=conf, class_archive=class_archive)
+    settings = launch_settings(master=master, conf=conf)
     try:
         engine = borrow(Path(folder), settings, idle=idle)
     except OSError as error:
@@ -44,7 +43,7 @@ def warm_session(
         if engine is not None:
             opened.callback(engine.give_back)
         with engine.attached() if engine is not None else contextlib.nullcontext():
-            session = build_session(app_name, master=master, conf=conf, class_archive=class_archive)
+            session = build_session(app_name, master=master, conf=conf)
         opened.callback(session.stop)
         if engine is not None:
             engine.own_numbers()

@@ -16,9 +16,9 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
+from dagster_ckpt.ext.warm.keeper import DONE, THERE_IS_ANOTHER
+from dagster_ckpt.ext.warm.messages import Answer, Ask, EngineFiles, fingerprint, receive, send
 from dagster_ckpt.spark.java_process import detach
-from dagster_ckpt.spark.warm.keeper import DONE, THERE_IS_ANOTHER
-from dagster_ckpt.spark.warm.messages import Answer, Ask, EngineFiles, fingerprint, receive, send
 
 __all__ = ["Borrowed", "borrow"]
 
@@ -133,7 +133,7 @@ def _start(
 def _spawn(files: EngineFiles, told: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     with files.log.open("ab") as output:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "dagster_ckpt.spark.warm.keeper"],
+            [sys.executable, "-m", "dagster_ckpt.ext.warm.keeper"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

@@ -9,18 +9,23 @@ all of that in its name, its size too, gets its name when it is complete, and is
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.files import flush_to_disk
 
-__all__ = ["fitting_archive", "java_options", "make_archive"]
+__all__ = ["fitting_archive", "java_options", "make_archive", "with_archive"]
+
+log = logging.getLogger(__name__)
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
 
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """An archive the JVM refuses costs time only; Spark's launcher reads what else a JVM prints."""
@@ -39,6 +44,22 @@ def fitting_archive(folder: Path) -> Path | None:
 def java_options(archive: Path) -> str:
     """Return what a JVM is told to use an archive (``spark.driver.extraJavaOptions``)."""
     return f'"-XX:SharedArchiveFile={archive}" {_QUIET}'
+
+
+def with_archive(conf: Mapping[str, str], folder: str) -> Mapping[str, str]:
+    """Return the settings of a session with the archive of Java's classes that ``folder`` has, where it fits."""
+    if not folder:
+        return conf
+    archive = fitting_archive(Path(folder).absolute())
+    if archive is None:
+        log.warning(
+            "no archive of Java's classes in %s fits this Java and this Spark; Spark starts without one. "
+            "Make it: dagster-ckpt class-archive %s",
+            *(folder, folder),
+        )
+        return conf
+    options = (conf.get(_JVM_OPTIONS, ""), java_options(archive))
+    return {**conf, _JVM_OPTIONS: " ".join(options).strip()}
 
 
 def make_archive(folder: Path) -> Path:
@@ -72,7 +93,7 @@ def make_archive(folder: Path) -> Path:
 def _run_typical_work(archive: Path, scratch: Path) -> str:
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
     done = subprocess.run(
-        [sys.executable, "-m", "dagster_ckpt.spark.typical_work", str(scratch / "work")],
+        [sys.executable, "-m", "dagster_ckpt.ext.warm.typical_work", str(scratch / "work")],
         check=False,
         capture_output=True,
         text=True,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar, assert_never
 
-from dagster_ckpt.core.rescaling.key_groups import UPPER_BOUND, range_of, subtask_of
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.testing.flink.key_groups import UPPER_BOUND, range_of, subtask_of
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.warm.messages import EngineFiles, KeeperAddress
-from dagster_ckpt.spark.warm.session import warm_session
+from dagster_ckpt.ext.warm.messages import EngineFiles, KeeperAddress
+from dagster_ckpt.ext.warm.session import warm_session
 from tests.needs import needs
 from tests.progress import wait_until
 
@@ -30,7 +30,7 @@ from pathlib import Path
 folder, idle, memory, what = sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:]
 logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
 logging.getLogger("py4j").setLevel(logging.WARNING)
-from dagster_ckpt.spark.warm.session import warm_session
+from dagster_ckpt.ext.warm.session import warm_session
 import users
 
 def collected(batch, number):
@@ -159,7 +159,7 @@ def test_the_next_run_uses_the_jvm_with_a_context_and_python_processes_of_its_ow
 def test_one_process_may_borrow_it_again_and_again(runs: Runs) -> None:
     program = """
 import sys
-from dagster_ckpt.spark.warm.session import warm_session
+from dagster_ckpt.ext.warm.session import warm_session
 for _ in range(2):
     with warm_session("t", folder=sys.argv[1], idle=60, master="local[1]", conf={"spark.ui.enabled": "false"}) as spark:
         seen = []

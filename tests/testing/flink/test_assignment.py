@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_ckpt.core.rescaling.assignment import (
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.testing.flink.assignment import (
     ListState,
     Redistribution,
     SubtaskMapper,
@@ -17,7 +18,7 @@ from dagster_ckpt.core.rescaling.assignment import (
     redistribute,
     refuse_to_cut,
 )
-from dagster_ckpt.core.rescaling.key_groups import (
+from dagster_ckpt.testing.flink.key_groups import (
     KeyedHandle,
     KeyGroupRange,
     assign_keyed,
@@ -26,7 +27,6 @@ from dagster_ckpt.core.rescaling.key_groups import (
     partition,
     subtask_of,
 )
-from dagster_ckpt.errors import InvalidRequest
 
 # --- key groups -----------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from dagster_ckpt.cli import main
 from dagster_ckpt.errors import InvalidRequest, Unavailable
-from dagster_ckpt.spark import class_archive
-from dagster_ckpt.spark.class_archive import fitting_archive, java_options, make_archive
+from dagster_ckpt.ext.warm import class_archive
+from dagster_ckpt.ext.warm.class_archive import fitting_archive, java_options, make_archive
 
 MADE = fitting_archive(Path(sys.prefix) / "class-archive")
 """What ``scripts/bootstrap class_archive`` made."""
@@ -98,9 +98,10 @@ import logging, sys
 from pathlib import Path
 logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")
 from dagster_ckpt.spark.session import build_session
-spark = build_session("t", master="local[1]", class_archive=sys.argv[1], conf={
+from dagster_ckpt.ext.warm.class_archive import with_archive
+spark = build_session("t", master="local[1]", conf=with_archive({
     "spark.ui.enabled": "false", "spark.log.level": "OFF", "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": "-Dmine=1 -XX:TieredStopAtLevel=1"})
+    "spark.driver.extraJavaOptions": "-Dmine=1 -XX:TieredStopAtLevel=1"}, sys.argv[1]))
 pid = spark._jvm.java.lang.ProcessHandle.current().pid()
 print("mine", spark._jvm.java.lang.System.getProperty("mine"))
 print("mapped", "/spark-" in "".join(m for m in Path(f"/proc/{pid}/maps").open() if m.endswith(".jsa\\n")))

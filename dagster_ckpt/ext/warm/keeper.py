@@ -1,4 +1,4 @@
-"""The process that keeps a warm engine: ``python -m dagster_ckpt.spark.warm.keeper``, started by the first run.
+"""The process that keeps a warm engine: ``python -m dagster_ckpt.ext.warm.keeper``, started by the first run.
 
 It starts the JVM, lends it to one run at a time, and ends it: after a time without a run; when its folder is removed;
 when a run asks with other settings; when a borrower dies or leaves a query behind (what it had begun must not go on);
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from dagster_ckpt.core.units import counted
+from dagster_ckpt.ext.warm.messages import Answer, Ask, EngineFiles, KeeperAddress, receive, send
 from dagster_ckpt.spark.session import compiled_pyspark
-from dagster_ckpt.spark.warm.messages import Answer, Ask, EngineFiles, KeeperAddress, receive, send
 
 __all__ = ["DONE", "MAX_RUNS", "THERE_IS_ANOTHER", "Keeper", "main"]
 

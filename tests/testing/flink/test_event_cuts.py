@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_ckpt.core.coordinator.event_gate import EventGate, HeldEvent
 from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.testing.flink.event_gate import EventGate, HeldEvent
 from tests.properties import examples
 
 SUBTASKS = 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.coordinator.event_gate import EventGate
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.testing.flink.event_gate import EventGate
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 

@@ -1,4 +1,4 @@
-"""A warm engine: a JVM with Spark in it that outlives a run, for the next run to use again.
+"""Sooner starts of Spark. Without this folder each run waits for a new JVM, and nothing else changes.
 
 | file | what it owns |
 |---|---|
@@ -6,4 +6,6 @@
 | ``borrow`` | a run's side: the engine found or started, borrowed, given back |
 | ``keeper`` | the process that keeps the JVM: one borrower at a time, an end when idle |
 | ``messages`` | what the two say to one another, and where they find one another |
+| ``class_archive`` | Java's archive of Spark's classes: made, found, given to a session |
+| ``typical_work`` | the program whose classes are archived |
 """
