@@ -13,8 +13,6 @@ from dagster_ckpt.core.checkpoint.statistics import (
 )
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.units import ago, count, counted, duration, milliseconds, moment, size
-from dagster_ckpt.operations.catalog import SnapshotSummary
-from dagster_ckpt.core.units import ago, count, duration, milliseconds, moment, size
 from dagster_ckpt.operations.snapshots.catalog import SnapshotSummary
 from dagster_ckpt.page.facts import CheckpointPage, Links, PendingCheckpoint, StagePosition
 

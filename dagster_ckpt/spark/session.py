@@ -16,8 +16,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
-from dagster_ckpt.spark.class_archive import fitting_archive, java_options
-from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.cluster.refused import refused_by_kubernetes
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.java_process import ENDING, forget_java, java_has_ended

@@ -13,8 +13,6 @@ from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.core.ids import BatchId, StageUid, pipeline_id, stage_uid
 from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
 from dagster_ckpt.core.units import counted, size
-from dagster_ckpt.operations.adopt import adopt_checkpoint
-from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.snapshots.adopt import adopt_checkpoint
 
 

@@ -8,8 +8,6 @@ from dagster_ckpt.cli.context import Work, command
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size
-from dagster_ckpt.operations.clean import Cleaned, CleaningPlan, carry_out_cleaning, plan_cleaning
-from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.care.clean import Cleaned, CleaningPlan, carry_out_cleaning, plan_cleaning
 
 _SHOWN = 20

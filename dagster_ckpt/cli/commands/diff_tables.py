@@ -12,9 +12,6 @@ from dagster_ckpt.cli.context import ExitCode, Work, command, key_values, pipeli
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.operations.diff_tables import TablesDiff, diff_tables
-from dagster_ckpt.operations.load_table import load_table, table_of
-from dagster_ckpt.operations.open_sink import own_table
 from dagster_ckpt.operations.readers.diff_tables import TablesDiff, diff_tables
 from dagster_ckpt.operations.readers.load_table import load_table, table_of
 from dagster_ckpt.operations.readers.open_sink import own_table

@@ -9,9 +9,6 @@ from dagster_ckpt.cli.context import Work, command, label_option, pipeline_optio
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.units import counted, size
-from dagster_ckpt.operations.catalog import find_snapshot
-from dagster_ckpt.operations.export import CopyChanges, export_snapshot
-from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot
 

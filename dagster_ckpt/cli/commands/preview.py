@@ -14,10 +14,6 @@ from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.restore.point import restore_point
 from dagster_ckpt.core.units import counted, size
-from dagster_ckpt.operations.catalog import find_snapshot
-from dagster_ckpt.operations.preview import RestorePreview, preview_restore
-from dagster_ckpt.operations.preview_tables import TablePreview
-from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
 from dagster_ckpt.operations.restores.tables import TablePreview
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot

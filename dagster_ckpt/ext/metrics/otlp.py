@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.errors import InvalidRequest, install_extra
-from dagster_ckpt.metrics.gauges import GAUGES, READABLE, Gauge, PipelineReading
-from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.metrics.gauges import GAUGES, READABLE, Gauge, PipelineReading
 
 if TYPE_CHECKING:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
-from dagster_ckpt.metrics.gauges import GAUGES, READABLE, PipelineReading
-from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.ext.metrics.gauges import GAUGES, READABLE, PipelineReading
 
 if TYPE_CHECKING:

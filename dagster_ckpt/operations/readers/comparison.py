@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.operations.diff_tables import TablesDiff
 from dagster_ckpt.operations.readers.diff_tables import TablesDiff
 
 __all__ = ["ReadersComparison", "TableComparison"]

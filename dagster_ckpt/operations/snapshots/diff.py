@@ -8,8 +8,6 @@ from enum import StrEnum
 
 from dagster_ckpt.core.model import FileEntry, StageSnapshot
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.operations.contents import Operator, batch_conf, operators_of
-from dagster_ckpt.operations.offsets import OffsetStep, step_between
 from dagster_ckpt.operations.snapshots.contents import Operator, batch_conf, operators_of
 from dagster_ckpt.operations.snapshots.offsets import OffsetStep, step_between
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
