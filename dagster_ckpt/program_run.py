@@ -104,7 +104,7 @@ class Host:
     operator: Operator = NOBODY
     concurrent_runs: str = ""
     """Over the coordinator's."""
-    how_to_stop: str = "stop it with a savepoint (dagster-ckpt savepoint --stop), or terminate it"
+    how_to_stop: str = "stop it with a savepoint (dagster-ckpt savepoint PIPELINE --stop), or terminate it"
     state_of: Callable[[str], OwnerState] = unknown_state
     """What is known of another run, by its id."""
     guarding: Callable[[Admit], Admit] = lambda admit: admit

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,12 @@ class CodeOptions:
     def is_given(self) -> bool:
         """True where one of them is."""
         return bool(self.module or self.file or self.workspace)
+
+    @property
+    def as_given(self) -> str:
+        """The option as it was given, with a blank before it, for a command that goes on from this one."""
+        given = (("-m", self.module), ("-f", self.file), ("-w", self.workspace))
+        return next((f" {option} {quote(text)}" for option, text in given if text), "")
 
 
 def code_options(function: Any) -> Any:

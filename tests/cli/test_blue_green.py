@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,15 +44,12 @@ def test_a_fork_is_compared_swapped_in_and_swapped_back_from_the_command_line(
         "totals: 1 row the same, 0 added, 0 missing, 1 changed",
         "  changed: k=2, v=20 -> k=2, v=21",
     ]
-    found = re.fullmatch(
-        r"to swap readers: dagster-ckpt blue-green swap sales_green --approved (\S+)", told[3]
-    )
-    assert found is not None
+    printed = told[3].removeprefix("to swap readers: dagster-ckpt ")
 
     refused = run("blue-green", "swap", "sales_green", "-f", FILE, code=1)
     assert "1 changed: nothing was swapped" in refused.stdout
     assert site.read() == [(1, 10), (2, 20)]
-    run("blue-green", "swap", "sales_green", "--approved", found.group(1), "-f", FILE)
+    run(*shlex.split(printed))
     assert site.read() == [(1, 10), (2, 21)]
     shown = run("blue-green", "show", "sales").stdout
     assert re.match(r"readers of sales find the tables of sales_green since .* UTC; before: sales\n", shown)
@@ -131,7 +129,7 @@ def test_a_replay_prints_its_comparison_and_how_readers_are_swapped(
     assert told[1:] == [
         "sales_green compared with sales, which serves sales",
         "totals: 1 row the same, 0 added, 0 missing, 1 changed",
-        f"to swap readers: dagster-ckpt blue-green swap sales_green --approved {approved}",
+        f"to swap readers: dagster-ckpt blue-green swap sales_green --approved {approved} -f {FILE}",
     ]
     found = run.json("replay", "sales_green", "2026-11-17", "-f", FILE)["run"]
     assert (found["comparison"], found["approved"]) == (told[1:3], approved)

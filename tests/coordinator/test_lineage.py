@@ -110,7 +110,7 @@ def test_adopting_a_history_goes_on_from_what_the_store_knows_and_not_in_its_dir
 def test_a_lost_store_asks_where_snapshots_or_rows_are_left() -> None:
     h = strict()
     cp = h.completed_checkpoint()
-    with pytest.raises(InvalidRequest, match=r"no record of pipeline 'pipeline'.*doctor --repair"):
+    with pytest.raises(InvalidRequest, match=r"no record of pipeline 'pipeline'.*doctor pipeline --repair"):
         strict(storage=h.storage, owner="run-2")
     with pytest.raises(InvalidRequest, match="table /t has seen attempt 1 and checkpoint 1"):
         strict(seen=[seen(h, checkpoint_id=cp)])

@@ -122,7 +122,9 @@ def _compare(
         if table.diff is not None:
             show_examples(work.output, table.diff)
     if found.serving != found.candidate:
-        work.output.say(f"to swap readers: dagster-ckpt blue-green swap {name} --approved {found.approval}")
+        work.output.say(
+            f"to swap readers: dagster-ckpt blue-green swap {name} --approved {found.approval}{code.as_given}"
+        )
     return ExitCode.TROUBLE if exit_code and not found.is_same else ExitCode.FINE
 
 

@@ -90,7 +90,7 @@ def _show(work: Work, one: WaitingRows) -> None:
         f"{one.sink}: {counted(one.rows, 'row waits', 'rows wait')} for {one.place} "
         f"(batches {batches}, refused with {of})"
     )
-    work.output.say(one.why or "nothing is known against them: dagster-ckpt publish tries them again")
+    work.output.say(one.why or "nothing is known against them: publish tries them again")
     if one.examples:
         work.output.table("", one.columns, one.examples)
 

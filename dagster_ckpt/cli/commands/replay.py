@@ -58,7 +58,10 @@ def replay(
     for line in run.comparison:
         work.output.say(line)
     if run.approved:
-        work.output.say(f"to swap readers: dagster-ckpt blue-green swap {name} --approved {run.approved}")
+        work.output.say(
+            f"to swap readers: dagster-ckpt blue-green swap {name} --approved {run.approved}"
+            f"{target.code.as_given}"
+        )
     if target.url and not run.has_failed:
         work.output.say(f"what it compared is told by the run: {run.where}")
     return code

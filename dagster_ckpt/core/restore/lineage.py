@@ -82,8 +82,8 @@ def _refuse_lost(known: KnownHistory, seen: Iterable[Seen], newest: str) -> None
     if left:
         raise InvalidRequest(
             f"the coordinator store has no record of pipeline {known.pipeline!r}, but {_list(left)}: the store was "
-            f"lost, or is another one. Nothing was started. {WAYS_OUT}{_hint(newest)}; 'dagster-ckpt doctor --repair' "
-            "rebuilds the record from the storage"
+            f"lost, or is another one. Nothing was started. {WAYS_OUT}{_hint(newest)}; 'dagster-ckpt doctor "
+            f"{known.pipeline} --repair' rebuilds the record from the storage"
         )
 
 

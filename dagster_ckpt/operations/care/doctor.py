@@ -176,7 +176,7 @@ def _behind(record: CoordinatorRecord, outside: FoundOutside | None) -> Iterator
             message=f"it has seen attempt {stored.epoch}, checkpoint {stored.checkpoint_id}{other}; the record knows "
             f"attempt {record.epoch} and checkpoint {record.next_id - 1}",
             advice="bring the database back; or restore_from a snapshot you choose; or, where the storage is "
-            "ahead: dagster-ckpt doctor --repair",
+            f"ahead: dagster-ckpt doctor {pipeline} --repair",
         )
 
 
@@ -258,7 +258,7 @@ def _of_files(deployment: Deployment, pipeline: PipelineId, *, is_store_whole: b
             pipeline=pipeline,
             what=f"{counted(plan.files, 'file')} of checkpoints that are over",
             message=_some([*(c.key for c in plan.removable), *(f.folder for f in plan.folders)]),
-            advice="dagster-ckpt clean",
+            advice=f"dagster-ckpt clean {pipeline}",
             files=plan.files,
             bytes=plan.bytes,
         )

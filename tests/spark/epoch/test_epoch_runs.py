@@ -70,7 +70,7 @@ def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(
     told = lab.materializations(pipeline)[0]
     late = (
         "table totals does not show its rows yet: the totals cannot be written. Mend there what refuses them and run "
-        "the pipeline again, or set these rows aside (dagster-ckpt set-aside shop --sink totals)"
+        "the pipeline again, or set these rows aside (dagster-ckpt set-aside shop --sink totals -f CODE.py --yes)"
     )
     assert (told.description, told.metadata["not_published"].value) == (
         f"checkpoint 3 completed; {late}",

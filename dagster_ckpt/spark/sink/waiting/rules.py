@@ -157,8 +157,8 @@ def refuse_changed_sink(uid: str, pipeline: str, batches: Sequence[PreparedBatch
 def ways_out(uid: str, pipeline: str) -> str:
     """Return what to do about rows that cannot be shown as the sink is now."""
     return (
-        f"publish them with the old definition (dagster-ckpt publish {pipeline}) and change it then, or set them aside "
-        f"(dagster-ckpt set-aside {pipeline} --sink {uid})"
+        f"publish them with the old definition (dagster-ckpt publish {pipeline} -f OLD.py) and change it then, or set "
+        f"them aside (dagster-ckpt set-aside {pipeline} --sink {uid} -f CODE.py --yes)"
     )
 
 
@@ -166,7 +166,7 @@ def way_out_of_refusal(uid: str, pipeline: str) -> str:
     """Return what to do where the outside refuses rows that only it can judge (a CHECK, a foreign key)."""
     return (
         "Mend there what refuses them and run the pipeline again, or set these rows aside (dagster-ckpt set-aside "
-        f"{pipeline} --sink {uid})"
+        f"{pipeline} --sink {uid} -f CODE.py --yes)"
     )
 
 
