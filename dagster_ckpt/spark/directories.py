@@ -45,7 +45,7 @@ class StageDirectory:
 
     @property
     def plan(self) -> Path:
-        """What of the query's plan its state depends on."""
+        """Facts of the query's plan that its state depends on."""
         return self.root / PLAN
 
     @property
@@ -65,7 +65,7 @@ class StageDirectory:
 
     @property
     def sink_folder(self) -> Path:
-        """What a restored checkpoint holds of the sink's own folder, until it is put back there."""
+        """Folder of the sink's own files in a restored checkpoint, until they are put back there."""
         return self.root / SINK_FOLDER
 
     @property
@@ -94,7 +94,7 @@ class StageDirectory:
         return self.root / "pins"
 
     def pins(self, checkpoint_id: CheckpointId) -> Path:
-        """Those of one checkpoint."""
+        """Pins of one checkpoint."""
         return self.all_pins / str(checkpoint_id)
 
 
@@ -173,7 +173,7 @@ class RunProgress:
         return text if is_first else (self.root / name).read_text()
 
     def read(self, name: str) -> str | None:
-        """Return what is recorded under ``name``, or None."""
+        """Return the record under ``name``, or None."""
         try:
             return (self.root / name).read_text()
         except FileNotFoundError:

@@ -243,7 +243,7 @@ def _footer(root: Path, path: Path) -> DataFile:
 
 
 def map_in_parallel(work: Callable[[T], R], items: Sequence[T], *, parallelism: int) -> list[R]:
-    """Return what ``work`` makes of every item, in their order; failures are as ``run_in_parallel`` tells them."""
+    """Return the results of ``work`` on every item, in their order; failures are as ``run_in_parallel`` tells them."""
     results: dict[int, R] = {}
 
     def one(place: int) -> None:

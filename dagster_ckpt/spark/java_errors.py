@@ -1,4 +1,4 @@
-"""What an error of Spark's says is asked of Java when it is printed: kept for when Java is gone.
+"""Text of an error of Spark's, which Java is asked for when it is printed: kept for when Java is gone.
 
 And what it says where Java has ended under its session: what its process was killed for is in no error of py4j's.
 """

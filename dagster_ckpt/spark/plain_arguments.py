@@ -23,7 +23,7 @@ class PlainArguments:
         return kind in _AS_THEY_ARE or kind in _collections() or hasattr(kind, "Java")
 
     def convert(self, value: Any, gateway: Any) -> Any:
-        """Return what py4j sends: a collection of Java, and everything else as it is."""
+        """Return a collection of Java for a collection, and everything else as it is."""
         converter = _collections().get(type(value))
         return value if converter is None else converter.convert(value, gateway)
 

@@ -20,7 +20,7 @@ def has_read_everything(query: StreamingQuery) -> bool:
 
 
 def was_stopped(name: str) -> str:
-    """Return what is told of a query that somebody stopped."""
+    """Return the sentence about a query that somebody stopped."""
     return (
         f"the query of {name} was stopped before it had read all there was: something in this process calls "
         "StreamingQuery.stop, perhaps of all spark.streams.active. Rows it has not read are read by the next run"

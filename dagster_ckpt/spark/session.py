@@ -201,7 +201,7 @@ def _of_connect(found: str) -> InvalidRequest:
 
 
 def launch_settings(*, master: str | None = None, conf: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """Return what a session is built with: our defaults, the user's settings and the master."""
+    """Return the settings a session is built with: our defaults, the user's, and the master."""
     where = master or default_master()
     if where.startswith("local"):
         # Workers on this machine run in this environment; Spark would take whichever python3 comes first.

@@ -42,7 +42,7 @@ def fitting_archive(folder: Path) -> Path | None:
 
 
 def java_options(archive: Path) -> str:
-    """Return what a JVM is told to use an archive (``spark.driver.extraJavaOptions``)."""
+    """Return the options by which a JVM uses an archive (``spark.driver.extraJavaOptions``)."""
     return f'"-XX:SharedArchiveFile={archive}" {_QUIET}'
 
 
@@ -117,7 +117,7 @@ def _stem() -> str:
 
 
 def _java() -> str:
-    """Return what identifies the Java that Spark's launcher would take."""
+    """Return the version and place of the Java that Spark's launcher would take."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "java")
     release = java.resolve().parent.parent / "release"

@@ -56,7 +56,7 @@ class Jvm:
         self.secret: str = parameters.auth_token
 
     def left_behind(self) -> str:
-        """Return what a run has left in the JVM; empty where it is as good as new."""
+        """Return the objects that a run has left in the JVM; empty where it is as good as new."""
         # In one call, where each of a hundred threads would be asked for its name: runs wait for the answer.
         threads = str(self._gateway.jvm.java.lang.Thread.getAllStackTraces().keySet().toString())
         found = ((what, re.search(rf"{start}[^\]]*", threads)) for start, what in _LEFT.items())

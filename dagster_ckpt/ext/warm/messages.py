@@ -1,4 +1,4 @@
-"""What a run and the keeper of a warm engine say to one another, and where they find one another.
+"""Messages between a run and the keeper of a warm engine, and the place where they find one another.
 
 One folder, one engine. Messages are JSON in frames of ``multiprocessing.connection``, over loopback; the key both must
 know lies beside the address in a file that only its owner reads.

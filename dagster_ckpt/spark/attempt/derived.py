@@ -94,5 +94,5 @@ def state_of(sink: Sink) -> str:
 
 
 def _rows(sink: Sink, spark: SparkSession) -> DataFrame | None:
-    """Return what a sink shows; None: it has no rows and, it may be, no columns either."""
+    """Return the rows that a sink shows; None: it has no rows and, it may be, no columns either."""
     return sink.rows().to_spark(spark) if state_of(sink) else None

@@ -1,4 +1,4 @@
-"""What an attempt of a pipeline is opened with."""
+"""Setup by which an attempt of a pipeline is opened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class PipelineSetup:
-    """What an attempt of a pipeline is opened with."""
+    """Setup by which an attempt of a pipeline is opened."""
 
     pipeline: CheckpointedPipeline
     config: CheckpointConfig

@@ -23,7 +23,7 @@ def proven_session(
     say: Callable[[str], None],
     bounded: Callable[[SparkSession], AbstractContextManager[None]],
 ) -> Callable[[], SparkSession]:
-    """Return what gives the session of an attempt, once every executor there is by then has been probed.
+    """Return a function that gives an attempt's session, once every executor there is by then was probed.
 
     Calling it raises InvalidRequest for an executor that could lose rows, or cannot run stages. ``bounded`` says how
     long executors are waited for.

@@ -232,7 +232,7 @@ class AttemptRestorer:
         return LaterRows.SET_ASIDE if self.options.roll_back_tables else LaterRows.KEEP
 
     def _shown(self, directory: AttemptDirectory, decision: RestoreDecision) -> ShownTables | None:
-        """Return what the tables were brought to; None: they show what they did, whatever was restored."""
+        """Return the tables as they were brought; None: they show what they did, whatever was restored."""
         if not any(self.tables.opened()):
             return ShownTables()
         match decision:

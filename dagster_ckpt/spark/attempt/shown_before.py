@@ -1,4 +1,4 @@
-"""What the coordinator store tells of rows that a stage's sink has shown: its own note may be lost with its machine."""
+"""Knowledge of the store about rows that a stage's sink has shown: its own note may be lost with its machine."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class PipelineSinks:
         return in_groups((uid, sink) for uid, _, sink in self.opened())
 
     def seen(self) -> list[Seen]:
-        """Return what every sink has seen of the pipeline. Raises InvalidRequest where two end in one place."""
+        """Return the numbers that each sink has seen of the pipeline. Raises InvalidRequest where two share a place."""
         self._refuse_shared_places()
         found = []
         for uid, _, sink in self.opened():
@@ -160,7 +160,7 @@ class PipelineSinks:
         return preparing(sink, directory.root, judge, self.as_now(stage.uid).staged_as)
 
     def as_now(self, uid: StageUid, row_schema: str = "") -> SinkNow:
-        """Return what a stage's sink is, with rows of this schema (Spark's, as JSON; empty: not known yet)."""
+        """Return a stage's sink as it is now, with rows of this schema (Spark's, as JSON; empty: not known yet)."""
         return SinkNow.of(self.pipeline.stages[uid], self.of(uid), row_schema)
 
     def refuse_changed(self, uid: StageUid, waiting: Sequence[PreparedBatch], row_schema: str = "") -> None:
@@ -171,7 +171,7 @@ class PipelineSinks:
         refuse_changed_sink(uid, self.pipeline.name, waiting, self.as_now(uid, row_schema))
 
     def cut(self, stage: StageDefinition, directory: StageDirectory, batch: BatchId | None) -> SinkPart:
-        """Return what the checkpoint must hold of a sink, flushed to disk; nothing for other stages."""
+        """Return the sink's part of a checkpoint, flushed to disk; nothing for other stages."""
         if stage.table is None:
             return SinkPart()
         return cut_of_sink(self.of(stage.uid), directory.root, batch)
@@ -241,7 +241,7 @@ class PipelineSinks:
     def _all_shown(
         self, attempt: AttemptDirectory, checkpoint: CheckpointId, unmarked: Collection[StageUid]
     ) -> ShownTables | None:
-        """Return what all of them show, if that is this checkpoint; ``unmarked``: those that have no barrier of it."""
+        """Return the tables if all show this checkpoint; ``unmarked``: those that have no barrier of it."""
         late = any(
             name in self.unpublished or (uid in unmarked and has_waiting(attempt.stage(uid).root))
             for uid, name, _ in self.opened()
@@ -253,7 +253,7 @@ class PipelineSinks:
         return None if late or shows_more or not shown.tables else shown
 
     def shown_in(self, attempt: AttemptDirectory, checkpoint: int | None) -> ShownTables:
-        """Return what the attempt's tables show, as noted when each was published or brought to its rows."""
+        """Return the attempt's tables, as noted when each was published or brought to its rows."""
         tables = {
             str(uid): shown_as_noted(attempt.stage(uid).root, sink.place) for uid, _, sink in self.opened()
         }
@@ -350,7 +350,7 @@ class PipelineSinks:
         restorable: Sequence[CheckpointMetadata],
         shown: ShownTables | None,
     ) -> list[TableSnapshot]:
-        """Return what snapshots go back to of a sink: under its names, and of its table under whichever name.
+        """Return the tables that snapshots go back to of a sink: under its names, and those of its table.
 
         And what readers of ``shown`` find in that table.
         """

@@ -207,7 +207,7 @@ class SinksAtStart:
         decision: Restore,
         published_since: Mapping[CheckpointId, CoordinatorEpoch],
     ) -> Mapping[CheckpointId, CoordinatorEpoch]:
-        """Return what may have been published since the cut: anything, where the snapshot has no such sink."""
+        """Return the checkpoints published since the cut: any, where the snapshot has no such sink."""
         table = _table_of(uid, decision)
         is_in_it = table is not None and table.sink == sink.kind
         return published_since if is_in_it else self.before.by(uid, sink.kind)
@@ -322,7 +322,7 @@ def _can_show(sink: Sink, cut: SinkCut) -> bool:
 
 
 def _table_of(uid: StageUid, decision: Restore) -> TableSnapshot | None:
-    """Return what the restore point has of a sink's table."""
+    """Return a sink's table in the restore point."""
     match = next((m for m in decision.stages.matches if m.uid == uid), None)
     return None if match is None else match.snapshot.table
 

@@ -95,7 +95,7 @@ class StageArguments:
 def call_stage(
     stage: StageDefinition, spark: SparkSession, inputs: Sequence[DataFrame], arguments: StageArguments
 ) -> DataFrame:
-    """Return what a stage's function makes of its inputs. Raises InvalidRequest for no streaming DataFrame."""
+    """Return the frame a stage's function makes of its inputs. Raises InvalidRequest for no streaming DataFrame."""
     given: dict[str, Any] = dict(zip(stage.inputs, inputs, strict=True))
     if stage.takes_spark:
         given["spark"] = spark
@@ -180,7 +180,7 @@ class StageQuery:
         return {**self.stage.conf, **({} if wanted is None else {_PARTITIONS: str(wanted)})}
 
     def understood(self, error: BaseException) -> CheckpointError | None:
-        """Return what ended the query in one sentence; None: the error says it best itself."""
+        """Return the query's end in one sentence; None: the error says it best itself."""
         return understood(self.stage, error, title=self.pipeline.title(self.uid))
 
     def _start(

@@ -42,7 +42,7 @@ class Release:
         return self._path
 
     def read(self) -> Released:
-        """Return what is released: nothing, when there is no file. Raises Corrupt when it is damaged."""
+        """Return the barriers that are released: none, when there is no file. Raises Corrupt when it is damaged."""
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:

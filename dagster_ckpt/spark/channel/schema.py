@@ -49,7 +49,7 @@ def parsed_schema(schema_json: str) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return what Spark's Arrow exchange expects; raises InvalidRequest for a type it cannot carry."""
+    """Return the schema of Spark's Arrow exchange; raises InvalidRequest for a type it cannot carry."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 

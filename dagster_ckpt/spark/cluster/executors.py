@@ -44,7 +44,7 @@ def run_on(
     task: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     given: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Return what ``task`` answers on each executor; without any, what it answers on the first there will be.
+    """Return the answers of ``task`` on each executor; without any, of the first there will be.
 
     An executor that stays busy for longer than ``spark.locality.wait`` is answered for by another one.
     """

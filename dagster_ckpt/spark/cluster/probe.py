@@ -122,7 +122,7 @@ def _probe_folders(places: Mapping[str, Path]) -> Iterator[tuple[dict[str, Path]
 
 @contextlib.contextmanager
 def _told_of_waiting(spark: SparkSession, say: Callable[[str], None], *, waits: bool) -> Iterator[None]:
-    """Say what the run waits for, where no executor has come after a while."""
+    """Say that the run waits for executors, where none has come after a while."""
     master = spark.sparkContext.master
     line = (
         f"no executor has come from {master} yet: the run waits until the cluster has room for one "

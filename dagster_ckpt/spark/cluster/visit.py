@@ -1,4 +1,4 @@
-"""What a task finds out where it runs. Sent to executors by value: they may not have this package.
+"""Findings of a task where it runs. Sent to executors by value: they may not have this package.
 
 What is here imports what it needs itself.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def visit(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is here: versions, whether the driver's files are readable, and names of files written for it.
+    """Return an executor's versions, whether the driver's files are readable, and names of files written for it.
 
     ``given``: ``places`` (the probe folder of each, by name), ``stores`` (the same in object stores, as text),
     ``token`` (what the driver wrote there), ``number``.

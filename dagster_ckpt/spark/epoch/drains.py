@@ -31,7 +31,7 @@ AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What a query has processed."""
+    """Batches and rows that a query has processed."""
 
     batches: int = 0
     rows: int = 0

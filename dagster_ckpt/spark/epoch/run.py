@@ -382,7 +382,7 @@ class EpochRun:
     def _unread(
         self, query: StageQuery, batch: BatchId | None, barriers: Mapping[StageUid, LogPosition]
     ) -> list[Span]:
-        """Return what lies unread before the barriers: a stream that was stopped rests with rows on their way."""
+        """Return the spans that lie unread before the barriers: a stopped stream rests with rows on their way."""
         logs = {uid: log for uid, log in query.input_logs().items() if uid in barriers}
         read = {uid: log.start for uid, log in logs.items()}
         if batch is not None:

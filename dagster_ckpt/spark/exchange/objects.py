@@ -55,7 +55,7 @@ class RemoteFolder:
 
     @classmethod
     def parse(cls, text: str) -> RemoteFolder:
-        """Return what ``text`` was made of."""
+        """Return the folder that ``text`` was made of."""
         uri, settings = parse_json(text)
         return cls(uri, tuple(settings.items()))
 
@@ -204,7 +204,7 @@ class _Folders:
 
 
 def _patiently(read: Callable[[], T]) -> T:
-    """Return what is read, asked for again where that fails.
+    """Return the bytes of a read, asked for again where it fails.
 
     Amazon's client does not repeat every answer *503 SlowDown*: one that is longer than what was asked for ends it.
     """

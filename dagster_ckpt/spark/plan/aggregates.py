@@ -58,7 +58,7 @@ def state_aggregates(frame: DataFrame, plan: Tree) -> list[Kept] | None:
 
 
 def why_other_aggregates(before: Sequence[Kept] | None, now: Sequence[Kept] | None) -> str:
-    """Return what of a state's aggregates is not what its state was made by; empty: nothing, or nobody knows."""
+    """Return the aggregates that the state was not made by, in a sentence; empty: none, or nobody knows."""
     for was, are in zip(before or (), now or (), strict=False):
         if [shape for shape, _ in was] != [shape for shape, _ in are] or _have_moved(was, are):
             old, new = (", ".join(exact for _, exact in some) or "nothing" for some in (was, are))
@@ -84,13 +84,13 @@ def _kept(aggregates: Mapping[Any, Tree], places: Collection[Any], named: Names)
 
 
 def _identity(node: Tree, named: Names) -> str:
-    """Return what Spark keeps once, however often it is asked for."""
+    """Return the aggregate that Spark keeps once, however often a query asks for it."""
     parts = [(part.get("dataType"), part.get("exprId")) for part in walk(node)]
     return f"{text_of(node, named, with_values=True)} {json.dumps(parts)}"
 
 
 def _meaning(node: Tree, named: Names) -> str:
-    """Return what an aggregate has seen of a group."""
+    """Return an aggregate as text: its function, arguments and filters."""
     of, *filters = node["_children"]
     if kind_of(of) in _READ_OUT:
         of = {**of, "_children": of["_children"][:1]}

@@ -1,4 +1,4 @@
-"""What the plans of stages say of running them in one query: statefulness, watermarks, sources.
+"""Facts of stages' plans for running them in one query: statefulness, watermarks, sources.
 
 Asked where a pipeline begins without state (``see_plans``: which chains there are is written into its checkpoints from
 then on), and again at every start of a chain, because its stages may have been changed since (``ChainOfFrames``).

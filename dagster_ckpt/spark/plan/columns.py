@@ -1,4 +1,4 @@
-"""Which columns a query's state is made of, by their places: Spark keeps rows of state without the names in them.
+"""Columns that a query's state is made of, by their places: Spark keeps rows of state without names.
 
 A restarted query is compared by types only. A join that keeps ``cost`` where it kept ``price``, duplicates by
 ``(b, a)`` instead of ``(a, b)``, or a state whose two counts have changed places, would take the one for the other.

@@ -61,7 +61,7 @@ _LIBRARIES = tuple(str(folder) for folder in (*sysconfig.get_paths().values(), P
 
 
 def understood(stage: StageDefinition, error: BaseException, *, title: str = "") -> CheckpointError | None:
-    """Return what ended the query of ``stage``, in one sentence; None: the error says it best itself.
+    """Return the end of ``stage``'s query in one sentence; None: the error says it best itself.
 
     ``title``: how people are told of the query, where it is a chain's.
     """
@@ -102,7 +102,7 @@ def _no_aggregation(stage: StageDefinition, name: str) -> str:
 
 
 def no_aggregation_in_project(flow: str) -> str:
-    """Return what a flow that aggregates without a watermark is told: Spark itself appends rows to its table."""
+    """Return the sentence for a flow that aggregates without a watermark: Spark itself appends rows to its table."""
     return (
         f"{flow} aggregates without a watermark, and its rows change with every batch, which a streaming table cannot "
         "show: make it a materialized view; or add a watermark (withWatermark) to its input, and rows come once their "
@@ -111,7 +111,7 @@ def no_aggregation_in_project(flow: str) -> str:
 
 
 def _from_python_worker(text: str, name: str) -> StageFailed | None:
-    """Return what the user's own function raised in a batch, at which line of theirs."""
+    """Return the error of the user's own function in a batch, with the line of theirs."""
     _, found, trace = text.rpartition(_TRACEBACK)
     raised = _RAISED.search(trace) if found else None
     frames = [frame for frame in _FRAME.finditer(trace) if not frame["file"].startswith(_LIBRARIES)]
@@ -206,7 +206,7 @@ _OPERATOR_NAMES = {
 
 
 def changed_query(uid: StageUid, error: BaseException) -> ChangedQuery | None:
-    """Return what was changed about the query of ``uid``, in one sentence; None when it failed for another reason."""
+    """Return the change of ``uid``'s query in one sentence; None when it failed for another reason."""
     text = str(error)
     if ours := _OUR_CHANGES.search(text):
         return ChangedQuery(f"stage {uid!r} cannot go on from its checkpoint: {ours[1].strip()}")

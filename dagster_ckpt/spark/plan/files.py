@@ -88,7 +88,7 @@ def has_read_files(query_dir: Path) -> bool:
 
 
 def written_again(query_dir: Path) -> list[str]:
-    """Return those of the files that were read last which are not as they were read."""
+    """Return the files that were read last and are not as they were read."""
     times: dict[str, int] = {}
     for path, modified in _read_files(query_dir):
         times.setdefault(path, modified)  # the newest: one that was forgotten in between may be read again

@@ -1,4 +1,4 @@
-"""Which columns of its sources the columns are that an operator's state is made of, where only their names changed.
+"""Columns of the sources behind the columns that state is made of, where only their names changed.
 
 An operator with ``sum(p)`` is the same to Spark, and by its text, whether ``p`` is the source's ``a`` or its ``b``.
 Only names are followed: what is computed on the way has no origin, and nothing is compared. Nor is it where a name may
@@ -130,7 +130,7 @@ def made_into_state(plan: Tree, operators: Sequence[Tree]) -> Iterator[Tree]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is asked of a node by those above it."""
+    """Columns that the nodes above ask of a node."""
 
     passed: Columns
     """What they need at all."""
@@ -143,12 +143,12 @@ class _Asked:
     """Tell whether state is made of their rows."""
 
     def also(self, columns: frozenset[Any]) -> _Asked:
-        """Ask for what decides which rows there are: state is made of that as well."""
+        """Ask also for columns that decide which rows there are: state is made of them as well."""
         kept = _both(self.kept, columns) if self.makes_state else self.kept
         return replace(self, passed=_both(self.passed, columns), kept=kept)
 
     def for_state(self, passed: Columns, kept: Columns) -> _Asked:
-        """Ask for what a node with state needs and keeps."""
+        """Ask for the columns that a node with state needs and keeps."""
         return replace(self, passed=passed, kept=kept, makes_state=True)
 
 
@@ -166,7 +166,7 @@ def _asked_parts(node: Tree, asked: _Asked) -> Iterator[Tree]:
 
 
 def _below(node: Tree, asked: _Asked) -> _Asked:
-    """Return what a node asks of those below it."""
+    """Return the columns that a node asks of the nodes below it."""
     below = replace(asked, passed=_ALL, kept=_ALL if asked.makes_state else asked.kept)
     match kind_of(node):
         case "Project":

@@ -115,7 +115,7 @@ def _operators(attempt: AttemptDirectory, uid: StageUid) -> list[str]:
 
 
 def _adds_up(frame: DataFrame, rows: DataFrame) -> str:
-    """Return what a query does with each row of one of its inputs that comes again; empty: nothing."""
+    """Return a query's operation that counts a row once more when it comes again; empty: it has none."""
     plan, given = analyzed(frame), analyzed(rows)
     if plan is None or given is None:
         return ""

@@ -44,7 +44,7 @@ class Concern(StrEnum):
 
     @property
     def of(self) -> str:
-        """What a query cannot go on from, in a sentence."""
+        """Ground that a query goes on from, as sentences name it."""
         return "state" if self is Concern.STATE else "positions"
 
 

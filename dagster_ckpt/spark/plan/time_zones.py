@@ -119,7 +119,7 @@ def _in(written: Any) -> Iterator[str]:
 
 
 def _depends_on_zone(made_by: Tree) -> bool:
-    """Tell what makes moments of texts and days, or the other way round, from what carries a zone as well."""
+    """Tell whether a step turns texts and days into moments, or back, where no zone is carried."""
     match kind_of(made_by):
         case "TimestampAddInterval" | "TimeAdd":  # its name before Spark 4.1
             return _counts_days(made_by["_children"][1])

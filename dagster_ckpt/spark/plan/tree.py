@@ -149,7 +149,7 @@ class Names:
 
 
 def definitions(plan: Tree) -> Names:
-    """Return what a plan says of columns that are windows, or others under another name."""
+    """Return the columns of a plan that are windows, or others under another name."""
     names = Names()
     for node in walk(plan):
         if kind_of(node) == "Expand":  # windows that overlap: a row is in several
@@ -219,7 +219,7 @@ _FIELDS = ("GetMapValue", "GetArrayItem", "ElementAt", "GetJsonObject", "JsonTup
 
 
 def aggregates_in(expression: Tree) -> Iterator[Tree]:
-    """Yield what an expression asks of all rows of a group."""
+    """Yield the aggregates of an expression over all rows of a group."""
     return (node for node in walk(expression) if kind_of(node) == "AggregateExpression")
 
 
@@ -240,7 +240,7 @@ def text_of(node: Tree, named: Names, *, with_values: bool = False) -> str:
 
 
 def _parts(window: Tree) -> list[str]:
-    """Return what a window is made of: its time column, and the literals of its definition (size, slide, offset)."""
+    """Return a window's parts: its time column, and the literals of its definition (size, slide, offset)."""
     nodes = list(walk(window))
     columns = [str(node["name"]) for node in nodes if kind_of(node) == "AttributeReference"]
     sizes = [n for n in nodes if kind_of(n) == "Literal" and n.get("value") not in _ENDS]

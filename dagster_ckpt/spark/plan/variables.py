@@ -41,7 +41,7 @@ def variables_in(frame: DataFrame, plan: Tree) -> dict[str, str] | None:
 
 
 def why_other_variables(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> str:
-    """Return what of a state's variables is not what its state was made by; empty: nothing, or nobody knows."""
+    """Return the variables that the state was not made by, in a sentence; empty: none, or nobody knows."""
     if before is None or now is None:
         return ""
     for name in before.keys() & now.keys():

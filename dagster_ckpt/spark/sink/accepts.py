@@ -1,5 +1,5 @@
-"""What a target can hold: each sink declares it; columns are compared with it when a stage starts, rows as they are
-prepared.
+"""Values and types that a target can hold: each sink declares them; columns are compared at a stage's start, rows while
+they are prepared.
 
 Every rule is SQL of one row, so that it is judged where the row is, in the query's own plan. Pure: text in, text out.
 """
@@ -183,7 +183,7 @@ def no_longer_names(limit: int, target: str) -> NameRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepts:
-    """What a target can hold. Default: everything that can be staged."""
+    """Values and types that a target can hold. Default: everything that can be staged."""
 
     types: frozenset[str] | None = None
     """Spark's names of types, at any depth (``PLAIN``, ``NESTED``); None: all."""
@@ -198,7 +198,7 @@ class Accepts:
         _refuse_fields(self, place, parse_json(schema)["fields"], "")
 
     def rules(self, schema: str) -> tuple[RowRule, ...]:
-        """Return what has to be asked of every row of this schema (Spark's JSON); none where no type can be wrong."""
+        """Return the rules for every row of this schema (Spark's JSON); none where no type can be wrong."""
         types = {field["name"]: field["type"] for field in parse_json(schema)["fields"]}
         found = [
             rule for name, kind in types.items() for rule in _rules_of(self.values, name, kind, quoted(name))

@@ -1,4 +1,4 @@
-"""What a checkpoint takes with it of a staged sink's own folder, which may be lost with its machine."""
+"""Files of a staged sink's own folder that a checkpoint takes with it: the folder may be lost with its machine."""
 
 from __future__ import annotations
 

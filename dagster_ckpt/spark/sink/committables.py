@@ -31,7 +31,7 @@ class TableFile(Record):
 
 
 class StagedAs(Record):
-    """What of its sink's definition a batch was staged for; compared before its rows are shown."""
+    """Definition of the sink that a batch was staged for; compared before its rows are shown."""
 
     sink: str
     """Kind of the target, as snapshots have it."""
@@ -119,7 +119,7 @@ def write_aside_note(stage_dir: Path, note: AsideNote) -> None:
 
 
 def aside_notes(stage_dir: Path) -> list[AsideNote]:
-    """Return what was set aside in a stage's directory, by batch. Raises Corrupt."""
+    """Return the notes of batches set aside in a stage's directory. Raises Corrupt."""
     paths = prepared_folder(stage_dir).glob(f"*{_ASIDE}.json")
     notes = (read_record(AsideNote, path) for path in paths)
     return sorted((note for note in notes if note is not None), key=lambda note: note.batch_id)

@@ -82,7 +82,7 @@ class FunctionSink(StagedSink):
         return f"function:{self.context.pipeline}/{self.context.uid}#{self._name}"
 
     def position(self) -> SinkPosition | None:
-        """Return what the function has returned for."""
+        """Return the position that the function has returned for."""
         place = self._noted().place
         return None if place is None else place.position()
 

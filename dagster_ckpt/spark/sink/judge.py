@@ -41,7 +41,7 @@ class Judge:
         return cls(sink.place, accepts.rules(schema))
 
     def carry_out(self, write: Callable[[DataFrame, BatchId], T], frame: DataFrame, batch_id: BatchId) -> T:
-        """Return what ``write`` does with a batch, in whose plan every row is judged.
+        """Return the result of ``write`` on a batch, in whose plan every row is judged.
 
         Raises InvalidRequest, saying column, values and the way out, where a row breaks a rule: then ``write`` failed.
         """

@@ -1,4 +1,4 @@
-"""Which columns can be a key: their values are compared when the last row of each key is kept."""
+"""Columns that can be a key: their values are compared when the last row of each key is kept."""
 
 from __future__ import annotations
 

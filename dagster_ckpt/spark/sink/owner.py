@@ -23,7 +23,7 @@ class Owner(Record):
     epoch: int
 
     def position(self) -> SinkPosition:
-        """Return it as a position: nothing was published."""
+        """Return the owner as a position: nothing was published."""
         return SinkPosition(lineage=self.lineage, epoch=self.epoch)
 
 

@@ -66,7 +66,7 @@ def preparing(
 
 
 def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPart:
-    """Return what a checkpoint must hold of a sink.
+    """Return a sink's part of a checkpoint.
 
     No lock is needed: a publish that ends meanwhile only makes the cut name batches that are visible already, and a
     roll-back recognizes those. Raises Corrupt for a sink that was put back meanwhile.
@@ -102,7 +102,7 @@ def _set_aside_between(stage_dir: Path, after: int | None, through: BatchId | No
 
 
 def waiting_in(stage_dir: Path, sink: Sink) -> list[PreparedBatch]:
-    """Return what is prepared in a stage's directory and its sink does not show. Raises Corrupt."""
+    """Return the batches prepared in a stage's directory that its sink does not show. Raises Corrupt."""
     numbers = prepared_batches(stage_dir)
     if not numbers:
         return []

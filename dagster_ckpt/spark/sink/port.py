@@ -130,7 +130,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What a table shows now, beside what it shows at a cut."""
+    """Rows that a table shows now, beside those it shows at a cut."""
 
     is_same: bool
     rows_now: int
@@ -142,7 +142,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkDescription:
-    """What readers find."""
+    """Description of the table that readers find."""
 
     place: str
     columns: tuple[tuple[str, str], ...] = ()
@@ -168,7 +168,7 @@ class Upkeep:
 
 
 class Joint(Protocol):
-    """What the rows of several sinks change in at one moment: a database, a catalog. Equal for those that share it."""
+    """Place in which rows of several sinks change at one moment: a database, a catalog. Sharers have an equal one."""
 
     def step(self, work: Callable[[], T]) -> T:
         """Do ``work``, and make what the sinks change in it visible at its end, all of it or nothing.
@@ -203,12 +203,12 @@ class Sink(ABC):
 
     @property
     def joint(self) -> Joint | None:
-        """What its rows change in together with those of sinks that have an equal one; None: alone."""
+        """Place in which its rows change together with those of sinks with an equal one; None: alone."""
         return None
 
     @abstractmethod
     def position(self) -> SinkPosition | None:
-        """Return what the outside has seen of this pipeline; None: nothing. Needs no attempt, changes nothing."""
+        """Return the position that the outside has seen of this pipeline; None: none. Needs no attempt."""
 
     rereads: ClassVar[bool] = False
     """Staged rows are read back when they are published, in the columns of the newest ones; else the files themselves
@@ -221,7 +221,7 @@ class Sink(ABC):
 
     @property
     def accepts(self) -> Accepts:
-        """What the outside can hold, of columns and of rows, as it is now; asked once, when the stage starts.
+        """Columns and rows that the outside can hold, as it is now; asked once, when the stage starts.
 
         Rows that break a rule are refused while they are prepared: once their checkpoint is complete, they could
         neither be shown nor taken back. Default: everything that can be staged.
@@ -255,7 +255,7 @@ class Sink(ABC):
         """
 
     def waiting_rows(self, batches: Sequence[PreparedBatch]) -> Iterator[pa.Table]:
-        """Yield what these batches staged, part by part. Raises Corrupt where it is gone."""
+        """Yield the rows that these batches staged, part by part. Raises Corrupt where they are gone."""
         raise InvalidRequest(
             f"{self.place} does not tell the rows that wait for it: a sink of your own says so"
         )
@@ -346,7 +346,7 @@ class Sink(ABC):
         return 0
 
     def rows(self, cut: SinkCut | None = None) -> PublishedRows:
-        """Return what readers find now, or exactly the rows of a cut; needs no attempt, changes nothing.
+        """Return the rows that readers find now, or exactly those of a cut; needs no attempt, changes nothing.
 
         Raises NotFound where nothing was made yet, Corrupt where rows of the cut are gone, InvalidRequest where this
         sink cannot be read (so).
@@ -354,7 +354,7 @@ class Sink(ABC):
         raise InvalidRequest(f"{self.place} is no table that can be loaded: read it with a client of its own")
 
     def pins(self, cut: SinkCut) -> Sequence[Pin]:
-        """Return what a restore of this cut needs of the outside, and for how long that is there.
+        """Return the pins of the outside that a restore of this cut needs, and for how long they are there.
 
         Needs no attempt, changes nothing. Default: whether the sink can be rolled back to it.
         """
@@ -362,7 +362,7 @@ class Sink(ABC):
         return (Pin(what=self.place, is_there=not why, advice=why),)
 
     def upkeep(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
-        """Return what ``maintain`` would do, beside attempts that may be at work: changes nothing.
+        """Return the upkeep that ``maintain`` would do, beside attempts that may be at work: changes nothing.
 
         ``needed``: the cuts of all retained checkpoints and savepoints; what they need stays.
         """
@@ -377,4 +377,4 @@ class Sink(ABC):
 
     @abstractmethod
     def describe(self) -> SinkDescription:
-        """Return what readers find now. Raises NotFound where nothing was made yet."""
+        """Return the description of what readers find now. Raises NotFound where nothing was made yet."""

@@ -66,7 +66,7 @@ def refuse_fenced(place: str, before: SinkPosition | None, attempt: AttemptId) -
 
 
 def not_shown(before: SinkPosition | None, batches: Sequence[PreparedBatch]) -> tuple[PreparedBatch, ...]:
-    """Return those of these batches that are behind the position."""
+    """Return the batches that are behind the position."""
     through = before.through_batch if before is not None else None
     return tuple(batch for batch in batches if through is None or batch.batch_id > through)
 
@@ -106,7 +106,7 @@ def lies(before: SinkPosition | None, cut: SinkCut | None) -> Lies:
 
 
 def why_behind(place: str, before: SinkPosition | None, cut: SinkCut | None) -> str:
-    """Return what is gone of a sink that shows less than the cut; empty: nothing is."""
+    """Return the rows that are gone of a sink that shows less than the cut, in a sentence; empty: none."""
     if cut is None or lies(before, cut) is not Lies.BEHIND:
         return ""
     shown = "nothing" if before is None or before.head is None else f"checkpoint {before.head}"
@@ -180,7 +180,7 @@ def _why_unknown(sink: Sink, since: CheckpointId) -> str:
 
 
 def missing_of_cut(before: SinkPosition | None, cut: SinkCut | None) -> tuple[PreparedBatch, ...]:
-    """Return what the cut had prepared and a sink that lies at it does not show."""
+    """Return the batches that the cut had prepared and a sink that lies at it does not show."""
     if cut is None:
         return ()
     shown = before.head if before is not None else None
@@ -188,7 +188,7 @@ def missing_of_cut(before: SinkPosition | None, cut: SinkCut | None) -> tuple[Pr
 
 
 def to_publish(before: SinkPosition | None, cut: SinkCut | None) -> Sequence[PreparedBatch]:
-    """Return what a roll-back to the cut publishes of it, once later rows have left."""
+    """Return the batches of the cut that a roll-back publishes, once later rows have left."""
     return missing_of_cut(before, cut) if cut is None or lies(before, cut) is Lies.AT else cut.batches
 
 

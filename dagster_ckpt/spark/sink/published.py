@@ -49,13 +49,13 @@ def note_published(stage_dir: Path, place: str, position: SinkPosition | None) -
 
 
 def shown_as_noted(stage_dir: Path, place: str) -> ShownTable:
-    """Return what readers find of a sink, as the directory has noted it."""
+    """Return a sink's table as readers find it, as the directory has noted."""
     note = _note(stage_dir)
     return ShownTable(uri=place, head=None if note is None else note.checkpoint_id)
 
 
 def shown_by(sink: Sink) -> ShownTable:
-    """Return what readers find of a sink, which is asked."""
+    """Return a sink's table as readers find it; the sink is asked."""
     position = sink.position()
     return ShownTable(uri=sink.place, head=None if position is None else position.head)
 
@@ -74,7 +74,7 @@ def place_of_rows(stage_dir: Path) -> str:
 
 
 def why_put_back(stage_dir: Path, sink: Sink, called: str) -> str:
-    """Return what is missing of a sink that shows less than this directory has published to it; empty: nothing is."""
+    """Return the loss of a sink that shows less than this directory has published to it; empty: none."""
     return _why_put_back(_note(stage_dir), called, sink.position())
 
 

@@ -19,7 +19,7 @@ BATCH_ROWS = 65_536
 
 
 class StagedRows:
-    """What a checkpoint brings to a sink. Raises Corrupt at once when a staged file is gone, or not what was staged.
+    """Rows that a checkpoint brings to a sink. Raises Corrupt at once when a staged file is gone or another.
 
     In output mode *complete* only the newest micro-batch counts, and ``replaces`` says so.
     """

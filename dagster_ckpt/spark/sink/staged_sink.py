@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 
 
 class Outside(Protocol):
-    """What a sink's steps are done to: the sink itself, or a transaction it has begun."""
+    """Place on which a sink's steps act: the sink itself, or a transaction it has begun."""
 
     def position(self) -> SinkPosition | None:
-        """Return what the outside has seen."""
+        """Return the position that the outside has seen."""
 
     def commit(self, rows: StagedRows, position: SinkPosition) -> str:
         """Make rows and position the outside's, both or neither."""

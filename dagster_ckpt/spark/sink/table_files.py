@@ -229,7 +229,7 @@ class StagedFiles:
         return latest[0]
 
     def folders(self) -> list[StagedFolder]:
-        """Return what is staged in the table, published or not."""
+        """Return the folders staged in the table, published or not."""
         return [folder for area in (self.area, *self.former_areas) for folder in self._folders(area)]
 
     def folder_of(self, name: str) -> str:
@@ -267,7 +267,7 @@ class StagedFiles:
 
 
 def partition_values(path: str) -> dict[str, str | None]:
-    """Return what the folders of a path say of its rows, as Spark writes them (``country=DE/``)."""
+    """Return the partition's values in the folders of a path, as Spark writes them (``country=DE/``)."""
     pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
     return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, value in pairs}
 

@@ -1,4 +1,4 @@
-"""Which micro-batch each publish of a staged sink ended with: what a restore that keeps later rows goes on behind.
+"""Micro-batch that each publish of a staged sink ended with: a restore that keeps later rows goes on behind it.
 
 A small file in the sink's folder, a help and not the truth: without it rows that were kept are published again from
 the restored stage's first batch on, which are the same ones.

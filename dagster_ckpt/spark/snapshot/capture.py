@@ -171,7 +171,7 @@ def _log_files(root: Path, batch: BatchId) -> Iterator[PlannedFile]:
 
 
 def _source_files(root: Path, offsets: dict[str, str]) -> Iterator[PlannedFile]:
-    """Yield what each source keeps: the file source's log up to the batch, any other source's start
+    """Yield the files that each source keeps: the file source's log up to the batch, any other source's start
     position.
     """
     for source in sorted(_names(root / "query/sources")):

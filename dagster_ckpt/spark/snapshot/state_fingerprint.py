@@ -54,7 +54,7 @@ def _stores(spark: SparkSession, query_dir: Path) -> Iterator[tuple[str, DataFra
 
 
 def _options(name: str, rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield what selects each store of an operator."""
+    """Yield the options that select each store of an operator."""
     stores = sorted({row["stateStoreName"] for row in rows})
     properties = [parse_json(row["operatorProperties"] or "{}") for row in rows]
     variables = _variables(properties)

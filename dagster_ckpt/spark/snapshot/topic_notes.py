@@ -19,7 +19,7 @@ def note_topic_ids(directory: StageDirectory, ids: Mapping[str, str]) -> None:
 
 
 def noted_topic_ids(directory: StageDirectory) -> dict[str, str]:
-    """Return what was written down; empty: nothing was."""
+    """Return the topic ids that were noted; empty: none were."""
     try:
         found = parse_json(directory.topics.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

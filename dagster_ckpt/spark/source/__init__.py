@@ -1,4 +1,4 @@
-"""What sources read again after a restore: is it there, until when, and how far behind its end is a position.
+"""Positions of sources after a restore: are the records there, until when, and how far behind the end.
 
 | file | what it owns |
 |---|---|

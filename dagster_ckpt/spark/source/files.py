@@ -24,7 +24,7 @@ _ADVICE = (
 
 
 def file_pins(snapshot: StoredSnapshot, newest: StoredSnapshot) -> Iterator[Pin]:
-    """Yield what a snapshot's file sources would read again, as far as the newest snapshot knows of it."""
+    """Yield a pin for each file that a snapshot would read again, as far as the newest snapshot knows of it."""
     for stage in snapshot.metadata.stages:
         later = newest.metadata.stage(stage.uid)
         if later is None:

@@ -40,7 +40,7 @@ class SourcePins:
         self._ids: dict[tuple[int, frozenset[str]], Mapping[str, str]] = {}
 
     def of(self, snapshot: StoredSnapshot) -> Iterator[Pin]:
-        """Yield what reading on from a snapshot needs of its sources, and until when that is kept."""
+        """Yield the pins of a snapshot's sources, with until when their records are kept."""
         if self._newest is None:
             self._newest = snapshot
         yield from file_pins(snapshot, self._newest)
@@ -90,7 +90,7 @@ def refuse_gone_files(
 def _newer(
     snapshot: StoredSnapshot, record: CoordinatorRecord | None, open_storage: OpenStorage
 ) -> Iterator[StoredSnapshot]:
-    """Yield what is retained of snapshots that were taken after one, newest first; a damaged one tells nothing."""
+    """Yield the retained snapshots taken after a snapshot, newest first; a damaged one tells nothing."""
     entries = () if record is None else (*record.completed, *record.savepoints)
     for entry in sorted(entries, key=lambda entry: -entry.checkpoint_id):
         if entry.checkpoint_id > snapshot.metadata.checkpoint_id:

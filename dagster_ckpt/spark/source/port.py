@@ -19,7 +19,7 @@ class TopicLog(Protocol):
         ...
 
     def ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """Return what tells each topic from others of its name, made later; one that has none is left out."""
+        """Return each topic's id, which tells it from later topics of its name; a topic without an id is left out."""
         ...
 
     def clocks(self, positions: Positions) -> Mapping[str, TopicClock]:

@@ -77,7 +77,7 @@ def _one_origin(declared: Sequence[SourceOrigin | None], logs: int) -> SourceOri
 
 
 def _sources(pipeline: CheckpointedPipeline) -> Mapping[str, SourceOrigin | None]:
-    """Return what the sources declare, by the uids they have and had."""
+    """Return the sources' origins as declared, by the uids they have and had."""
     return {
         name: stage.reads
         for uid, stage in pipeline.authored.stages.items()

@@ -64,11 +64,11 @@ class StreamProgress:
     restarts: int = 0
 
     def to_json(self) -> str:
-        """Return it for programs."""
+        """Return the progress as JSON for programs."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     def line(self) -> str:
-        """Return it as one line of a log."""
+        """Return the progress as one line of a log."""
         rate, rows = sum(s.rows_per_second for s in self.stages), sum(s.rows for s in self.stages)
         backlog = sum(s.backlog for s in self.stages)
         slowest = max(self.stages, key=lambda s: s.last_batch_ms, default=None)
@@ -108,7 +108,7 @@ class StreamProgress:
         return _standing(self) == _standing(before) and all(age < LONG_PENDING for age in ages)
 
     def table(self) -> str:
-        """Return it as a Markdown table for people."""
+        """Return the progress as a Markdown table for people."""
         head = "| stage | batch | rows/s | backlog | busy | last batch | blocked |\n|---|---|---|---|---|---|---|"
         rows = (
             f"| {s.uid} | {'-' if s.batch_id is None else s.batch_id} | {s.rows_per_second:,.0f} | {s.backlog} "
@@ -127,7 +127,7 @@ class StreamProgress:
 
 
 def _waits(stage: StageProgress, outstanding: Sequence[str]) -> str:
-    """Return what a stage waits for that has not acknowledged; empty: for one that is before it."""
+    """Return a sentence on an outstanding stage: its missing input, or its batch; empty: an earlier stage is waited for."""
     missing = [uid for uid in stage.inputs if uid not in stage.blocked]
     if stage.blocked and missing:
         held = ", ".join(f"{uid} since {duration(seconds)}" for uid, seconds in stage.blocked.items())

@@ -32,7 +32,7 @@ class RestartStrategy(Protocol):
     """A value that is replaced with every failure."""
 
     def on_failure(self, now: float, draw: float = 0.5) -> RestartAfter | GiveUp:
-        """Return what follows a failure at ``now``; ``draw`` in [0, 1) spreads delays that have a jitter."""
+        """Return the answer to a failure at ``now``; ``draw`` in [0, 1) spreads delays that have a jitter."""
         ...
 
 

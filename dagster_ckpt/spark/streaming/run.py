@@ -74,7 +74,7 @@ class StoppedWithSavepoint:
 
     @property
     def line(self) -> str:
-        """It, for people."""
+        """The end of the stream in a line, for people."""
         return f"stopped with savepoint {self.uri}"
 
 

@@ -209,13 +209,13 @@ class RunningStage:
         return (self.stage_query.directory.query / "offsets" / str(following)).exists()
 
     def recent_progress(self) -> list[dict[str, Any]]:
-        """Return what Spark reports of the latest batches; nothing when the query cannot be asked."""
+        """Return Spark's reports of the latest batches; none when the query cannot be asked."""
         with suppress(Exception):
             return [dict(progress) for progress in (self.query.recentProgress if self.query else ())]
         return []
 
     def last_progress(self) -> dict[str, Any]:
-        """Return what Spark reports of the newest batch; nothing before the first, or when it cannot be asked."""
+        """Return Spark's report of the newest batch; empty before the first, or when it cannot be asked."""
         with suppress(Exception):
             return dict((self.query and self.query.lastProgress) or {})
         return {}

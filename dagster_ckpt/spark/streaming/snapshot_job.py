@@ -139,7 +139,7 @@ class SnapshotJob:
         )
 
     def _spans(self, barriers: Mapping[StageUid, LogPosition]) -> list[Span]:
-        """Return what is in flight, having checked that only recorded inputs have rows before their barriers."""
+        """Return the spans in flight, having checked that only recorded inputs have rows before their barriers."""
         if not self.holds:
             return []
         spans = spans_in_flight(self.batches.positions_at(self.cut.batch_id), barriers, self.inputs)

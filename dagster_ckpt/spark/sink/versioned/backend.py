@@ -1,4 +1,4 @@
-"""What a table format gives the engine: eight methods, of which one changes the table's rows."""
+"""Backend of a table format: the eight methods it gives the engine, of which one changes the table's rows."""
 
 from __future__ import annotations
 

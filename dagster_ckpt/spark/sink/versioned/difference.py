@@ -1,4 +1,4 @@
-"""What a table shows beside what it shows at a cut, asked beside its pipeline; nothing is changed."""
+"""Rows that a table shows beside those it shows at a cut, asked beside its pipeline; nothing is changed."""
 
 from __future__ import annotations
 

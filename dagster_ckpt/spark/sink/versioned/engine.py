@@ -44,7 +44,7 @@ class Engine(Generic[V]):
         return self.backend.staged
 
     def repeat(self, step: Callable[[], T]) -> T:
-        """Return what ``step`` returns, which reads and commits; again while others commit in between."""
+        """Return the result of ``step``, which reads and commits; again while others commit in between."""
         for _ in range(_TRIES):
             try:
                 return step()

@@ -24,7 +24,7 @@ _ONLY_WHERE_SET = ("owner", "theirs", "staged", "rewrites", "rearranges", "left"
 
 
 class Mark(Record):
-    """What the table has seen of one sink, in the metadata of a commit as ``dagster_ckpt.<name>``."""
+    """Mark of one sink's position, in the metadata of a commit as ``dagster_ckpt.<name>``."""
 
     format_version: Literal[1] = 1
     pipeline: str
@@ -68,7 +68,7 @@ class Mark(Record):
         return self.owner or self.label
 
     def position(self) -> SinkPosition:
-        """Return it in the port's words."""
+        """Return the mark as a position of the port."""
         return SinkPosition(
             lineage=self.lineage,
             epoch=self.epoch,
@@ -79,16 +79,16 @@ class Mark(Record):
 
     @property
     def lasting(self) -> Mark:
-        """It without what it says of its own commit."""
+        """The mark without the fields of its own commit."""
         return self.model_copy(update={"staged": (), "rewrites": False, "rearranges": False, "left": ()})
 
     @property
     def shown(self) -> dict[str, Any]:
-        """What it says of the rows that the table shows, as changes of another mark."""
+        """Fields about the rows that the table shows, as changes of another mark."""
         return {name: getattr(self, name) for name in NOTHING_SHOWN}
 
     def fields(self) -> dict[str, Any]:
-        """Return it as metadata of a commit."""
+        """Return the mark as metadata of a commit."""
         fields = type(self).model_fields
         left_out = {
             n for n in _ONLY_WHERE_SET if getattr(self, n) == fields[n].get_default(call_default_factory=True)

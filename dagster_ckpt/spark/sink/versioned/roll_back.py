@@ -38,7 +38,7 @@ class Way:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What is shown, as changes of a mark; others' rows stay unless the table goes back."""
+        """Fields of the rows that are shown, as changes of a mark; others' rows stay unless the table goes back."""
         shown = dict(NOTHING_SHOWN) if self.mark is None else self.mark.shown
         return shown if self.goes_back else {name: v for name, v in shown.items() if name != "theirs"}
 

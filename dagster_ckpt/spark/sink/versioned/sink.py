@@ -136,7 +136,7 @@ class VersionedSink(Sink, Generic[V]):
         return roll_back(self._engine, self._context.attempt(), cut, later)
 
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
-        """Return what is gone, or whose rows would leave."""
+        """Return the reason against a roll-back: rows that are gone, or whose rows would leave."""
         return why_no_way(self._engine, cut)
 
     def difference(self, cut: SinkCut) -> Difference | None:

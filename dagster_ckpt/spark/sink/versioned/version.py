@@ -38,7 +38,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What the newest states tell."""
+    """Findings in the newest states."""
 
     owners: frozenset[str]
     newest: State | None = None
@@ -152,7 +152,7 @@ class Version(ABC):
 
     @cached_property
     def mark(self) -> Mark | None:
-        """What the table has seen of us, and shows of it; None: nothing."""
+        """Newest mark of this sink in the table, and the rows it shows; None: there is none."""
         found = self._looked
         newest = found.newest.mark if found.newest is not None else None
         shown = found.shown.mark if found.shown is not None else None

@@ -30,7 +30,7 @@ _WIDER = {
 
 
 class Verdict(Enum):
-    """What becomes of rows that wait."""
+    """Verdict about rows that wait."""
 
     SAME = "same"
     """They go on."""
@@ -53,7 +53,7 @@ class SinkNow:
 
     @classmethod
     def of(cls, stage: StageDefinition, sink: Sink, row_schema: str = "") -> SinkNow:
-        """Return what a stage's sink is."""
+        """Return a stage's sink as it is now."""
         key = stage.table.key if stage.table is not None else ()
         return cls(
             staged_as=StagedAs(sink=sink.kind, key=tuple(sorted(key)), partition_by=sink.partition_by),
@@ -155,7 +155,7 @@ def refuse_changed_sink(uid: str, pipeline: str, batches: Sequence[PreparedBatch
 
 
 def ways_out(uid: str, pipeline: str) -> str:
-    """Return what to do about rows that cannot be shown as the sink is now."""
+    """Return the ways out for rows that cannot be shown as the sink is now."""
     return (
         f"publish them with the old definition (dagster-ckpt publish {pipeline} -f OLD.py) and change it then, or set "
         f"them aside (dagster-ckpt set-aside {pipeline} --sink {uid} -f CODE.py --yes)"
@@ -163,7 +163,7 @@ def ways_out(uid: str, pipeline: str) -> str:
 
 
 def way_out_of_refusal(uid: str, pipeline: str) -> str:
-    """Return what to do where the outside refuses rows that only it can judge (a CHECK, a foreign key)."""
+    """Return the way out where the outside refuses rows that only it can judge (a CHECK, a foreign key)."""
     return (
         "Mend there what refuses them and run the pipeline again, or set these rows aside (dagster-ckpt set-aside "
         f"{pipeline} --sink {uid} -f CODE.py --yes)"
