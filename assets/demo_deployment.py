@@ -42,7 +42,7 @@ class RunFailed(Exception):
 
 
 class StandsStill(RunFailed):
-    """What was waited for has not come, and nothing moves any more."""
+    """The run stands still: the state that was waited for has not come, and nothing moves any more."""
 
 
 class Deployment:
@@ -203,7 +203,7 @@ class Deployment:
         return next(int(m[1]) for e in events if (m := re.search(r"\(pid: (\d+)\)", e.user_message)))
 
     def _work_of(self, run_id: str) -> Callable[[], object]:
-        """Return what shows that a run gets on: its events, and what it has stored."""
+        """Return the signs that a run gets on: its events, and the files it has stored."""
 
         def moves() -> object:
             return len(self.instance.all_logs(run_id)), sum(1 for _ in self.home.parent.rglob("*"))

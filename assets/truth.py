@@ -1,4 +1,4 @@
-"""What the reference pipeline must have computed, found out a second way: pandas over the data's own CSV.
+"""Results that the reference pipeline must have computed, found a second way: pandas over the data's own CSV.
 
 Shares no code with the pipeline, its data feed or the library. Days are calendar days at the airports,
 numbered 1 to 365, as the data's files arrive. A flight is *joined* when its origin has a weather observation
@@ -134,7 +134,7 @@ def last_joined_day(days: Iterable[int]) -> int:
 
 
 def closed_days(days: Iterable[int], watermark_delay: timedelta = timedelta(days=1)) -> tuple[int, ...]:
-    """Which of these days an append-mode table shows once all of them were processed.
+    """Return the days that an append-mode table shows once all of these were processed.
 
     Grouped by the day itself under a watermark on it, a day closes when it is at or before the watermark: the
     newest day less the delay. Only a newer event, or a drain, closes the rest.

@@ -96,7 +96,7 @@ class _Lines:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """Whoever starts a run: what they know of it, and what they are told."""
+    """Host that starts a run: its knowledge of the run, and the reports it is told."""
 
     run_id: str = ""
     """Owner of the pipeline while it runs; empty: a new name."""
@@ -213,7 +213,7 @@ def stream_of(
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """What both kinds of run are opened with."""
+    """Setup by which both kinds of run are opened."""
 
     host: Host
     pipeline: CheckpointedPipeline

@@ -55,7 +55,7 @@ def picture(text: str) -> str:
 
 
 def kind_of(line: str) -> str:
-    """Return what a line is, for its color."""
+    """Return the kind of a line, for its color."""
     if line.startswith("nothing lost"):
         return "end"
     if "SIGKILL" in line:

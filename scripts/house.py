@@ -49,7 +49,7 @@ def tree_of(file: Path) -> ast.Module:
 
 @cache
 def imports(file: Path, root: Path) -> tuple[Import, ...]:
-    """Return what a file imports, wherever the import stands."""
+    """Return the imports of a file, wherever they stand."""
     return tuple(imports_below(file, root, tree_of(file), for_types_only=False))
 
 

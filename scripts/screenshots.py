@@ -142,7 +142,7 @@ def plots(page: Page, url: str) -> None:
 
 
 def drop_down(page: Page, url: str) -> None:
-    """What the restore job can begin from."""
+    """Show the list of snapshots that the restore job can begin from."""
     page.goto(f"{url}/locations/{LOCATION}/jobs/flights_restore/playground")
     opened_partitions(page, "savepoint-000003")
     take(page, "restore-drop-down", height=345)  # below are the settings of this machine
@@ -159,7 +159,7 @@ def launchpad(page: Page, url: str) -> None:
 
 
 def gated(dagster: Deployment, page: Page) -> None:
-    """What a gated restore shows before it restores: the preview, and the link that approves it."""
+    """Show a gated restore before it restores: the preview, and the link that approves it."""
     dagster.run("flights_gated_restore", {"ops": {"restore": {"config": {"restore_from": FROM}}}})
     page.goto(f"{dagster.url}/assets/flights/checkpoints?view=events")
     page.get_by_text("Observed").first.click()

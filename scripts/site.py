@@ -55,7 +55,7 @@ def linked_outside() -> set[Path]:
 
 
 def resolved(page: Path, target: str) -> Path | None:
-    """Return what a page's link names in the project; None: it leads elsewhere, or within the page."""
+    """Return the path that a page's link names in the project; None: it leads elsewhere, or within the page."""
     path = target.partition("#")[0]
     if not path or "://" in target or target.startswith("mailto:"):
         return None

@@ -1,4 +1,4 @@
-"""What refreshes reports: Dagster asks their automation conditions twice a minute."""
+"""Sensor that refreshes reports: Dagster asks their automation conditions twice a minute."""
 
 import dagster as dg
 

@@ -457,3 +457,38 @@ def test_a_number_in_a_name_is_made_of_decimal_digits_only() -> None:
     """``'²'.isdigit()`` is true, and ``int('²')`` raises: a file of somebody else's may be called so."""
     found = [file for file in sources(LIBRARY) if ".isdigit()" in file.read_text()]
     assert not found, f"isdecimal() is meant: {found}"
+
+
+WITHOUT_A_NOUN = re.compile(
+    r"(?:(?:Return|Yield|Give|Tell|Ask|Say) (?:for |again )?"
+    r"(?:what|those|it|them|whatever|one(?= (?:of|that|which|who|whose|as|by|for|from|in|to|with)\b|[.,:;]))"
+    r"|What|Those|It|Which|Who|That|Whoever|Whatever)\b"
+)
+
+
+def test_a_docstring_begins_with_a_noun() -> None:
+    """*What it holds* has to be looked up in the signature; *files of a checkpoint* says it."""
+    found = [
+        f"{file.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for file in [*shipped_files(), *sources(ROOT / "scripts")]
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node))
+        and WITHOUT_A_NOUN.match(text)
+    ]
+    assert not found, "name the thing of the domain first:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("first_line", "is_found"),
+    [
+        ("Return what a file imports.", True),
+        ("Yield those that wait, oldest first.", True),
+        ("Return one of them.", True),
+        ("What a checkpoint holds.", True),
+        ("Return one row per subtask.", False),
+        ("Return the files of a checkpoint.", False),
+    ],
+)
+def test_a_first_line_without_a_noun_is_told_from_others(first_line: str, is_found: bool) -> None:
+    assert bool(WITHOUT_A_NOUN.match(first_line)) is is_found

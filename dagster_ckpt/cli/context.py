@@ -58,7 +58,7 @@ class ExitCode(IntEnum):
 
 
 def exit_code_of(error: CheckpointError) -> ExitCode:
-    """Return what an error means to the calling program."""
+    """Return the exit code that an error means to the calling program."""
     match error:
         case InUse() | Fenced():
             return ExitCode.CONFLICT

@@ -16,7 +16,7 @@ ROWS = 25
 
 
 def alarm_facts(store: CoordinatorStore, pipeline: PipelineId, *, now: float) -> AlarmFacts | None:
-    """Return what the history says; None for a pipeline that has not run. Its cost does not grow with the history."""
+    """Return the history's facts; None for a pipeline that has not run. Its cost does not grow with the history."""
     records = RecordStore(store)
     record = records.record(pipeline)
     if record is None:

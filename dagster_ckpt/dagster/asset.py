@@ -168,7 +168,7 @@ def unchanged_event(
 
 
 def failure_metadata(event: CheckpointFailed) -> dict[str, str | int | float]:
-    """Return what a failed checkpoint shows: reason, message, stages that had not acknowledged, the streak."""
+    """Return the metadata of a failed checkpoint: reason, message, stages that had not acknowledged, the streak."""
     return {
         "checkpoint": int(event.checkpoint_id),
         "reason": event.reason.name,

@@ -314,7 +314,7 @@ def _shared_sensors(deployed: Sequence[_Deployed], prefix: str) -> Iterator[dg.S
 
 
 def _starts(each: _Deployed) -> Iterator[dg.SensorDefinition]:
-    """Yield what starts runs of the pipeline: each is switched on by itself."""
+    """Yield the sensors that start runs of the pipeline: each is switched on by itself."""
     if each.options.new_files:
         yield build_new_files_sensor(each.pipeline, each.options.new_files, coordinator=each.coordinator)
     if each.options.restart is None:

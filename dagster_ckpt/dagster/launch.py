@@ -36,7 +36,7 @@ class Launch:
             self._refuse_ours(self.arguments)
 
     def arguments_for(self, context: Context) -> dict[str, Any]:
-        """Return what the client's ``run`` takes in an op. Raises InvalidRequest."""
+        """Return the arguments of the client's ``run`` in an op. Raises InvalidRequest."""
         found = dict(self.arguments(context) if callable(self.arguments) else self.arguments)
         self._refuse_ours(found)
         return found

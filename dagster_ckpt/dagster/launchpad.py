@@ -1,4 +1,4 @@
-"""What a job's Launchpad shows: the settings that matter for the job. All others may be written there too.
+"""Settings that a job's Launchpad shows: those that matter for the job. All others may be written there too.
 
 The Launchpad begins with every field that has a default in its schema. So a resource's fields have none there: what is
 not written is as the code says. And fields of an op's config that few need are made with ``seldom``.
@@ -63,7 +63,7 @@ class _ShownShort(ConfiguredDefinitionConfigSchema):
         self._whole = whole.config_schema.as_field()
 
     def resolve_config(self, processed_config: Mapping[str, object]) -> EvaluateValueResult[Any]:
-        """Return what was written, as it is: the rest is added when the resource is opened."""
+        """Return the written config as it is: the rest is added when the resource is opened."""
         return EvaluateValueResult.for_value({"config": {}, **processed_config})
 
     @property
@@ -107,7 +107,7 @@ def _quiet_field(fields: Mapping[str, dg.Field]) -> dg.Field:
 
 
 def _opened(definition: dg.ResourceDefinition) -> Callable[[dg.InitResourceContext], Any]:
-    """Return what opens a resource with the settings of its code, and those that were written over them."""
+    """Return the function that opens a resource with its code's settings, and those written over them."""
     whole: Any = definition.config_schema.config_type
     field = definition.config_schema.as_field()
     said: Mapping[str, Any] = field.default_value if field.default_provided else {}

@@ -43,7 +43,7 @@ def owner_of(record: CoordinatorRecord | None, instance: dg.DagsterInstance, *, 
 
 
 def owner_state(instance: dg.DagsterInstance, run_id: str) -> OwnerState:
-    """Return what Dagster knows of a run."""
+    """Return Dagster's knowledge of a run."""
     run = instance.get_run_by_id(run_id) if run_id else None
     return OwnerState.UNKNOWN if run is None else state_of_run(run)
 

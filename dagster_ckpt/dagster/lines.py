@@ -30,7 +30,7 @@ BUSY_EVERY = 5.0
 
 
 def line_of(event: CoordinatorEvent) -> str:
-    """Return what a checkpoint's step is in words; empty for what others tell."""
+    """Return a checkpoint's step in words; empty for steps that others tell."""
     match event:
         case CheckpointTriggered():
             return f"{event.kind.noun} {event.checkpoint_id} triggered"
@@ -88,7 +88,7 @@ class ProgressLines:
         self._rows = -1
 
     def __call__(self, seen: StreamProgress) -> None:
-        """Say it if it is time."""
+        """Say the progress if it is time."""
         rows = sum(stage.rows for stage in seen.stages)
         is_busy = bool(seen.pending) or rows != self._rows
         pause = BUSY_EVERY if is_busy else QUIET_EVERY

@@ -1,4 +1,4 @@
-"""What people see of a checkpoint in Dagster: the most important first, in human units; numbers where they plot."""
+"""Metadata of a checkpoint for people in Dagster: the most important first, in human units; numbers where they plot."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def completed_metadata(
     page: str = "",
     readers: str = "",
 ) -> Mapping[str, dg.MetadataValue[Any]]:
-    """Return what a completed checkpoint's materialization shows, in this order."""
+    """Return the metadata of a completed checkpoint's materialization, in this order."""
     stages = metadata.stages
     key = snapshot_key(metadata.kind, metadata.checkpoint_id)
     full = sum(s.metrics.bytes_full for s in stages)

@@ -1,4 +1,4 @@
-"""Who had a run done, as far as its tags say."""
+"""Operator of a run: the person or machine that had it done, as far as its tags say."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class PipelineJobs:
 
     @property
     def owning(self) -> tuple[dg.JobDefinition, ...]:
-        """Those whose run owns the pipeline while it lasts."""
+        """Jobs whose run owns the pipeline while it lasts."""
         return (*self.running, *self.restores, *self.snapshots, *self.replays)
 
 

@@ -63,7 +63,7 @@ class PublishedTablesIOManager(dg.IOManager):
     def _moment(
         self, context: dg.InputContext, pipeline: CheckpointedPipeline, coordinator: Any
     ) -> Moment | None:
-        """Return what the pipeline's tables showed together as this step began to load; None: nothing together yet."""
+        """Return the moment that the tables showed as this step began to load; None: they show nothing together yet."""
         key = (pipeline.name, *_step_of(context))
         with self._looking:
             if key not in self._moments:
@@ -83,7 +83,7 @@ class PublishedTablesIOManager(dg.IOManager):
 
 
 def _step_of(context: dg.InputContext) -> tuple[object, ...]:
-    """Return what tells a try of a step from all others; an input that is loaded outside of one is its own."""
+    """Return the key of a step's try; an input that is loaded outside of a step is its own."""
     try:
         step = context.step_context
     except dg.DagsterInvariantViolationError:

@@ -319,7 +319,7 @@ def _without_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checkpointing(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the resource's settings that say how checkpoints are taken."""
+    """Return the resource's settings that say how checkpoints are taken."""
     chosen = {
         name: value for name, value in settings.items() if our_name(name) in CheckpointConfig.model_fields
     }

@@ -113,7 +113,7 @@ class StreamReports:
         self.tick()
 
     def tick(self) -> None:
-        """Tell what has become due."""
+        """Tell the reports that have become due."""
         now = self._clock()
         if now < self._not_before:
             return
@@ -136,7 +136,7 @@ class StreamReports:
         return max(0.0, max(min(finite), self._not_before) - self._clock()) if finite else None
 
     def close(self) -> None:
-        """Tell what is held back."""
+        """Tell the reports that are held back."""
         now = self._clock()
         is_due = self._untold.changed or (self._policy.every and self._untold.checkpoints)
         tell: list[Callable[[], None]] = [partial(self._tell_completed, now)] if is_due else []

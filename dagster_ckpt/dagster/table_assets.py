@@ -80,7 +80,7 @@ def build_table_assets(
 def changed_events(
     pipeline: CheckpointedPipeline, change: TableChanged, *, serving: str
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-    """Yield what a changed table is told as: of its own asset, and of the one readers know where it serves them.
+    """Yield the events of a changed table: of its own asset, and of the one readers know where it serves them.
 
     ``serving``: pipeline whose tables readers find.
     """
@@ -104,7 +104,7 @@ def is_served(pipeline: CheckpointedPipeline, serving: str) -> bool:
 def served_events(
     pipeline: CheckpointedPipeline, change: TableChanged, *, serving: str
 ) -> Iterator[dg.AssetMaterialization]:
-    """Yield what is told besides of a fork that serves: the asset that readers know is materialized."""
+    """Yield the events of a fork that serves: the asset that readers know is materialized."""
     if not pipeline.origins or serving != pipeline.name or change.uid not in tables_of(pipeline.origins[-1]):
         return
     text, metadata = _told(change)

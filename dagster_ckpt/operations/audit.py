@@ -11,5 +11,5 @@ __all__ = ["AuditRow", "Operator", "audit_of"]
 
 
 def audit_of(deployment: Deployment, pipeline: PipelineId, *, limit: int = 50) -> list[AuditRow]:
-    """Return what people had done to a pipeline, newest first. Raises Unavailable."""
+    """Return the deeds of people on a pipeline, newest first. Raises Unavailable."""
     return deployment.store.audited(pipeline, limit=limit)

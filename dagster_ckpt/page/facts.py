@@ -1,4 +1,4 @@
-"""What the checkpoint page shows, read at one moment from the store and from the newest snapshot.
+"""Facts of the checkpoint page, read at one moment from the store and from the newest snapshot.
 
 Nothing here asks a running process: a page can be made of a pipeline whose machine is gone.
 """
@@ -118,7 +118,7 @@ def page_facts(
     shown: int = SHOWN,
     with_positions: bool = True,
 ) -> CheckpointPage:
-    """Return what the page shows of a pipeline, from one state of its record. Raises NotFound, Corrupt, Unavailable.
+    """Return a pipeline's facts, from one state of its record. Raises NotFound, Corrupt, Unavailable.
 
     Without ``with_positions`` no snapshot is read: who looks every second asks the store alone.
     """

@@ -55,7 +55,7 @@ def _card(number: str, what: str, color: str = "") -> str:
 
 
 def in_progress(pending: Sequence[PendingCheckpoint]) -> str:
-    """Return what the checkpoints in progress wait for; none: nothing."""
+    """Return the stages that checkpoints in progress wait for; none: no section."""
     return "".join(
         f'<div class="card"><b class="run">{escape(one.key)}</b> since {duration(one.since)}: '
         f"{len(one.acknowledged)} of {len(one.acknowledged) + len(one.missing)} acknowledged"
@@ -235,7 +235,7 @@ def _history_row(page: CheckpointPage, row: CheckpointStatistics, links: Links) 
 
 
 def audit(page: CheckpointPage, links: Links) -> str:
-    """Return what people had done, with the preview they were shown."""
+    """Return the deeds of people, with the preview they were shown."""
     rows = []
     for one in page.audit:
         run = escape(one.run_id[:8])

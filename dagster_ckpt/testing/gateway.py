@@ -73,7 +73,7 @@ class RecordingGateway:
         return [m.checkpoint_id for m in self.triggers if _names(m.attempts, stage, subtask)]
 
     def notices(self, stage: str, subtask: int = 0) -> list[Notice]:
-        """Return what one subtask was told, in order."""
+        """Return the notices to one subtask, in order."""
         return [notice for attempts, notice in self._notices if _names(attempts, stage, subtask)]
 
 

@@ -35,4 +35,4 @@ class SinkContract(
     KeyContract,
     TogetherContract,
 ):
-    """What every sink must do: ``open``, ``rows`` and ``steps`` are yours to give, class variables say what it can."""
+    """Contract of sinks: ``open``, ``rows`` and ``steps`` are yours to give, class variables say what the sink can."""

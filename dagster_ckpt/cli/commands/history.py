@@ -62,7 +62,7 @@ def _facts(work: Work, pipeline: PipelineId, limit: int) -> CheckpointPage:
 
 
 def _shown(page: CheckpointPage) -> Group:
-    """Return what fits 80 columns."""
+    """Return the page as far as it fits 80 columns."""
     return Group(*_about(page), Text(), _table(page), *_failures(page))
 
 

@@ -84,7 +84,7 @@ def list_(
 def _readable(
     names: Sequence[PipelineId], rows_of: Callable[[PipelineId], Iterable[T]], *, strict: bool
 ) -> tuple[list[T], dict[PipelineId, Corrupt]]:
-    """Return what there is of each pipeline: one damaged record must not hide the other pipelines."""
+    """Return the rows of each readable pipeline: one damaged record must not hide the other pipelines."""
     found: list[T] = []
     unreadable: dict[PipelineId, Corrupt] = {}
     for name in names:

@@ -53,7 +53,7 @@ def preview(
     files_only: bool,
     code: CodeOptions,
 ) -> ExitCode:
-    """Say what restoring SNAPSHOT would do. Exit code 1 when it would be refused.
+    """Preview the restore of SNAPSHOT. Exit code 1 when it would be refused.
 
     With the pipeline's code (-m, -f or -w) its stages are compared as they are now, and every query is started on a
     copy, with Spark, into a null sink: that finds a query which cannot go on from the snapshot's state. Without the

@@ -58,7 +58,7 @@ def _retained(resource: CheckpointCoordinatorResource, pipeline: PipelineId) -> 
 
 
 def _found_before(instance: dg.DagsterInstance, pipeline: PipelineId, check: str) -> dict[str, str]:
-    """Return what is broken by the newest that was said of each snapshot."""
+    """Return the broken snapshots, by the newest verdict on each."""
     history = instance.event_log_storage.get_asset_check_execution_history(
         dg.AssetCheckKey(checkpoints_asset_key(pipeline), check),
         limit=_LOOKED_BACK,

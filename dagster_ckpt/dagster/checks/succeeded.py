@@ -32,7 +32,7 @@ def build_succeeded_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
 
 
 def succeeded_result(facts: AlarmFacts | None) -> dg.AssetCheckResult:
-    """Return what the history says: passed unless checkpoints have failed since the last completion."""
+    """Return the history's verdict: passed unless checkpoints have failed since the last completion."""
     if facts is None:
         return dg.AssetCheckResult(passed=True, description="the pipeline has not run yet")
     streak = facts.streak

@@ -57,7 +57,7 @@ def _verify(
     pipeline: PipelineId,
     wanted: str,
 ) -> dg.AssetCheckResult | None:
-    """Return what is found; None where the snapshot was subsumed while it was read."""
+    """Return the verdict; None where the snapshot was subsumed while it was read."""
     try:
         found = target_of(resource, pipeline, wanted)
     except Corrupt as error:
@@ -75,7 +75,7 @@ def _verify(
 
 
 def verified_result(key: str, verified: Verified) -> dg.AssetCheckResult:
-    """Return what was found, with one row per file a restore would stumble over."""
+    """Return the verdict, with one row per file a restore would stumble over."""
     metadata: dict[str, dg.MetadataValue] = {
         "checkpoint": dg.MetadataValue.text(key),
         "location": dg.MetadataValue.path(verified.uri),

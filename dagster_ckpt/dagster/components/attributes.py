@@ -22,7 +22,7 @@ class Attributes(dg.Model, dg.Resolvable):
 
     @classmethod
     def model(cls) -> type[BaseModel]:
-        """Return what Dagster reads the YAML with."""
+        """Return the model by which Dagster reads the YAML."""
         return _with_near_names(super().model())
 
 
@@ -59,7 +59,7 @@ def secrets(given: dict[str, Secret], *, attribute: str) -> dict[str, Any]:
 
 
 def named(path: str, *, attribute: str) -> Any:
-    """Return what ``package.module:name`` names. Raises InvalidRequest."""
+    """Return the object that ``package.module:name`` names. Raises InvalidRequest."""
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)
@@ -126,7 +126,7 @@ _EXECUTORS = {"in_process": dg.in_process_executor, "multiprocess": dg.multiproc
 
 
 class ExecutorAttributes(Attributes):
-    """What executes the steps of a run."""
+    """Executor of the steps of a run."""
 
     name: str = Field(
         description="in_process, multiprocess, or an executor of Dagster's as package.module:name.",

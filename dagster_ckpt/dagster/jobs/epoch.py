@@ -162,7 +162,7 @@ def _ends(pipeline: CheckpointedPipeline) -> list[StageUid]:
 
 
 def _refusing_others(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> Admit:
-    """Return what refuses every claim: of steps with a process each, the one that comes first alone claims."""
+    """Return the rule that refuses every claim: of steps with a process each, the first alone claims."""
 
     def refuse(record: CoordinatorRecord) -> None:
         first = _first_steps(context, pipeline)

@@ -91,7 +91,7 @@ class RestoreGate:
 
     @property
     def operator(self) -> Operator:
-        """Who has this restored, and what they were shown; asked after ``is_open``."""
+        """The person who has this restored, with the preview they were shown; asked after ``is_open``."""
         return Operator(who=who_of(self.context.run.tags), shown=self.shown)
 
     def _refuse_outdated(self, record: CoordinatorRecord) -> None:
@@ -116,7 +116,7 @@ class RestoreGate:
     # --- before it ------------------------------------------------------------------------------------------------
 
     def _preview(self) -> None:
-        """Say what the restore would do, try it on a copy, and give the link that approves it."""
+        """Preview the restore, try it on a copy, and give the link that approves it."""
         context, resource = self.context, coordinator_of(self.context, self.pipeline.name)
         record = self._record()  # before the look: what happens during it is since the preview
         found = previewed(resource, self.pipeline, self.options)
@@ -193,7 +193,7 @@ class RestoreGate:
 
 
 def lines_of(found: RestorePreview) -> list[str]:
-    """Return what moves with a restore: a line per source that is read again, and per table."""
+    """Return the moves of a restore: a line per source that is read again, and per table."""
     lines = []
     for replay in found.replay:
         step = replay.step

@@ -157,7 +157,7 @@ def _node(pipeline: CheckpointedPipeline, name: str) -> dg.NodeInvocation:
 
 @dataclass
 class _OpenGate:
-    """What the op ``restore`` found, for the op ``launch`` of the same process."""
+    """Decision of the op ``restore``, for the op ``launch`` of the same process."""
 
     gate: RestoreGate
     config: RunConfig
@@ -212,7 +212,7 @@ def _launch_op(pipeline: CheckpointedPipeline, launch: Launch, concurrent_runs: 
 
 
 def _opened_gate(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> _OpenGate:
-    """Return what the op ``restore`` found; where that was in another process, look again."""
+    """Return the decision of the op ``restore``; where that was in another process, look again."""
     found = coordinator_of(context, pipeline.name).remembered((pipeline.name, context.run_id))
     if isinstance(found, _OpenGate):
         return found
@@ -277,6 +277,6 @@ class _Launched:
 
 
 def _stream_settings(config: StreamConfig) -> dict[str, Any]:
-    """Return what only streams have."""
+    """Return the settings that only streams have."""
     ours = set(StreamConfig.model_fields) - set(RunConfig.model_fields) - {"stages", "report"}
     return {name: getattr(config, name) for name in ours}

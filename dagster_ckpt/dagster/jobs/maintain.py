@@ -50,7 +50,7 @@ def build_maintain_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str
 
 
 def maintenance_lines(found: tuple[TableUpkeep, ...], *, is_dry: bool) -> Iterator[str]:
-    """Yield what was done, or would be, for people."""
+    """Yield a line per table on its upkeep, done or planned, for people."""
     for table in found:
         for upkeep in table.done:
             would = "would be: " if is_dry else ""

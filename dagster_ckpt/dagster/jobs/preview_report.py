@@ -22,7 +22,7 @@ from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapsh
 def previewed(
     resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline, options: RestoreOptions
 ) -> RestorePreview:
-    """Return what restoring would do, as files tell. Raises CheckpointError for a snapshot that cannot be opened."""
+    """Return the preview of a restore, by files. Raises CheckpointError for a snapshot that cannot be opened."""
     return preview_restore(
         resource.deployment(),
         options,

@@ -1,4 +1,4 @@
-"""What a launched program tells the op that launched it, in custom messages of Pipes; numbered, and Dagster's own JSON.
+"""Messages of a launched program to the op that launched it, custom ones of Pipes; numbered, in Dagster's own JSON.
 
 Nothing depends on a message: the coordinator's record says how the run went.
 """
@@ -145,7 +145,7 @@ class _Numbers:
 
 @dataclass
 class Heard:
-    """What the op has heard; writes it to the op's run. Never raises: a bad message must not end the reading."""
+    """Listener of the op: writes each message to the op's run. Never raises: a bad message must not end the reading."""
 
     op: OpLog
     hold: frozenset[dg.AssetKey] = frozenset()

@@ -1,4 +1,4 @@
-"""What a launched program is told: all that the run's config and tags say, as JSON in the extras of Pipes."""
+"""Order to a launched program: all that the run's config and tags say, as JSON in the extras of Pipes."""
 
 from __future__ import annotations
 

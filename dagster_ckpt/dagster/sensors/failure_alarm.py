@@ -86,7 +86,7 @@ def failure_alarm_tick(
     policy: AlarmPolicy,
     notify: Callable[[AlarmMessage], Any] | None,
 ) -> Tick:
-    """Return what the sensor does for one pipeline, from that pipeline's cursor."""
+    """Return the sensor's tick for one pipeline, from that pipeline's cursor."""
 
     def tick(context: dg.SensorEvaluationContext, before: str | None) -> dg.SensorResult | dg.SkipReason:
         resource = standing.of(context.instance)
@@ -152,7 +152,7 @@ def _result(
 
 
 def _is_young(policy: AlarmPolicy, facts: AlarmFacts, cursor: AlarmCursor) -> bool | None:
-    """Return what the check of the age should say; None: there is no bound, or nothing to compare yet."""
+    """Return the verdict of the age check; None: there is no bound, or nothing to compare yet."""
     age = age_of(facts)
     return cursor.young if policy.max_age is None or age is None else age <= policy.max_age
 

@@ -53,7 +53,7 @@ def build_horizon_alarm(
 def horizon_tick(
     pipeline: CheckpointedPipeline, standing: BoundCoordinator, *, notify: Notify | None
 ) -> Tick:
-    """Return what the sensor does for one pipeline, from that pipeline's cursor."""
+    """Return the sensor's tick for one pipeline, from that pipeline's cursor."""
 
     def tick(context: dg.SensorEvaluationContext, before: str | None) -> dg.SensorResult | dg.SkipReason:
         resource = standing.of(context.instance)

@@ -174,7 +174,7 @@ def restart_config(run_config: Mapping[str, Any], *, op: str, claimed: bool) -> 
 
 
 def _facts(found: dg.RunRecord, record: CoordinatorRecord | None, now: float) -> LastRunFacts:
-    """Return what is known of the newest run; one whose lease is long over has failed, whatever Dagster believes."""
+    """Return the facts of the newest run; one whose lease is long over has failed, whatever Dagster believes."""
     run = found.dagster_run
     state, ended_at = state_of_run(run), found.end_time or found.update_timestamp.timestamp()
     lost = record is not None and record.owner == run.run_id and is_lost(record, now=now)

@@ -99,7 +99,7 @@ class Supervisor:
     now: Callable[[], float] = time.time
 
     def observe(self) -> Observation | None:
-        """Return what there is; None for a pipeline that has not run yet."""
+        """Return an observation of the pipeline; None where it has not run yet."""
         # Partitions first: one that a run adds in between must not look left over.
         partitions = self.instance.get_dynamic_partitions(
             checkpoints_partitions(self.pipeline.name).name or ""
@@ -133,7 +133,7 @@ class Supervisor:
         return Resolution(f"{judgment.why}; settled", events, changed=True)
 
     def plan(self, seen: Observation) -> MirrorPlan:
-        """Return what brings the partitions in step with the record."""
+        """Return the plan that brings the partitions in step with the record."""
         is_alive = seen.owner is OwnerState.ALIVE
         return plan_mirror(seen.record, seen.partitions, owner_is_alive=is_alive, now=self.now())
 
@@ -257,7 +257,7 @@ def build_safety_net_sensor(
 
 
 def safety_net_tick(pipeline: CheckpointedPipeline, standing: BoundCoordinator) -> Tick:
-    """Return what the sensor does for one pipeline, from that pipeline's cursor."""
+    """Return the sensor's tick for one pipeline, from that pipeline's cursor."""
 
     def tick(context: dg.SensorEvaluationContext, before: str | None) -> dg.SensorResult | dg.SkipReason:
         care = Supervisor(

@@ -63,7 +63,7 @@ class DeltaBackend:
         is_complete: bool = False,
         properties: dict[str, str] | None = None,
     ) -> DeltaBackend:
-        """Return it, with the files that are staged for the table."""
+        """Return the backend, with the files that are staged for the table."""
         staged = staged_files(lake, names, work_dir)
         return cls(lake, names, work_dir, staged, key, is_complete, properties or {})
 

@@ -91,7 +91,7 @@ def _object(texts: Mapping[str, str]) -> str:
 
 
 def _of_columns(footer: pq.FileMetaData) -> dict[str, list[pq.Statistics]]:
-    """Return what the footer says of each plain column, one of each group of rows; empty: not of all of them."""
+    """Return the footer's statistics of each plain column, one of each group of rows; empty: not of all of them."""
     found: dict[str, list[pq.Statistics]] = {}
     for index in range(footer.num_columns):
         column = footer.schema.column(index)

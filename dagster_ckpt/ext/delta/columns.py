@@ -38,7 +38,7 @@ Column = dict[str, Any]
 
 
 def accepted(partition_by: Sequence[str]) -> Accepts:
-    """Return what a Delta table with these columns of partitions can hold."""
+    """Return the values and types that a Delta table with these partition columns can hold."""
     return Accepts(
         types=PLAIN | NESTED,
         names=(no_characters(NO_NAME, "a Delta table"),),
@@ -65,7 +65,7 @@ def delta_columns(row_schema: str) -> list[Column]:
 
 
 def schema_of(columns: Sequence[Column]) -> Schema:
-    """Return them as the client's schema."""
+    """Return the columns as the client's schema."""
     schema: Schema = client().Schema.from_json(json.dumps({"type": "struct", "fields": list(columns)}))
     return schema
 

@@ -30,7 +30,7 @@ def pinned_versions(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> l
 
 @dataclass(frozen=True)
 class Garbage:
-    """What an attempt removes, at a moment."""
+    """Garbage that an attempt removes, at a moment."""
 
     engine: Engine[DeltaVersion]
     attempt: AttemptId

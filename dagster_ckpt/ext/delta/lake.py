@@ -81,7 +81,7 @@ class Outside:
 
     @staticmethod
     def _hooks(table: DeltaTable) -> PostCommitHookProperties | None:
-        """Return what happens after a commit: all that delta-rs does, but only when a checkpoint of the log is due.
+        """Return the hooks after a commit: all that delta-rs does, but only when a checkpoint of the log is due.
 
         Finding out takes it as long as the commit.
         """
@@ -206,7 +206,7 @@ class Lake:
             return b""
 
     def history(self, table: DeltaTable, limit: int | None) -> list[dict[str, Any]]:
-        """Return what the log's entries say of their commits, newest first, as far as it reaches back.
+        """Return the log's entries about their commits, newest first, as far as it reaches back.
 
         Of a table in a folder they are read here: delta-rs finds none where its name has ``#`` or ``?``.
         """
@@ -256,7 +256,7 @@ class Lake:
 
 
 def _info(entry: bytes, what: str) -> dict[str, Any]:
-    """Return what an entry of the log says of its commit. Raises Corrupt for one that is no JSON."""
+    """Return a log entry's facts about its commit. Raises Corrupt for one that is no JSON."""
     for line in entry.splitlines():
         if line.lstrip().startswith(b'{"commitInfo"'):
             try:
@@ -270,7 +270,7 @@ def _info(entry: bytes, what: str) -> dict[str, Any]:
 
 
 def properties_of(mark: Mark) -> CommitProperties:
-    """Return what a commit carries; without retries, so that it never lands on what was not read."""
+    """Return the properties of a commit; without retries, so that it never lands on what was not read."""
     transactions = []
     if mark.checkpoint is not None:
         transactions = [client().Transaction(app_id(mark.owned_by, mark.lineage), mark.checkpoint)]
@@ -286,7 +286,7 @@ def app_id(owner: str, lineage: str) -> str:
 
 
 def entries_of(table: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
-    """Return what the log tells of the version that was read and those before it, newest first, by their own numbers.
+    """Return the log's entries of the version that was read and those before it, newest first, by their own numbers.
 
     delta-rs lists the log again, finds what others have committed since too, and counts from the version that was read
     all the same: a commit that came in between would be taken for that version.

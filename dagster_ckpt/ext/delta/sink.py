@@ -74,7 +74,7 @@ class DeltaSink(VersionedSink[DeltaVersion]):
 
     @property
     def accepts(self) -> Accepts:
-        """What Delta's own rules and its readers allow."""
+        """Values and types that Delta's own rules and its readers allow."""
         return accepted(self.partition_by)
 
     def columns_of(self, row_schema: str) -> object:
@@ -132,7 +132,7 @@ class DeltaSink(VersionedSink[DeltaVersion]):
         return maintained(self._backend, needed)
 
     def describe(self) -> SinkDescription:
-        """Return what any reader of the table finds."""
+        """Return the description that any reader of the table finds."""
         version = self._backend.load()
         if version is None:
             raise NotFound(f"there is no table at {self.place} yet: it is made with the first rows")

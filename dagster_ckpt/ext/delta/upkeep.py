@@ -24,7 +24,7 @@ _REMOVED = "files removed that left the table before its retention"
 
 
 def planned(backend: DeltaBackend, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
-    """Return what ``maintained`` would do."""
+    """Return the upkeep that ``maintained`` would do."""
     version = backend.load()
     if version is None:
         return []

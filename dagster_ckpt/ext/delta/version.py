@@ -66,7 +66,7 @@ class DeltaVersion(Version):
         return self.table.version()
 
     def states(self, limit: int | None) -> Sequence[Commit]:
-        """Return what the log tells, newest first; entries that were read before are not read again."""
+        """Return the states in the log, newest first; entries that were read before are not read again."""
         if limit is None:
             return self._all()
         return [_commit(entry, self.names) for entry in self.lake.history(self.table, limit)]
@@ -108,7 +108,7 @@ class DeltaVersion(Version):
         return bool(self.table.file_uris())
 
     def rows_at(self, number: int) -> int | None:
-        """Return what the log tells of a version. Raises Corrupt where a file in a folder is gone or cut short."""
+        """Return the rows of a version by the log. Raises Corrupt where a file in a folder is gone or cut short."""
         actions = self._files(number)
         if self.lake.root is not None:
             for path, size in zip(

@@ -142,7 +142,7 @@ class IcebergBackend:
             return str(Outside.commit(version, step))
 
     def _merged(self, change: Change, files: Sequence[TableFile], *, is_alone: bool) -> Rewrite:
-        """Return what writes the files that rows by key touch; they lie in a folder of this try's own."""
+        """Return the function that writes the files which rows by key touch, in a folder of this try's own."""
         staged = self.staged
         name = batch_folder_name(max(batch.batch_id for batch in change.batches))
         folder = f"{self.location}/{staged.area}/{change.mark.epoch}/{name}"
@@ -195,7 +195,7 @@ def files_of(version: IcebergVersion, snapshot: Snapshot) -> set[str]:
 
 
 def _copied(origin: Origin) -> Rewrite:
-    """Return what writes the rows of another table's snapshot."""
+    """Return the function that writes the rows of another table's snapshot."""
     source: Table = origin.version.table
 
     def write(transaction: Transaction) -> tuple[list[DataFile], list[DataFile]]:
@@ -210,7 +210,7 @@ def _copied(origin: Origin) -> Rewrite:
 
 
 def _renamed_to(table: Table, name: str) -> str:
-    """Return what a column is called now that an earlier schema of the table has under this name; empty: there is
+    """Return today's name of a column that an earlier schema of the table has under this name; empty: there is
     none.
     """
     now = {column.field_id: column.name for column in table.schema().fields}

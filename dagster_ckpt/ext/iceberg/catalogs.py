@@ -30,7 +30,7 @@ _DEFAULT = "default"
 
 @dataclass(frozen=True)
 class CatalogSettings:
-    """What ``pyiceberg.catalog.load_catalog`` takes."""
+    """Settings as ``pyiceberg.catalog.load_catalog`` takes them."""
 
     name: str
     properties: tuple[tuple[str, str], ...] = field(repr=False)

@@ -131,7 +131,7 @@ def columns_together(parts: Sequence[Sequence[NestedField]]) -> list[NestedField
 
 
 def schema_of(columns: Sequence[NestedField]) -> Schema:
-    """Return them as a schema, with ids that are unique; the catalog gives them its own."""
+    """Return the columns as a schema, with ids that are unique; the catalog gives them its own."""
     ids = itertools.count(1)
 
     def numbered(kind: IcebergType) -> IcebergType:

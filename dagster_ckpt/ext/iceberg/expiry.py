@@ -26,7 +26,7 @@ _WORTH_A_COMMIT = 10
 
 @dataclass
 class ReadManifests:
-    """What was read of manifests, which never change."""
+    """Manifests that were read, which never change."""
 
     of_snapshots: dict[int, tuple[str, ...]] = field(default_factory=dict)
     folders: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class ReadManifests:
 
 @dataclass(frozen=True)
 class Expiry:
-    """What is kept and what goes, at a moment."""
+    """Snapshots that are kept and that go, at a moment."""
 
     needed: Sequence[TableSnapshot]
     now: float

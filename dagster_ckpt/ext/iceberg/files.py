@@ -106,7 +106,7 @@ def _named(
 def _plan(
     footer: pq.FileMetaData, wanted: dict[int, StatisticsCollector], ids: dict[str, int]
 ) -> dict[int, StatisticsCollector]:
-    """Return what is asked of each column: no bounds where a group of rows has none, nothing where it says nothing."""
+    """Return the bounds asked of each column: none where a group of rows has none or the column says nothing."""
     plan = dict(wanted)
     for index in range(footer.num_columns):
         groups = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]

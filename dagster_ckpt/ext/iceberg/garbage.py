@@ -18,7 +18,7 @@ from dagster_ckpt.spark.sink.versioned.engine import Engine
 
 @dataclass(frozen=True)
 class Garbage:
-    """What an attempt removes, at a moment."""
+    """Garbage that an attempt removes, at a moment."""
 
     engine: Engine[IcebergVersion]
     attempt: AttemptId

@@ -65,7 +65,7 @@ class CatalogJoint:
 
     @classmethod
     def of(cls, settings: CatalogSettings) -> CatalogJoint | None:
-        """Return it for a catalog that changes several tables at once, or says that it does; None for others."""
+        """Return the joint of a catalog that changes several tables at once, or says that it does; None for others."""
         if settings.is_missing:  # a SQL catalog that is made with the first table
             return cls(settings)
         try:
@@ -112,7 +112,7 @@ class CatalogJoint:
 
 
 def _why_not_together(catalog: Any, place: str, commits: list[TableCommit]) -> str:
-    """Return what a catalog does with a request that must change nothing; empty: it changes nothing."""
+    """Return a catalog's fault with a request that must change nothing; empty: it changes nothing."""
     first, second = commits[0].table, commits[1].table
     token = uuid4().hex
     mark = SetPropertiesUpdate(updates={_PROBE: token})

@@ -133,7 +133,7 @@ class IcebergSink(VersionedSink[IcebergVersion]):
         return maintained(self._backend, needed)
 
     def describe(self) -> SinkDescription:
-        """Return what any reader of the table finds."""
+        """Return the description that any reader of the table finds."""
         version = self._backend.load()
         if version is None:
             raise NotFound(f"there is no table at {self.place} yet: it is made with the first rows")

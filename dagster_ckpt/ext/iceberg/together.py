@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """What one table's part of a request is."""
+    """Part of one table in a request."""
 
     table: Table
     requirements: tuple[TableRequirement, ...]
@@ -30,7 +30,7 @@ class TableCommit:
     """Of its snapshots: they know the manifests that were written for it."""
 
     def request(self) -> dict[str, Any]:
-        """Return it as REST catalogs take it."""
+        """Return the part as REST catalogs take it."""
         *namespace, name = self.table.name()
         told = CommitTableRequest(
             identifier=TableIdentifier(namespace=Namespace(namespace), name=name),
@@ -42,7 +42,7 @@ class TableCommit:
 
 @dataclass(slots=True)
 class Step:
-    """What is committed at its end."""
+    """Commits of several tables, carried out at the step's end."""
 
     commits: list[TableCommit] = field(default_factory=list)
     afterwards: list[Callable[[], None]] = field(default_factory=list)

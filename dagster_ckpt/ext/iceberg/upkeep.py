@@ -35,7 +35,7 @@ Bins = list[list[FileScanTask]]
 
 
 def planned(backend: IcebergBackend, needed: Sequence[TableSnapshot]) -> list[Upkeep]:
-    """Return what ``maintained`` would do."""
+    """Return the upkeep that ``maintained`` would do."""
     version = backend.load()
     if version is None:
         return []

@@ -77,7 +77,7 @@ class IcebergVersion(Version):
         return sorted(found, key=lambda snapshot: snapshot.sequence_number or 0, reverse=True)
 
     def states(self, limit: int | None) -> Sequence[State]:
-        """Return what the metadata tells of, also on other branches."""
+        """Return the states in the metadata, also on other branches."""
         return [_state(snapshot, self.names) for snapshot in self._newest_first[:limit]]
 
     def has_rows(self) -> bool:

@@ -164,7 +164,7 @@ class Broker:
             ) from error
 
     def _topic_id(self) -> str:
-        """Return what tells the topic from others of its name, made later; empty: it is not there, or has none."""
+        """Return the id that tells the topic from later topics of its name; empty: it is not there, or has none."""
         try:
             return topic_ids(AdminClient(self._client), [self.topic], SECONDS).get(self.topic, "")
         except KafkaException as error:
@@ -186,7 +186,7 @@ class Broker:
         producer.commit_transaction(SECONDS)
 
     def classified(self, error: KafkaException) -> CheckpointError:
-        """Return what a failure before the commit means: nothing of it will be seen."""
+        """Return the error that a failure before the commit means: nothing of it will be seen."""
         cause: KafkaError = error.args[0]
         if cause.code() in _FENCED:
             return Fenced(f"another process publishes to {self.place} as pipeline {self._pipeline!r}")

@@ -54,7 +54,7 @@ def _json(value: Any) -> bytes:
 
 
 def _spelled(of: pa.DataType) -> Callable[[Any], Any]:
-    """Return what makes JSON of values of a type: a map becomes an object, a struct too, all else is told by itself."""
+    """Return the function that makes JSON of values of a type: a map becomes an object, and so does a struct."""
     if isinstance(of, pa.MapType):
         return _optional(_object_of(_spelled(of.key_type), _spelled(of.item_type)))
     if isinstance(of, pa.ListType):

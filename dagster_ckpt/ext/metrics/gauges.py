@@ -186,7 +186,7 @@ GAUGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReading:
-    """What one pipeline's gauges say at one moment."""
+    """Values of one pipeline's gauges at one moment."""
 
     pipeline: PipelineId
     page: CheckpointPage | None

@@ -117,7 +117,7 @@ def newest_rows(changed: DataFrame, keys: tuple[str, ...], sequence: str) -> Dat
 
 
 def _tie_break(changed: DataFrame) -> list[Column]:
-    """Return what puts rows of one order in an order; Spark hashes neither a map nor a VARIANT, which has a text."""
+    """Return the columns that order rows of one sequence; Spark hashes neither a map nor a VARIANT (it has a text)."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import MapType, VariantType
 
@@ -166,7 +166,7 @@ def _is_own(chosen: DataFrame) -> bool:
 
 
 def sequence_of(flow: FlowElement) -> str:
-    """Return what puts the rows of an Auto CDC flow in order, as text."""
+    """Return the sequence of an Auto CDC flow's rows, as text."""
     return str(classic(flow.cdc.sequence_by)).removeprefix("Column<'").removesuffix("'>")
 
 

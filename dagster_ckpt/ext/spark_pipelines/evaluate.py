@@ -87,7 +87,7 @@ def known_elements(spec: ProjectSpec, spark: SparkSession, elements: Elements) -
 def evaluate(
     spec: ProjectSpec, spark: SparkSession, known: Elements, *, wanted: Iterable[Key], read: Read
 ) -> dict[Key, Evaluated]:
-    """Return what the functions of flows return, by ``FlowElement.key``.
+    """Return the frames of the flows' functions, by ``FlowElement.key``.
 
     Raises InvalidRequest for a function that fails, for flows that wait for one another, and as ``read`` does.
     """
@@ -146,7 +146,7 @@ class _Passes:
                 self.calls[key, conf] = self._called(flow, conf)
 
     def _called(self, flow: FlowElement, conf: Conf) -> Evaluated | None:
-        """Return what a flow's function returns with these settings; None: something that it reads is not there yet."""
+        """Return a flow's frame with these settings; None: a dataset that it reads is not there yet."""
         reads, waits, before = [Reads()], list[str](), set[str]()
         space = flow.space or self.known.namespace
 

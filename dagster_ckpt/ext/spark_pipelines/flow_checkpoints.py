@@ -70,7 +70,7 @@ class FlowCheckpoint:
         return tuple(self._entry(batch)[_HEAD_LINES:])
 
     def head(self, batch: int) -> Sequence[str]:
-        """Return what the entry says beside the positions."""
+        """Return the lines of the entry before the positions."""
         return self._entry(batch)[:_HEAD_LINES]
 
     def _entry(self, batch: int) -> list[str]:

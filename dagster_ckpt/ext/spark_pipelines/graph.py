@@ -160,7 +160,7 @@ def digests_of(spec: ProjectSpec, more: Mapping[str, str] | None = None) -> dict
 
 
 def why_stale(spec: ProjectSpec, graph: ProjectGraph) -> str:
-    """Return what has changed since the graph was made; empty: nothing."""
+    """Return the change since the graph was made, in a sentence; empty: none."""
     if graph.made_by != made_by():
         return f"it was made by {graph.made_by}, and this is {made_by()}"
     now = digests_of(spec, graph.files)

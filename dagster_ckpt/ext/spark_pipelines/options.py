@@ -33,7 +33,7 @@ def refuse_options(output: OutputElement) -> None:
 
 
 def notes_on(output: OutputElement) -> Iterable[str]:
-    """Yield what of an output is accepted and has no effect here: it is no matter of rows."""
+    """Yield a note on each option of an output that is accepted and has no effect here: rows are the same."""
     if output.cluster_by:
         yield f"{output.title}: cluster_by has no effect, files are as the flows write them"
     if output.kind is Kind.MATERIALIZED_VIEW and output.format.lower() not in ("", "parquet"):

@@ -38,7 +38,7 @@ _making_views = threading.RLock()
 
 @dataclass(slots=True)
 class _Answering:
-    """What a function's reads are answered with, also those of threads that it starts."""
+    """Answers to a function's reads, also of threads that it starts."""
 
     answer: Answer
     is_over: bool = False

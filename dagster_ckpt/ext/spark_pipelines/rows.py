@@ -34,7 +34,7 @@ class RunningProject:
     spark: SparkSession
 
     def flow(self, flow: FlowNode, tables: Mapping[str, DataFrame]) -> DataFrame:
-        """Return what a flow brings to its table. Raises InvalidRequest where the project is not as its graph."""
+        """Return the rows that a flow brings to its table. Raises InvalidRequest where the project is not its graph."""
         known = self.known()
         key = (flow.written_target, flow.name)
         found = self._evaluated(known, key, f"flow {flow.name!r}", tables, streaming=True)
@@ -81,7 +81,7 @@ class RunningProject:
         )
 
     def known(self) -> Elements:
-        """Return what the project defines. Raises InvalidRequest where that is not what its graph says."""
+        """Return the project's definitions. Raises InvalidRequest where they are not those of its graph."""
         refuse_stale(self.spec, self.graph)
         refuse_connect(self.spark)
         space = Namespace(catalog=self.graph.catalog, database=self.graph.database)
@@ -117,7 +117,7 @@ class RunningProject:
 
 
 def why_different(graph: ProjectGraph, known: Elements) -> str:
-    """Return what a project defines otherwise than its graph says; empty: nothing. Temporary views may come and go."""
+    """Return the difference of a project from its graph; empty: none. Temporary views may come and go."""
     outputs = [one for one in known.outputs.values() if one.kind is not Kind.TEMPORARY_VIEW]
     flows = [(known.outputs[known.target_of(flow)], flow) for flow in known.flows.values()]
     written = {f"{one.name!r}": _of_dataset(one) for one in graph.datasets}

@@ -1,4 +1,4 @@
-"""What a project's files do with their session while they are loaded: as Spark's own runner has it, or refused.
+"""Calls of a project's files on their session while they are loaded: as Spark's own runner has it, or refused.
 
 That runner gives them a session of Spark Connect, in the project's schema, which nothing may be changed in.
 """

@@ -27,5 +27,5 @@ def refuse_connect(spark: SparkSession) -> None:
 
 
 def settings_of(spec: ProjectSpec) -> Mapping[str, str]:
-    """Return what a session shall have while a flow of the project is started."""
+    """Return the settings of a session while a flow of the project is started."""
     return {key: value for key, value in spec.configuration.items() if not key.startswith(_NOT_OURS)}

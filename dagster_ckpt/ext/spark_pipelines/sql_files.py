@@ -63,7 +63,7 @@ def register_sql_file(spark: SparkSession, elements: Elements, text: str, shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """What a file's statements say of those after them."""
+    """Settings that a file's statements give to those after them."""
 
     space: Namespace
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -257,7 +257,7 @@ class _Statement:
 
 
 def _changes_of(plan: Any, source: str) -> SimpleNamespace:
-    """Return what ``pyspark.pipelines.flow.AutoCdcFlow`` says, of the statement."""
+    """Return the statement's fields as ``pyspark.pipelines.flow.AutoCdcFlow`` has them."""
     from pyspark.sql import functions as f
 
     def columns(found: Any) -> list[Any] | None:

@@ -49,7 +49,7 @@ __all__ = ["namespace_of", "trace_project"]
 
 
 def namespace_of(spec: ProjectSpec, spark: SparkSession) -> Namespace:
-    """Return what completes the names of a project: what it says, or else what the session has."""
+    """Return the namespace that completes names of a project: its own, or else the session's."""
     return Namespace(
         catalog=spec.catalog or spark.catalog.currentCatalog(),
         database=spec.database or spark.catalog.currentDatabase(),
@@ -167,7 +167,7 @@ class _Tracing:
     # --- the graph --------------------------------------------------------------------------------------------
 
     def graph(self, done: Mapping[Key, Evaluated]) -> ProjectGraph:
-        """Return what was found. Raises InvalidRequest for names that would meet as uids."""
+        """Return the project's graph. Raises InvalidRequest for names that would meet as uids."""
         space = self.known.namespace
         datasets = [
             self._dataset(one, done)

@@ -1,4 +1,4 @@
-"""What the database's own catalog says of a table: its columns, and the unique keys that an upsert may name."""
+"""Facts of a table in the database's own catalog: its columns, and the unique keys that an upsert may name."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _DECIMAL = re.compile(r"(?:NUMERIC|DECIMAL)\((\d+), ?(\d+)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What differs between databases."""
+    """Dialect of a database."""
 
     name: str
     created: Callable[[DataType], str]
@@ -78,7 +78,7 @@ class Dialect:
     """Form of the texts that values are compared by, as a pattern; empty: they are compared by themselves."""
 
     def accepts(self, key: Sequence[str] = (), needed: Sequence[str] = ()) -> Accepts:
-        """Return what a table with this key can hold, of whose columns ``needed`` have a value in every row."""
+        """Return the values that a table with this key can hold, whose columns ``needed`` have a value in every row."""
         long = (
             ()
             if self.most_key_bytes is None

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Change(StrEnum):
-    """What a publish did to the rows that were there."""
+    """Change of the rows that were there, by a publish."""
 
     APPENDED = "appended"
     UPSERTED = "upserted"

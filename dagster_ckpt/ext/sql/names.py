@@ -72,7 +72,7 @@ class SqlName:
         return kept + suffix
 
     def quoted(self) -> str:
-        """Return it as SQL has it, for a statement that no driver looks for parameters in."""
+        """Return the name as SQL has it, for a statement that no driver looks for parameters in."""
         return ".".join(quoted(part) for part in (self.schema, self.name) if part)
 
     @property

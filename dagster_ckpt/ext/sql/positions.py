@@ -1,4 +1,4 @@
-"""What the outside has seen: a row for each table that a pipeline writes, and one for each publish that can be undone.
+"""Positions in the database: a row for each table that a pipeline writes, one for each publish that can be undone.
 
 Both tables lie beside the user's table, in its schema: they are changed in the same transaction.
 """
@@ -152,7 +152,7 @@ class Positions:
     # --- a fork's beginning ---------------------------------------------------------------------------------
 
     def origin(self, connection: Connection) -> str:
-        """Return what a fork began with; empty: it is none, or has not begun."""
+        """Return the snapshot that a fork began with; empty: it is none, or has not begun."""
         mine = self._publishes.c.table_name == self._name.compared
         found = select(self._publishes.c.change).where(mine, self._publishes.c.checkpoint_id == _FORK)
         return str(connection.execute(found).scalar() or "")

@@ -73,7 +73,7 @@ class SqlSink(StagedSink):
 
     @property
     def accepts(self) -> Accepts:
-        """What the database has types for, and every row of the table needs."""
+        """Values that the database has types for, and that every row of the table needs."""
         with self._database.reading() as connection:
             table = self._table(connection)
             return table.dialect.accepts(self.context.key, table.needed_in_every_row())
@@ -171,7 +171,7 @@ class SqlSink(StagedSink):
         return found
 
     def _unneeded(self, needed: Sequence[TableSnapshot]) -> set[int]:
-        """Return them; none where no cut says how far back a checkpoint in progress may go."""
+        """Return the publishes no cut needs; none where no cut says how far back a checkpoint in progress may go."""
         if not any(snapshot.head is not None for snapshot in needed):
             return set()
         with self._database.reading() as connection:
@@ -233,7 +233,7 @@ class SqlSink(StagedSink):
         return Images(self._table(connection)).query(steps)
 
     def describe(self) -> SinkDescription:
-        """Say what the table's columns are."""
+        """Return the description of the table's columns."""
         with self._database.reading() as connection:
             position = self.positions.read(connection)
             table = self._table(connection)

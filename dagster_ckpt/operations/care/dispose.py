@@ -59,7 +59,7 @@ class Disposed:
 
 
 def plan_disposal(deployment: Deployment, text: str, pipeline: PipelineId | None = None) -> DisposalPlan:
-    """Say what disposing of the savepoint ``text`` names removes; nothing is changed.
+    """Plan the disposal of the savepoint that ``text`` names; nothing is changed.
 
     Raises InUse naming who still needs it, InvalidRequest for a checkpoint (its owner is the coordinator), NotFound,
     Corrupt when its file lists cannot be read (then its files cannot be named), Unavailable.

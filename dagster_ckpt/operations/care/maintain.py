@@ -23,7 +23,7 @@ __all__ = ["RetainedTable", "TableUpkeep", "maintain_tables", "plan_maintenance"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableUpkeep:
-    """What is done to one table."""
+    """Upkeep of one table."""
 
     sink: str
     place: str
@@ -50,7 +50,7 @@ class RetainedTable:
 
 
 def plan_maintenance(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> tuple[TableUpkeep, ...]:
-    """Return what ``maintain_tables`` would do; nothing is changed. Raises as it does."""
+    """Return the upkeep that ``maintain_tables`` would do; nothing is changed. Raises as it does."""
     return _each(pipeline, coordinator, lambda sink, needed: sink.upkeep(needed))
 
 
@@ -83,7 +83,7 @@ def retained_tables(deployment: Deployment) -> Iterator[RetainedTable]:
 
 
 def shown_tables(deployment: Deployment) -> Iterator[TableSnapshot]:
-    """Yield what readers of several tables at one moment find of each, of all pipelines."""
+    """Yield the tables that readers of several at one moment find, of all pipelines."""
     for pipeline in deployment.store.pipelines():
         shown = load_record(deployment.store, pipeline).shown
         yield from () if shown is None else (table.as_cut() for table in shown.tables.values())

@@ -1,4 +1,4 @@
-"""What the world has seen of a pipeline, for people who ask: storage and savepoint folder."""
+"""Traces of a pipeline in storage and savepoint folder, for people who ask."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FoundOutside:
 
 
 def find_outside(deployment: Deployment) -> dict[PipelineId, FoundOutside]:
-    """Return what is found of every pipeline below the deployment's storage and savepoint folder."""
+    """Return the traces of every pipeline below the deployment's storage and savepoint folder."""
     found: dict[PipelineId, list[tuple[CheckpointMetadata, SnapshotLocation]]] = {}
     checksums: dict[str, str] = {}
     for metadata, location, checksum in _snapshots(deployment):

@@ -334,7 +334,7 @@ class _Pair:
 
 
 def _positions(deployment: Deployment, pipeline: PipelineId) -> Positions | None:
-    """Return what a pipeline's latest snapshot has read of topics; None: it has none."""
+    """Return the positions of topics in a pipeline's latest snapshot; None: it has none."""
     try:
         found = find_snapshot(deployment, "latest", pipeline)
     except NotFound:

@@ -1,4 +1,4 @@
-"""What readers would find after a swap, compared with what they find now, as values."""
+"""Comparison of the tables that readers would find after a swap with those they find now, as values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TableComparison:
 
     @property
     def line(self) -> str:
-        """It in one line."""
+        """The comparison in one line."""
         if self.diff is None:
             return f"{self.sink}: {self.problem or 'neither has rows yet'}"
         found = self.diff
@@ -48,7 +48,7 @@ class TableComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadersComparison:
-    """What readers of a name would find after a swap, compared with what they find now."""
+    """Comparison of the tables that readers of a name would find after a swap with those they find now."""
 
     name: PipelineId
     """Pipeline that readers name."""
@@ -70,7 +70,7 @@ class ReadersComparison:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """It for people."""
+        """The comparison in lines for people."""
         told = f" (rows with {', '.join(f'{k}={v}' for k, v in self.only.items())})" if self.only else ""
         return (
             f"{self.candidate} compared with {self.serving}, which serves {self.name}{told}",

@@ -30,7 +30,7 @@ class RowExample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesDiff:
-    """What two tables differ in."""
+    """Difference of two tables."""
 
     before: str
     after: str

@@ -109,7 +109,7 @@ def _loaded(moment: Moment, wanted: Sequence[StageUid]) -> dict[StageUid, Publis
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What the tables that readers find show together; as long as it is kept, it is the same."""
+    """Checkpoint that the tables readers find show together; as long as it is kept, it is the same."""
 
     pipeline: CheckpointedPipeline
     coordinator: Coordinator
@@ -152,7 +152,7 @@ class Moment:
 
 
 def moment_of(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> Moment:
-    """Return what all tables that readers of a pipeline's name find show now. Raises NotFound, Corrupt, Unavailable."""
+    """Return the moment that all tables of a pipeline's name show now. Raises NotFound, Corrupt, Unavailable."""
     store = coordinator.deployment(pipeline).store
     record = find_record(store, pipeline.name)
     serving = None if record is None else record.serving

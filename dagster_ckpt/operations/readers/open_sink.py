@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Coordinator(Protocol):
-    """What of a coordinator resource tables are found with."""
+    """Settings of a coordinator resource by which tables are found."""
 
     @property
     def resolved_work_dir(self) -> Path:

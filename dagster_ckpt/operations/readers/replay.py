@@ -62,7 +62,7 @@ def plan_replay(
     again: bool = False,
     root: str = "",
 ) -> ReplayStart:
-    """Return what a replay begins with; nothing is changed.
+    """Return the snapshot and tables that a replay begins with; nothing is changed.
 
     Args:
         fork: the pipeline that replays, with side tables of its own.
@@ -103,7 +103,7 @@ def plan_replay(
 def admits_replay(
     fork: CheckpointedPipeline, admit: Admit, *, named: Coordinator, again: bool, root: str
 ) -> Admit:
-    """Return what lets a replay claim its fork; ``admit`` is asked first, the rest as ``plan_replay`` has it.
+    """Return the rule that lets a replay claim its fork; ``admit`` is asked first, the rest as ``plan_replay`` has it.
 
     A plan holds for the moment it is made: while the run waits for its turn, another replay may finish, and serve.
     """

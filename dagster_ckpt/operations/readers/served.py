@@ -29,7 +29,7 @@ class Readers:
     """Seconds since the Unix epoch."""
 
     def sentence(self, of: str) -> str:
-        """It for people who look at pipeline ``of``."""
+        """The readers' tables in a sentence, for people who look at pipeline ``of``."""
         at = f"since {moment(self.since)}; before: {self.before}"
         return f"{readers_sentence(of, name=self.name, serving=self.serving)} {at}"
 

@@ -53,7 +53,7 @@ class WaitingRows:
 
 
 def waiting_rows(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> tuple[WaitingRows, ...]:
-    """Return what waits for the pipeline's sinks, as its newest working directory or checkpoint has it.
+    """Return the rows that wait for a pipeline's sinks, by its newest working directory or checkpoint.
 
     Changes nothing. Raises NotFound for a pipeline that has never run, Corrupt, Unavailable.
     """
@@ -80,7 +80,7 @@ def waiting_rows(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> tu
 def _of_snapshot(
     deployment: Deployment, record: CoordinatorRecord, uid: StageUid, sink: Sink
 ) -> Sequence[PreparedBatch]:
-    """Return what the newest checkpoint has prepared for a sink: the working directory is gone."""
+    """Return the batches the newest checkpoint has prepared for a sink: the working directory is gone."""
     newest = newest_on_line(facts_of(record))
     if newest is None:
         return ()

@@ -1,4 +1,4 @@
-"""What a restore would do with the states of the pipeline's hooks."""
+"""Fates of the states of a pipeline's hooks in a restore."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dagster_ckpt.errors import InvalidRequest
 
 
 class HookFate(StrEnum):
-    """What a hook gets."""
+    """Fate of a hook's state in a restore."""
 
     RESTORED = "restored"
     NEW = "new"
@@ -33,7 +33,7 @@ class HookPreview:
 def preview_hooks(
     hooks: Sequence[str] | None, metadata: CheckpointMetadata, options: RestoreOptions
 ) -> tuple[tuple[HookPreview, ...], list[str]]:
-    """Return what each hook gets, and the refusal where a state would be lost."""
+    """Return each hook's fate, and the refusal where a state would be lost."""
     if hooks is None:
         return (), []
     states, refusals = metadata.master_states, []

@@ -144,7 +144,7 @@ def preview_restore(
     code: CheckpointedPipeline | None = None,
     snapshot_of: PipelineId | None = None,
 ) -> RestorePreview:
-    """Say what starting ``pipeline`` with ``options`` would do.
+    """Preview a start of ``pipeline`` with ``options``.
 
     ``graph`` is the pipeline as its code has it now; without it, as it last ran. ``hooks`` are the uids of its hooks;
     without them their states are not compared. ``code`` is the pipeline itself, whose sources are asked whether they

@@ -54,7 +54,7 @@ def preview_sources(
     pipeline: CheckpointedPipeline | None,
     options: RestoreOptions,
 ) -> SourcePreview:
-    """Return what the restore would decide of a snapshot's positions and files, and how far behind they are."""
+    """Return a restore's decision about a snapshot's positions and files, and how far behind they are."""
     metadata, heard, refusals = snapshot.metadata, _Heard(), []
     try:
         refuse_lost(source_positions(metadata, pipeline), heard)

@@ -26,7 +26,7 @@ class TablePlan(StrEnum):
 
 
 def table_plan(options: RestoreOptions) -> TablePlan:
-    """Return what a restore with these options does to tables."""
+    """Return the plan for tables of a restore with these options."""
     if options.fork:
         return TablePlan.FORK
     return TablePlan.ROLL_BACK if options.roll_back_tables else TablePlan.KEEP_LATER_ROWS
@@ -63,7 +63,7 @@ class TablePreview:
 
 
 def preview_table(source: StoredSnapshot, stage: StageSnapshot, plan: TablePlan) -> TablePreview | None:
-    """Return what would become of the table of one stage; None for a stage without one."""
+    """Return the fate of one stage's table; None for a stage without one."""
     cut = stage.table
     if cut is None:
         return None
@@ -78,7 +78,7 @@ def preview_table(source: StoredSnapshot, stage: StageSnapshot, plan: TablePlan)
 
 
 def of_fork(origins: TablePreview, pipeline: PipelineId, uid: StageUid, plan: TablePlan) -> TablePreview:
-    """Return what becomes of a fork's own table, by its asset's name, where the fork goes back to its beginning."""
+    """Return the fate of a fork's own table, by its asset's name, where the fork goes back to its beginning."""
     goes = plan is TablePlan.ROLL_BACK
     return TablePreview(
         stage=uid,
@@ -92,7 +92,7 @@ def of_fork(origins: TablePreview, pipeline: PipelineId, uid: StageUid, plan: Ta
 def _preview_of(
     stage: StageSnapshot, cut: TableSnapshot, plan: TablePlan, found: Difference | None
 ) -> TablePreview:
-    """Return what becomes of a table that can show the cut; ``found`` None: only its run can ask it."""
+    """Return the fate of a table that can show the cut; ``found`` None: only its run can ask it."""
     if plan is TablePlan.FORK:
         return _preview(stage, cut, TableFate.SEEDED)
     is_rolled_back = plan is TablePlan.ROLL_BACK

@@ -249,7 +249,7 @@ class _Taking:
         raise AssertionError("unreachable: the last try raises")
 
     def metadata(self, taken: Sequence[_Taken], *, now: float) -> CheckpointMetadata:
-        """Return what the savepoint says of itself."""
+        """Return the savepoint's own metadata."""
         return CheckpointMetadata(
             pipeline=self.pipeline,
             checkpoint_id=self.number,

@@ -149,7 +149,7 @@ def _pipeline(record: CoordinatorRecord) -> PipelineSummary:
 
 
 def list_snapshots(deployment: Deployment, pipeline: PipelineId) -> tuple[SnapshotSummary, ...]:
-    """Return what the pipeline can be restored from, newest first. Raises NotFound, Corrupt, Unavailable."""
+    """Return the snapshots a pipeline can be restored from, newest first. Raises NotFound, Corrupt, Unavailable."""
     return snapshots_of(load_record(deployment.store, pipeline))
 
 
@@ -168,7 +168,7 @@ def snapshots_of(record: CoordinatorRecord) -> tuple[SnapshotSummary, ...]:
 
 
 def snapshot_of_run(deployment: Deployment, pipeline: PipelineId, run_id: str) -> SnapshotSummary | None:
-    """Return what a run took, or what a running stream took because the run asked for it."""
+    """Return the snapshot a run took, or that a running stream took because the run asked for it."""
     asked = {f"{what}-{run_id}" for what in ("savepoint", "stop", "checkpoint")}
     answers = load_record(deployment.store, pipeline).operations
     numbers = {answer.checkpoint_id for answer in answers if answer.request_id in asked}

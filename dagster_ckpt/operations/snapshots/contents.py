@@ -57,7 +57,7 @@ class SnapshotFiles:
 
 
 def files_of(source: StoredSnapshot) -> SnapshotFiles:
-    """Return what a snapshot needs in storage. Raises Corrupt when a file list cannot be read, Unavailable."""
+    """Return the files that a snapshot needs in storage. Raises Corrupt for an unreadable file list, Unavailable."""
     found: dict[str, int] = {}
     for stage in source.metadata.stages:
         if stage.manifest is not None:

@@ -158,7 +158,7 @@ class _Side:
         return sum(entry.size for entry in self.files.values())
 
     def values(self) -> dict[str, str]:
-        """Return what else is compared, as text."""
+        """Return the other values that are compared, as text."""
         found = self.snapshot
         if found is None:
             return {}

@@ -24,7 +24,7 @@ def checkpoint_statistics(
     window: int = SUMMARY_WINDOW,
     history_size: int = HISTORY_SIZE,
 ) -> StatisticsSnapshot:
-    """Return what Flink's checkpoint page shows: counts, a summary of the last ``window`` checkpoints, the newest rows.
+    """Return the figures of Flink's checkpoint page: counts, a summary of the last ``window``, the newest rows.
 
     Rows that a newer version wrote and this one cannot read are left out. Raises NotFound, Corrupt, Unavailable.
     """

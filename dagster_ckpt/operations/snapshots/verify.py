@@ -63,7 +63,7 @@ class Verified:
 
 
 def not_opened(name: str, uri: str, error: NotFound | Corrupt) -> Verified:
-    """Return what is known of a listed snapshot that cannot be opened: its ``_metadata`` is gone, or damaged."""
+    """Return the verdict on a listed snapshot that cannot be opened: its ``_metadata`` is gone, or damaged."""
     kind = ProblemKind.MISSING if isinstance(error, NotFound) else ProblemKind.UNREADABLE
     problem = FileProblem(stage="", path="_metadata", problem=kind, message=str(error))
     return Verified(snapshot=name, uri=uri, stages=0, files=0, bytes=0, problems=(problem,))

@@ -127,7 +127,7 @@ class StreamProgress:
 
 
 def _waits(stage: StageProgress, outstanding: Sequence[str]) -> str:
-    """Return a sentence on an outstanding stage: its missing input, or its batch; empty: an earlier stage is awaited."""
+    """Return a sentence on an outstanding stage: its missing input, or its batch; empty: an earlier one is awaited."""
     missing = [uid for uid in stage.inputs if uid not in stage.blocked]
     if stage.blocked and missing:
         held = ", ".join(f"{uid} since {duration(seconds)}" for uid, seconds in stage.blocked.items())

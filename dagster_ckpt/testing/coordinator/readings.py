@@ -136,7 +136,7 @@ class Readings:
         return self._coordinator.stop_outcome
 
     def outcome(self, checkpoint_id: int) -> CheckpointOutcome:
-        """Return what became of a checkpoint."""
+        """Return the outcome of a checkpoint."""
         return self._coordinator.status_of(number_of(checkpoint_id))
 
     def kind(self, checkpoint_id: int) -> CheckpointKind:
@@ -148,7 +148,7 @@ class Readings:
         return self._coordinator.outstanding(self._played.check_triggered(checkpoint_id))
 
     def properties(self, checkpoint_id: int) -> CheckpointProperties:
-        """Return what a pending, completed or restored one is kept for and how it is treated. Raises NotFound."""
+        """Return the properties of a pending, completed or restored checkpoint. Raises NotFound."""
         number = number_of(checkpoint_id)
         found = self.record.pending_of(number) or self.record.completed_of(number)
         if found is None:
@@ -196,7 +196,7 @@ class Readings:
         return self._played.gateway.triggered(stage, subtask)
 
     def options(self, checkpoint_id: int) -> BarrierOptions:
-        """Return what travelled with a checkpoint's barrier: kind, alignment, time-out. Raises NotFound."""
+        """Return the options that travelled with a checkpoint's barrier: kind, alignment, time-out. Raises NotFound."""
         sent = (m.options for m in self._played.gateway.triggers if m.checkpoint_id == checkpoint_id)
         found = next(sent, None)
         if found is None:
@@ -204,7 +204,7 @@ class Readings:
         return found
 
     def notices(self, stage: str, subtask: int = 0) -> list[Notice]:
-        """Return what one subtask was told, in order. Raises NotFound: no such task."""
+        """Return the notices to one subtask, in order. Raises NotFound: no such task."""
         self._played.check_task(stage, subtask)
         return self._played.gateway.notices(stage, subtask)
 

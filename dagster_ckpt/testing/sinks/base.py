@@ -1,4 +1,4 @@
-"""What a subclass of the contract gives, and how its tests begin."""
+"""Base of the contract: the parts that a subclass gives, and how its tests begin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST = AttemptId("first", CoordinatorEpoch(1))
 
 
 class ContractBase:
-    """What a sink can, and how the tests reach it."""
+    """Abilities of a sink, and the ways by which the tests reach it."""
 
     can_roll_back: ClassVar[bool] = True
     """Rows that were published after a cut can leave again."""

@@ -1,4 +1,4 @@
-"""What the contract of sinks plays with: one attempt's sink, rows staged without Spark, and processes that end."""
+"""Playthings of the contract of sinks: one attempt's sink, rows staged without Spark, and processes that end."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class SinkRun:
         return CommitPermit(self.context.pipeline, epoch, CheckpointId(checkpoint), object(), lineage=lineage)
 
     def cut(self, checkpoint: int) -> RunCut:
-        """Return what checkpoint ``checkpoint``, taken now, holds of the sink."""
+        """Return the sink's part of checkpoint ``checkpoint``, taken now."""
         position = self.sink.position()
         shown = position.through_batch if position is not None else None
         waiting = tuple(b for b in self.batches if shown is None or b.batch_id > shown)

@@ -59,7 +59,7 @@ class StagedContract(ContractBase):
     def test_a_restore_takes_staged_rows_from_the_checkpoint_or_refuses_changed_ones(
         self, tmp_path: Path, damage: str
     ) -> None:
-        """Whatever is done with later rows; those of the cut are looked at before any sink is changed."""
+        """Rows of the cut are looked at before any sink is changed, whatever is done with later rows."""
         run, other, hit = self._staged_twice(tmp_path)
         at = run.cut(2)
         self._damage(run, damage, hit, other)

@@ -105,7 +105,7 @@ NAMES = (
 
 
 class ValueContract(ContractBase):
-    """What is *in* the rows never fails a publish. Needs a fixture ``spark``, a session; beside it ``open`` is enough
+    """Values in rows never fail a publish. Needs a fixture ``spark``, a session; beside it ``open`` is enough
     for sinks that can be loaded.
     """
 
