@@ -20,11 +20,12 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.core.supervision.owner import OwnerState
-from dagster_ckpt.dagster.folders import gone_with_container, refuse_impossible
+from dagster_ckpt.dagster.folders import gone_with_container
 from dagster_ckpt.dagster.jobs.streaming import streaming_config
 from dagster_ckpt.dagster.opened import opened
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.spark_resource import SparkSessionResource
+from dagster_ckpt.dagster.start import refuse_impossible
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.runtime.attempt_setup import Admit, Listener, Ownership
 from dagster_ckpt.runtime.audit import NOBODY, Operator
@@ -288,7 +289,8 @@ def _run(
         where = stack.enter_context(opened(coordinator))
         if os.environ.get("DAGSTER_HOME"):
             where.use_instance(stack.enter_context(dg.DagsterInstance.get()))
-        refuse_impossible(where, pipeline)
+        own = SparkSessionResource() if spark is None else spark
+        refuse_impossible(where, pipeline, own if isinstance(own, SparkSessionResource) else None)
         if lost := gone_with_container(where, pipeline):
             host.reporter.warn(lost)
         host.opened(where)

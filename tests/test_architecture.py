@@ -94,7 +94,9 @@ FLOORS = {
     "dagster_ckpt.core": (
         "flink_options ids in_store json_text label periods reasons safe_paths storage units",
         "model settings",
-        "config graph hook_state messages metadata_text paths request",
+        "graph hook_state messages metadata_text paths request",
+        "restore_point",
+        "config",
         "chains location properties serving",
         "alignment files",
         "outcomes restore subtask",
@@ -128,8 +130,8 @@ FLOORS = {
     "dagster_ckpt.dagster": (
         "launch launchpad lines metadata names",
         "alarm_facts asset op_log options resources spark_resource table_assets",
-        "events folders job_names opened operator pipeline_resources",
-        "attempt published_tables stream_events",
+        "events folders opened operator pipeline_resources",
+        "attempt published_tables start stream_events",
         "checks lease",
         "launched turn",
         "jobs",

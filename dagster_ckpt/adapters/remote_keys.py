@@ -39,6 +39,16 @@ EXTRAS = {
     **dict.fromkeys(("gs", "gcs"), "gcs"),
 }
 """What of this package installs the client of a protocol."""
+_CLIENTS = {"s3": "s3fs", "azure": "adlfs", "gcs": "gcsfs"}
+"""What of an extra is imported."""
+
+
+def client_of(uri: str) -> tuple[str, str] | None:
+    """Return the package that reaches a URI, and the extra that installs it; None: for a path, or another protocol."""
+    extra = EXTRAS.get(uri.partition("://")[0]) if "://" in uri else None
+    return None if extra is None else (_CLIENTS[extra], extra)
+
+
 _READ_WHOLE = 8 * 1024 * 1024
 """Bytes of a file that is read into memory before it is sent."""
 _ONE_PUT = 64 * 1024 * 1024

@@ -24,6 +24,11 @@ class SinkTarget:
     named_by: ClassVar[str] = ""
     """Field that names the table: with another name in it, readers find another table. Empty: none does."""
 
+    @property
+    def needs(self) -> tuple[str, str] | None:
+        """Package that its sink imports, and the extra that installs it; None: none."""
+        return None
+
     def open(self, context: Any) -> Any:
         """Return the ``Sink`` in a ``SinkContext``. Nothing outside is changed by opening it."""
         module, _, name = self.opened_by.partition(":")
@@ -60,6 +65,11 @@ class DeltaTable(SinkTarget):
     """Other pipelines that write to it with sinks of theirs: their rows are no reason to refuse it."""
     upkeep: Literal["auto", "manual"] = "auto"
     """``auto``: small files are merged beside publishing; ``manual``: by ``dagster-ckpt maintain`` alone."""
+
+    @property
+    def needs(self) -> tuple[str, str]:
+        """The client of Delta tables."""
+        return "deltalake", "spark"
 
     def local_folder(self, name: str) -> str | None:
         """Return the table's folder, unless it lies in an object store."""
@@ -98,6 +108,11 @@ class IcebergTable(SinkTarget):
     shared_with: tuple[str, ...] = ()
     """Other pipelines that write to it with sinks of theirs: their rows are no reason to refuse it."""
 
+    @property
+    def needs(self) -> tuple[str, str]:
+        """The client of Iceberg tables."""
+        return "pyiceberg", "iceberg"
+
 
 @dataclass(frozen=True, slots=True)
 class SqlTable(SinkTarget):
@@ -117,6 +132,11 @@ class SqlTable(SinkTarget):
     keep_before_images: bool | None = None
     """Keep what each publish changes until no snapshot needs it, so that a restore can take rows back. Default: for
     tables by key. Appended rows need a column of ours for it, ``_dagster_ckpt_checkpoint``, so that is asked for."""
+
+    @property
+    def needs(self) -> tuple[str, str] | None:
+        """The driver of PostgreSQL, where the URL says so."""
+        return ("psycopg", "postgres") if str(self.url).startswith("postgres") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +167,8 @@ class KafkaTopic(SinkTarget):
     """Default: the sink's uid. Created when it is missing; ``<topic>.dagster_ckpt`` beside it holds the position."""
     options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     """Further settings of librdkafka, for producers and consumers; ``"env:NAME"`` for secrets."""
+
+    @property
+    def needs(self) -> tuple[str, str]:
+        """The client of Kafka."""
+        return "confluent_kafka", "kafka"

@@ -24,6 +24,7 @@ Words, which every folder below shares:
 | ``storage`` | digests and listings of stored content |
 | ``location`` | location of a snapshot: a folder of a storage |
 | ``paths`` | the only file that spells a storage key |
+| ``restore_point`` | what a person may write in ``restore_from`` |
 | ``serving`` | which pipeline's tables readers of a name find |
 | ``request`` | a request for a checkpoint or savepoint |
 | ``messages`` | what coordinator and stages tell each other |

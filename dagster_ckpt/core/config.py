@@ -31,7 +31,7 @@ from dagster_ckpt.core.in_store import (
     is_in_store,
 )
 from dagster_ckpt.core.periods import Retention, retention_of
-from dagster_ckpt.core.restore.point import Latest, RestorePoint, restore_point
+from dagster_ckpt.core.restore_point import Latest, RestorePoint, restore_point
 from dagster_ckpt.core.settings import (
     NamedSettings,
     is_of_flink,

@@ -5,12 +5,12 @@
 | file | what it owns |
 |---|---|
 | ``names`` | names of jobs, ops, tags and resources; imports no Dagster |
-| ``job_names`` | names of pipelines that Dagster can carry |
 | ``resources`` | the coordinator as a Dagster resource |
 | ``spark_resource`` | the Spark session as a Dagster resource |
 | ``opened`` | both resources outside of a Dagster run |
 | ``launchpad`` | what a job's Launchpad shows of its settings |
-| ``folders`` | folders that cannot be made, by their setting |
+| ``folders`` | folders of a run, by their setting: not writable, or gone with a container |
+| ``start`` | facts of a start: the code, and the machine before Java starts |
 | ``pipeline_resources`` | resources of one pipeline beside those of others |
 | ``options`` | settings of one pipeline: how it shows in Dagster, what watches it |
 | ``pipeline_jobs`` | the jobs of one pipeline, by what they do to it |

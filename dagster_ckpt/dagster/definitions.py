@@ -2,19 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition
+from dagster_ckpt.core.restore.start_checks import refuse_start
+from dagster_ckpt.core.restore.start_facts import StartFacts
 from dagster_ckpt.dagster.asset import build_checkpoints_asset
 from dagster_ckpt.dagster.checks.age import build_age_check
 from dagster_ckpt.dagster.checks.horizon import build_horizon_check
 from dagster_ckpt.dagster.checks.restorable import build_restorable_check
 from dagster_ckpt.dagster.checks.succeeded import build_succeeded_check
 from dagster_ckpt.dagster.checks.verified import build_verified_check
-from dagster_ckpt.dagster.job_names import refuse_names
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_name
 from dagster_ckpt.dagster.options import PipelineOptions, Tables, options_of, refuse_unknown
 from dagster_ckpt.dagster.pipeline_jobs import PipelineJobs, build_jobs
@@ -35,6 +37,7 @@ from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor, saf
 from dagster_ckpt.dagster.sensors.shared import Tick, build_shared_sensor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
 from dagster_ckpt.dagster.spark_resource import SparkSessionResource
+from dagster_ckpt.dagster.start import code_facts
 from dagster_ckpt.dagster.table_assets import build_table_assets
 from dagster_ckpt.dagster.table_runs import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest
@@ -137,16 +140,14 @@ def _deployed(
     options: PipelineOptions | Mapping[str, PipelineOptions] | None,
 ) -> list[_Deployed]:
     names = [pipeline.name for pipeline in pipelines]
-    if len(set(names)) != len(names):
-        raise InvalidRequest(f"pipelines need different names, got {[str(name) for name in names]}")
-    refuse_names(pipelines)
-    refuse_unknown(options, names)
     coordinators = _by_name(coordinator, names, CheckpointCoordinatorResource, of="coordinator")
     sessions = _by_name(spark, names, SparkSessionResource, of="spark")
+    settings = {one.name: partial(coordinators[one.name].check_settings, one) for one in pipelines}
+    refuse_start(StartFacts(code=code_facts(pipelines, settings)))
+    refuse_unknown(options, names)
     deployed = []
     for pipeline in pipelines:
         own, session = coordinators[pipeline.name], sessions[pipeline.name]
-        own.check_settings(pipeline)
         chosen = options_of(options, pipeline.name)
         named = coordinators.get(pipeline.origins[-1].name, own) if pipeline.origins else own
         bound = {COORDINATOR_KEY: own, SPARK_KEY: session}

@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.errors import InvalidRequest
-
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
 
 
-def refuse_impossible(resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline) -> None:
-    """Raise InvalidRequest for a local folder of a run that is not there and cannot be made."""
+def places_of(resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline) -> dict[str, str]:
+    """Return the places of a run, by the setting that names them: the first of those that ``base_dir`` names."""
+    found: dict[str, str] = {}
     for name, place in _places(resource, pipeline).items():
         given = getattr(resource, name) or (name == "table_dir" and pipeline.table_dir)
-        refuse_folder(place, setting=name if given or not resource.base_dir else "base_dir")
+        setting = name if given or not resource.base_dir else "base_dir"
+        if setting not in found or (why_not_written(place) and not why_not_written(found[setting])):
+            found[setting] = place
+    return found
 
 
 def _places(resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline) -> dict[str, str]:
@@ -86,21 +88,18 @@ def _goes(place: str, mounts: Mapping[str, bool]) -> bool:
     return next((mounts[str(above)] for above in (path, *path.parents) if str(above) in mounts), False)
 
 
-def refuse_folder(place: str, *, setting: str) -> None:
-    """Raise InvalidRequest where a local folder cannot be made; nothing is made, and what is there is not looked at."""
+def why_not_written(place: str) -> str:
+    """Return why a local folder cannot be made, or written; empty: it can, or is in no file system. Nothing is made."""
     path = place.removeprefix("file://")
-    if not path or "://" in path or Path(path).exists():
-        return
-    folder = next(above for above in Path(path).absolute().parents if above.exists())
-    why = ""
+    if not path or "://" in path:
+        return ""
+    folder = next(one for one in (Path(path).absolute(), *Path(path).absolute().parents) if one.exists())
+    made = "be written" if folder == Path(path).absolute() else "be made"
     if not folder.is_dir():
-        why = f"{folder} is no folder"
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        why = f"nothing can be written in {folder}"
-    if why:
-        raise InvalidRequest(
-            f"`{setting}`: the folder {path} cannot be made, because {why}: name another one"
-        )
+        return f"cannot {made}, because {folder} is no folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"cannot {made}, because nothing can be written in {folder}"
+    return ""
 
 
 def _file_of(store_url: str) -> str:

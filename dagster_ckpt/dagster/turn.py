@@ -16,11 +16,13 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
-from dagster_ckpt.dagster.folders import gone_with_container, refuse_impossible
+from dagster_ckpt.dagster.folders import gone_with_container
 from dagster_ckpt.dagster.lease import owner_state
 from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, stop_job_name
 from dagster_ckpt.dagster.op_log import without_locks
 from dagster_ckpt.dagster.pipeline_resources import coordinator_of
+from dagster_ckpt.dagster.spark_resource import SparkSessionResource
+from dagster_ckpt.dagster.start import refuse_impossible
 from dagster_ckpt.runtime import turn
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.record_store import RecordStore
@@ -46,11 +48,15 @@ class Turn:
         choice: ConcurrentRuns,
         *,
         patience: float | None = None,
+        spark: SparkSessionResource | None = None,
     ) -> Turn:
-        """Return the turn of the run an op belongs to; ``patience`` in seconds, None: as long as it takes."""
+        """Return the turn of the run an op belongs to, unless it cannot start; ``patience`` in seconds, None: for ever.
+
+        ``spark``: how the op starts a session; None: it starts none.
+        """
         without_locks(context.log)
         resource = coordinator_of(context, pipeline.name)
-        refuse_impossible(resource, pipeline)
+        refuse_impossible(resource, pipeline, spark)
         return cls.of_run(
             context.instance,
             pipeline,
@@ -78,13 +84,19 @@ class Turn:
         return cls(found, instance)
 
     @classmethod
-    def chosen(cls, context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, *more: str) -> Turn:
+    def chosen(
+        cls,
+        context: dg.OpExecutionContext,
+        pipeline: CheckpointedPipeline,
+        *more: str,
+        spark: SparkSessionResource | None = None,
+    ) -> Turn:
         """Return the turn as the resource's ``concurrent_runs`` says, or the last of ``more`` that says anything."""
         resource = coordinator_of(context, pipeline.name)
         if lost := gone_with_container(resource, pipeline):
             context.log.warning(lost)
         layers = (resource.concurrent_runs, *more)
-        return cls.of(context, pipeline, ConcurrentRuns.of(*layers))
+        return cls.of(context, pipeline, ConcurrentRuns.of(*layers), spark=spark)
 
     def take(self, begin: Callable[[Admit], T]) -> T | Skipped:
         """Wait for the turn, then ``begin``, which claims the pipeline; again where another run was faster.

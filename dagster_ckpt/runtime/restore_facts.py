@@ -20,7 +20,7 @@ from dagster_ckpt.core.restore.facts import (
 )
 from dagster_ckpt.core.restore.from_snapshot import purpose_for, restore_of
 from dagster_ckpt.core.restore.lineage import KnownHistory
-from dagster_ckpt.core.restore.point import At, RestorePoint
+from dagster_ckpt.core.restore_point import At, RestorePoint
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.stored import read_stored_metadata
@@ -134,5 +134,6 @@ def decide_restore(setup: AttemptSetup, facts: RestoreFacts) -> RestoreDecision:
         graph=setup.graph,
         config=setup.config,
         purpose=purpose_for(setup.purpose, choice, read.metadata, facts),
+        asked=setup.purpose,
     )
     return replace(restore, metadata_checksum=read.checksum)

@@ -9,8 +9,9 @@ from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.restore.lineage import Seen, refuse_behind
-from dagster_ckpt.core.restore.point import Latest
+from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.core.restore.start_checks import refuse_start
+from dagster_ckpt.core.restore.start_facts import HistoryFacts, StartFacts
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
@@ -50,13 +51,14 @@ def look_around(setup: AttemptSetup) -> World:
 
 def check_history(setup: AttemptSetup, world: World, record: CoordinatorRecord | None) -> None:
     """Raise InvalidRequest where an attempt would run behind what the world has seen."""
-    refuse_behind(
-        known_history(setup.graph.pipeline, record),
-        world.seen,
-        is_chosen=setup.restore.restore_from != Latest(),
+    history = HistoryFacts(
+        known=known_history(setup.graph.pipeline, record),
+        seen=world.seen,
+        point=setup.restore.restore_from,
         adopt_history=setup.restore.adopt_history,
         newest=world.newest,
     )
+    refuse_start(StartFacts(history=history))
 
 
 def _in_storage(storage: CheckpointStorage, pipeline: PipelineId) -> tuple[list[Seen], str]:

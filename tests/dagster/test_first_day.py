@@ -22,9 +22,10 @@ from dagster_ckpt import (
     spark_source,
     spark_stage,
 )
-from dagster_ckpt.core.restore.point import restore_point
+from dagster_ckpt.core.restore_point import restore_point
 from dagster_ckpt.dagster import folders
-from dagster_ckpt.dagster.folders import gone_with_container, refuse_folder, refuse_impossible
+from dagster_ckpt.dagster.folders import gone_with_container, why_not_written
+from dagster_ckpt.dagster.start import refuse_impossible
 
 VALID = "use letters, digits and '_', beginning with a letter and no word of Dagster's own, such as name="
 NOT_VALID = "Checkpoint configuration is not valid"
@@ -187,9 +188,15 @@ def test_a_folder_that_cannot_be_made_is_told_by_its_setting(tmp_path: Path, set
     assert not (tmp_path / "base").exists(), "nothing is made"
 
 
-def test_places_that_are_no_local_folders_are_not_looked_at(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_told_too_and_places_in_no_file_system_are_not_looked_at(
+    tmp_path: Path,
+) -> None:
     for place in ("s3://bucket/checkpoints", "", str(tmp_path), str(tmp_path / "new" / "folder")):
-        refuse_folder(place, setting="checkpoint_dir")
+        assert not why_not_written(place)
+    (tmp_path / "file").write_text("")
+    assert why_not_written(f"file://{tmp_path}/file") == (
+        f"cannot be written, because {tmp_path}/file is no folder"
+    )
 
 
 @pytest.mark.parametrize(

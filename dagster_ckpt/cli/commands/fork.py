@@ -10,7 +10,7 @@ from dagster_ckpt.cli.context import ExitCode, Work, command
 from dagster_ckpt.cli.launch import LaunchTarget, launch_options
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
-from dagster_ckpt.core.restore.point import At
+from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 
 

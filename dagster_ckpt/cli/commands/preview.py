@@ -12,7 +12,7 @@ from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.positions import show_positions
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
-from dagster_ckpt.core.restore.point import restore_point
+from dagster_ckpt.core.restore_point import restore_point
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
 from dagster_ckpt.operations.restores.tables import TablePreview

@@ -13,7 +13,7 @@ from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.restore.point import restore_point
+from dagster_ckpt.core.restore_point import restore_point
 from dagster_ckpt.dagster.names import (
     RESTORE_OP,
     RESTORE_TAG,

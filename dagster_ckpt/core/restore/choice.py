@@ -28,7 +28,7 @@ from dagster_ckpt.core.restore.facts import (
     shape_of,
 )
 from dagster_ckpt.core.restore.known import KnownSnapshot, find_by_folder_name, find_by_key
-from dagster_ckpt.core.restore.point import At, Key, Latest, Nothing, RestorePoint
+from dagster_ckpt.core.restore_point import At, Key, Latest, Nothing, RestorePoint
 
 # --- choosing -------------------------------------------------------------------------------------
 

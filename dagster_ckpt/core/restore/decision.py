@@ -18,7 +18,7 @@ from dagster_ckpt.core.restore.facts import (
 )
 from dagster_ckpt.core.restore.known import KnownSnapshot
 from dagster_ckpt.core.restore.matching import MatchedStages
-from dagster_ckpt.core.restore.point import At, Key, Latest, Nothing, RestorePoint
+from dagster_ckpt.core.restore_point import At, Key, Latest, Nothing, RestorePoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind, Record
 from dagster_ckpt.core.properties import CheckpointProperties
-from dagster_ckpt.core.restore.point import At, Key, Wanted
+from dagster_ckpt.core.restore_point import At, Key, Wanted
 from dagster_ckpt.errors import NotFound
 
 

@@ -6,7 +6,7 @@ knows less than the storage, the working directory and the sinks; whoever went o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dagster_ckpt.core.ids import PipelineId
@@ -57,29 +57,13 @@ class KnownHistory:
         ) or seen.checkpoint_id >= self.next_checkpoint_id
 
 
-def refuse_behind(
-    known: KnownHistory, seen: Sequence[Seen], *, is_chosen: bool, adopt_history: bool, newest: str
-) -> None:
-    """Raise InvalidRequest where the store is behind what was seen, or another history's.
+def refuse_lost_record(known: KnownHistory, seen: Iterable[Seen], newest: str) -> None:
+    """Raise InvalidRequest where the store has no record of a pipeline that has left something.
 
-    ``is_chosen``: a person chose the restore point; ``newest``: the newest snapshot found, as a restore point.
+    ``newest``: the newest snapshot found, as a restore point.
     """
-    if adopt_history:
-        return
-    if not known.is_recorded:
-        if not is_chosen:
-            _refuse_lost(known, seen, newest)
-        return
-    for one in seen:
-        if not known.owns(one.lineage) and (known.lineage or not is_chosen):
-            raise InvalidRequest(_foreign(known, one))
-    if not is_chosen:
-        _refuse_older(known, seen, newest)
-
-
-def _refuse_lost(known: KnownHistory, seen: Iterable[Seen], newest: str) -> None:
     left = [one for one in seen if one.holds]
-    if left:
+    if left and not known.is_recorded:
         raise InvalidRequest(
             f"the coordinator store has no record of pipeline {known.pipeline!r}, but {_list(left)}: the store was "
             f"lost, or is another one. Nothing was started. {WAYS_OUT}{_hint(newest)}; 'dagster-ckpt doctor "
@@ -87,9 +71,17 @@ def _refuse_lost(known: KnownHistory, seen: Iterable[Seen], newest: str) -> None
         )
 
 
-def _refuse_older(known: KnownHistory, seen: Iterable[Seen], newest: str) -> None:
+def refuse_another_history(known: KnownHistory, seen: Iterable[Seen], *, is_chosen: bool) -> None:
+    """Raise InvalidRequest where something of the pipeline is another history's than the store's."""
+    for one in seen:
+        if known.is_recorded and not known.owns(one.lineage) and (known.lineage or not is_chosen):
+            raise InvalidRequest(_foreign(known, one))
+
+
+def refuse_older_store(known: KnownHistory, seen: Iterable[Seen], newest: str) -> None:
+    """Raise InvalidRequest where more of the pipeline was seen than the store knows."""
     ahead = [one for one in seen if known.is_behind(one)]
-    if ahead:
+    if ahead and known.is_recorded:
         raise InvalidRequest(
             f"the coordinator store is behind: it knows pipeline {known.pipeline!r} up to attempt {known.epoch} and "
             f"checkpoint {known.next_checkpoint_id - 1}, but {_list(ahead)}. It was put back to an older copy. "

@@ -6,7 +6,7 @@ import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.choice import latest_snapshot, snapshot_at
-from dagster_ckpt.core.restore.point import Latest, Nothing, restore_point
+from dagster_ckpt.core.restore_point import Latest, Nothing, restore_point
 from dagster_ckpt.dagster.asset import checkpoints_asset_key
 from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource

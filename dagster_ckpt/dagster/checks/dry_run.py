@@ -21,7 +21,7 @@ from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.restore.decision import FromSnapshot, Restore
 from dagster_ckpt.core.restore.facts import Origin, RestoreFacts, RestorePurpose
 from dagster_ckpt.core.restore.from_snapshot import restore_of
-from dagster_ckpt.core.restore.point import At
+from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.dagster.names import SPARK_KEY
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot

@@ -12,7 +12,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
-from dagster_ckpt.core.restore.point import At
+from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.dagster.asset import checkpoints_asset_key, launchpad_link
 from dagster_ckpt.dagster.attempt import PipelineAttempt

@@ -30,6 +30,7 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     op_name,
 )
+from dagster_ckpt.dagster.pipeline_resources import spark_of
 from dagster_ckpt.dagster.turn import Skipped, Turn
 from dagster_ckpt.errors import Fenced, InvalidRequest
 from dagster_ckpt.runtime.attempt_setup import Admit
@@ -97,7 +98,8 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
     )
     def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
         with clear_errors():
-            turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
+            spark = spark_of(context, pipeline.name)
+            turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs, spark=spark)
             options, settings = config.options(), config.settings()
             gate = RestoreGate(context, pipeline, options, approved=config.approved)
             if not gate.is_open():

@@ -10,7 +10,9 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.restore.point import Latest, Nothing
+from dagster_ckpt.core.restore.start_checks import refuse_start
+from dagster_ckpt.core.restore.start_facts import RequestFacts, StartFacts, finds_nothing
+from dagster_ckpt.core.restore_point import Latest, Nothing
 from dagster_ckpt.core.supervision.approval import approval_of, refuse_outdated
 from dagster_ckpt.core.supervision.owner import Alive
 from dagster_ckpt.core.units import ago, counted, size
@@ -38,11 +40,10 @@ from dagster_ckpt.runtime.record_store import RecordStore
 
 def refuse_backfill(context: dg.OpExecutionContext) -> None:
     """Raise InvalidRequest for a run of a backfill: it would go through all partitions, one restore after the other."""
-    if BACKFILL_TAG in context.run.tags:
-        raise InvalidRequest(
-            f"{context.job_name} takes one snapshot at a time and cannot be backfilled, nothing was done: choose one "
-            "partition in its Launchpad"
-        )
+    request = RequestFacts(
+        job=context.job_name, pipeline="", point=Latest(), is_backfill=BACKFILL_TAG in context.run.tags
+    )
+    refuse_start(StartFacts(request=request))
 
 
 @dataclass
@@ -65,11 +66,8 @@ class RestoreGate:
 
         Raises InvalidRequest: the run may not restore what it names.
         """
-        if self.kind in (RESTORE_OP, GATED):
-            self._refuse_unchosen()
-        if self.approved:
-            self._refuse_outdated(self._record())
-        elif self.kind == GATED:
+        refuse_start(StartFacts(request=self._request()))
+        if self.kind == GATED and not self.approved:
             self._preview()
             return False
         if self.options.restore_from not in (Latest(), Nothing()):
@@ -99,14 +97,20 @@ class RestoreGate:
         if record.root != self.context.run.tags.get(ROOT_RUN_TAG, self.context.run_id):
             refuse_outdated(self.approved, record, self.options)
 
-    def _refuse_unchosen(self) -> None:
-        refuse_backfill(self.context)
-        if self.options.restore_from == Latest():
-            where = "choose its partition" if self.kind == RESTORE_OP else "name it"
-            raise InvalidRequest(
-                f"{self.context.job_name} restores a snapshot that you choose, and none is chosen: {where}, such as "
-                f"restore_from: chk-31 of op {RESTORE_OP!r}; the job {self.pipeline.name} goes on from the latest"
-            )
+    def _request(self) -> RequestFacts:
+        chooses = {RESTORE_OP: "choose its partition", GATED: "name it"}.get(self.kind, "")
+        return RequestFacts(
+            job=self.context.job_name,
+            pipeline=self.pipeline.name,
+            point=self.options.restore_from,
+            chooses=chooses,
+            op=RESTORE_OP,
+            is_backfill=bool(chooses) and BACKFILL_TAG in self.context.run.tags,
+            approved=self._refuse_changed if self.approved else finds_nothing,
+        )
+
+    def _refuse_changed(self) -> None:
+        self._refuse_outdated(self._record())
 
     def _record(self) -> CoordinatorRecord:
         store = coordinator_of(self.context, self.pipeline.name).store()

@@ -109,7 +109,8 @@ def build_streaming_job(
     """Return the job that runs all stages at once until it is stopped, with checkpoints on a timer."""
 
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
-        turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
+        spark = spark_of(context, pipeline.name)
+        turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs, spark=spark)
         gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
         if not gate.is_open():
             return

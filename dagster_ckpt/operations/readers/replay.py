@@ -10,7 +10,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.line import on_line
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.restore.point import RestorePoint, restore_point
+from dagster_ckpt.core.restore_point import RestorePoint, restore_point
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment

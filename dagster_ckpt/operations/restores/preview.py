@@ -25,7 +25,7 @@ from dagster_ckpt.core.restore.matching import (
     match_stages,
     other_inputs,
 )
-from dagster_ckpt.core.restore.point import At
+from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.restores.hooks import HookPreview, preview_hooks
@@ -241,6 +241,7 @@ def _refusal(
             graph=graph,
             config=CheckpointConfig(),
             purpose=purpose_for(asked, load, metadata, facts),
+            asked=asked,
         )
     except CheckpointError as error:
         yield str(error)

@@ -18,7 +18,7 @@ from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.restore.choice import latest_snapshot, snapshot_at
 from dagster_ckpt.core.restore.decision import FromSnapshot
 from dagster_ckpt.core.restore.known import existing
-from dagster_ckpt.core.restore.point import At, Key, Latest, Nothing, RestorePoint, restore_point
+from dagster_ckpt.core.restore_point import At, Key, Latest, Nothing, RestorePoint, restore_point
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.records import load_record, only_pipeline

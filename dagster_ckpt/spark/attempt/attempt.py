@@ -15,6 +15,8 @@ from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.decision import Fresh, Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
+from dagster_ckpt.core.restore.start_checks import refuse_start
+from dagster_ckpt.core.restore.start_facts import OutsideFacts, StartFacts
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
@@ -202,12 +204,23 @@ def _shown_before(setup: PipelineSetup) -> ShownBefore:
 
 
 def _check_start(setup: PipelineSetup, tables: PipelineSinks, decision: RestoreDecision) -> None:
-    refuse_partial_inputs(tables.pipeline, decision)
-    refuse_lost_positions(tables.pipeline, setup.reporter, decision)
+    outside = OutsideFacts(
+        inputs=partial(refuse_partial_inputs, tables.pipeline, decision),
+        positions=partial(refuse_lost_positions, tables.pipeline, setup.reporter, decision),
+        files=partial(_check_files, setup, decision),
+        sinks=partial(_check_beginning, setup, tables, decision),
+    )
+    refuse_start(StartFacts(outside=outside))
+
+
+def _check_files(setup: PipelineSetup, decision: RestoreDecision) -> None:
     if isinstance(decision, Restore) and not setup.restore.allow_missing_files:
         snapshot = stored_in(setup.open_storage, decision)
         record = RecordStore(setup.store).record(PipelineId(decision.metadata.pipeline))
         refuse_gone_files(snapshot, record, setup.open_storage)
+
+
+def _check_beginning(setup: PipelineSetup, tables: PipelineSinks, decision: RestoreDecision) -> None:
     if isinstance(decision, Fresh) and setup.restore.roll_back_tables:
         at_start = SinksAtStart(sinks=tables, reporter=setup.reporter, before=_shown_before(setup))
         at_start.refuse_beginning()

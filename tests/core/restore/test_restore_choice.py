@@ -128,6 +128,7 @@ def restore(
     load: FromSnapshot | None = None,
     given: RestoreFacts | None = None,
     purpose: RestorePurpose = RestorePurpose.IN_PLACE,
+    asked: RestorePurpose = RestorePurpose.IN_PLACE,
     **options: Any,
 ) -> Restore:
     entry = known(metadata.checkpoint_id, metadata.kind)
@@ -139,6 +140,7 @@ def restore(
         graph=now or graph(),
         config=CONFIG,
         purpose=purpose,
+        asked=asked,
     )
 
 
@@ -442,7 +444,7 @@ def test_a_fork_tried_again_goes_on_where_it_is_or_begins_once_more() -> None:
     assert purpose_for(RestorePurpose.FORK, load, origin, again) is RestorePurpose.FORK
     assert purpose_for(RestorePurpose.IN_PLACE, load, origin, begun) is RestorePurpose.FORK
     with pytest.raises(InvalidRequest, match=r"a snapshot of 'flights' itself.*restore it without fork"):
-        purpose_for(RestorePurpose.FORK, load, own, begun)
+        restore(own, load=load, given=begun, asked=RestorePurpose.FORK)
 
 
 @pytest.mark.parametrize("mode", [ClaimMode.CLAIM, ClaimMode.LEGACY])

@@ -6,7 +6,7 @@ import pytest
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.location import folder_of, same_place
-from dagster_ckpt.core.restore.point import (
+from dagster_ckpt.core.restore_point import (
     At,
     Key,
     Latest,

@@ -1,0 +1,57 @@
+"""Writes the page of why a run refuses to start from the list of its checks: ``python -m scripts.start_checks``."""
+
+from __future__ import annotations
+
+from dagster_ckpt.core.restore.start_checks import START_CHECKS, Part
+from tests.root import ROOT
+
+PAGE = ROOT / "docs" / "reference" / "start-checks.md"
+_HEAD = """# Why a run refuses to start
+
+A run is refused before anything is changed, with one sentence that says what is the matter and what to do. These are
+the checks, in the order in which they are asked; the first that holds is told. By `python -m scripts.start_checks`.
+
+What a decorator can see is refused where it is written, while the code is imported: an `output_mode` that there is not,
+or one that a sink without a key cannot show, settings under a wrong name, a function that returns nothing.
+
+`dagster-ckpt check -f code.py` asks the first three parts, of every pipeline of the code, without Java and without a
+run; `dg check defs` tells the first, and warns of the second.
+"""
+_PARTS = {
+    Part.CODE: (
+        "The code",
+        "Known once the code is imported; a code location that is refused does not load.",
+    ),
+    Part.MACHINE: ("The machine", "Known on the machine of the run, before Java starts."),
+    Part.STORE: ("The store", "The first call to it, before Java starts."),
+    Part.REQUEST: ("The request", "What the run was launched with. `restore_from` is read here, once."),
+    Part.HISTORY: (
+        "The history",
+        "What the store has recorded, beside all that was seen of the pipeline elsewhere.",
+    ),
+    Part.SNAPSHOT: ("The snapshot", "Its metadata, beside the pipeline as the code has it now."),
+    Part.OUTSIDE: (
+        "Sources and sinks",
+        "Asked last; the pipeline is claimed only once none of them refuses.",
+    ),
+}
+_END = """
+What comes after, before a row is read: files of the snapshot are compared with their digests, sinks are brought to the
+restore point, and each query's plan is compared with the one its state was made by
+([Change what a stage does](../how-to/change-a-stage.md)).
+"""
+
+
+def page() -> str:
+    """Return the page with today's list."""
+    text = _HEAD
+    for part, (title, known) in _PARTS.items():
+        text += f"\n## {title}\n\n{known}\n\n| check | what it compares | sentence | ways out |\n|---|---|---|---|\n"
+        for check in START_CHECKS:
+            if check.part is part:
+                text += f"| {check.name} | {check.compares} | {check.sentence} | {check.ways_out} |\n"
+    return text + _END
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
