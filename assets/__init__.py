@@ -1,4 +1,4 @@
-"""The reference deployment's pipelines. What builds assets lives in ``dagster_ckpt/dagster/asset.py``."""
+"""The reference deployment's pipelines. What builds assets lives in ``dagster_ckpt/dagster/reports/asset.py``."""
 
 from assets.flights import flights_fork, flights_pipeline
 

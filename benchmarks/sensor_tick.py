@@ -40,7 +40,7 @@ from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
 from dagster_ckpt.dagster.sensors.savepoint import after_checkpoints
 from dagster_ckpt.ports import Committed
-from dagster_ckpt.runtime.history import history_row
+from dagster_ckpt.runtime.record_store import history_row
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.spark.epoch.small_pipeline import shop
 

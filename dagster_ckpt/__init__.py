@@ -54,26 +54,28 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.core.reasons import CheckpointFailureReason as CheckpointFailureReason
     from dagster_ckpt.core.supervision.alarms import AlarmPolicy as AlarmPolicy
     from dagster_ckpt.core.supervision.restarts import RestartPolicy as RestartPolicy
-    from dagster_ckpt.dagster.asset import checkpoints_asset_key as checkpoints_asset_key
     from dagster_ckpt.dagster.components.checkpointed_pipeline import (
         CheckpointedPipelineComponent as CheckpointedPipelineComponent,
     )
     from dagster_ckpt.dagster.definitions import build_location_definitions as build_location_definitions
     from dagster_ckpt.dagster.definitions import build_pipeline_definitions as build_pipeline_definitions
-    from dagster_ckpt.dagster.launch import Launch as Launch
     from dagster_ckpt.dagster.options import EpochSchedule as EpochSchedule
+    from dagster_ckpt.dagster.options import Launch as Launch
     from dagster_ckpt.dagster.options import PipelineOptions as PipelineOptions
     from dagster_ckpt.dagster.options import SavepointSchedule as SavepointSchedule
-    from dagster_ckpt.dagster.published_tables import (
-        published_tables_io_manager as published_tables_io_manager,
+    from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key as checkpoints_asset_key
+    from dagster_ckpt.dagster.resources.coordinator import (
+        CheckpointCoordinatorResource as CheckpointCoordinatorResource,
     )
-    from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource as CheckpointCoordinatorResource
+    from dagster_ckpt.dagster.resources.spark import SparkSessionResource as SparkSessionResource
     from dagster_ckpt.dagster.schedules import build_savepoint_schedule as build_savepoint_schedule
     from dagster_ckpt.dagster.sensors.failure_alarm import AlarmMessage as AlarmMessage
     from dagster_ckpt.dagster.sensors.savepoint import SavepointWanted as SavepointWanted
     from dagster_ckpt.dagster.sensors.savepoint import after_checkpoints as after_checkpoints
     from dagster_ckpt.dagster.sensors.savepoint import build_savepoint_sensor as build_savepoint_sensor
-    from dagster_ckpt.dagster.spark_resource import SparkSessionResource as SparkSessionResource
+    from dagster_ckpt.dagster.tables.published import (
+        published_tables_io_manager as published_tables_io_manager,
+    )
     from dagster_ckpt.errors import CheckpointError as CheckpointError
     from dagster_ckpt.errors import Corrupt as Corrupt
     from dagster_ckpt.errors import Declined as Declined
@@ -123,9 +125,9 @@ _HOMES: dict[str, str] = {
     # what a code location needs
     "build_pipeline_definitions": "dagster.definitions",
     "build_location_definitions": "dagster.definitions",
-    "CheckpointCoordinatorResource": "dagster.resources",
-    "SparkSessionResource": "dagster.spark_resource",
-    "checkpoints_asset_key": "dagster.asset",
+    "CheckpointCoordinatorResource": "dagster.resources.coordinator",
+    "SparkSessionResource": "dagster.resources.spark",
+    "checkpoints_asset_key": "dagster.reports.asset",
     "CheckpointedPipelineComponent": "dagster.components.checkpointed_pipeline",
     "PipelineOptions": "dagster.options",
     "SavepointSchedule": "dagster.options",
@@ -141,7 +143,7 @@ _HOMES: dict[str, str] = {
     "run_epoch": "programs",
     "run_stream": "programs",
     "run_launched": "pipes",
-    "Launch": "dagster.launch",
+    "Launch": "dagster.options",
     # reading what was published
     "TablesDiff": "operations.readers.diff_tables",
     "diff_tables": "operations.readers.diff_tables",
@@ -150,7 +152,7 @@ _HOMES: dict[str, str] = {
     "compare_readers": "operations.readers.blue_green",
     "swap_readers": "operations.readers.blue_green",
     "swap_back": "operations.readers.blue_green",
-    "published_tables_io_manager": "dagster.published_tables",
+    "published_tables_io_manager": "dagster.tables.published",
     # looking at snapshots
     "Deployment": "operations.deployment",
     "list_snapshots": "operations.snapshots.catalog",

@@ -21,16 +21,16 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.supervision.approval import refuse_outdated
 from dagster_ckpt.core.supervision.owner import OwnerState
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
-from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig
 from dagster_ckpt.dagster.launched.messages import Ended, RemoteOp
 from dagster_ckpt.dagster.launched.order import Order, Work
-from dagster_ckpt.dagster.lines import on_stderr
-from dagster_ckpt.dagster.metadata import history_metadata
-from dagster_ckpt.dagster.pipeline_resources import serving_now
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.spark_resource import SparkSessionResource
-from dagster_ckpt.dagster.stream_events import StreamingEvents, StreamReports
+from dagster_ckpt.dagster.reports.events import DagsterEvents
+from dagster_ckpt.dagster.reports.lines import on_stderr
+from dagster_ckpt.dagster.reports.metadata import history_metadata
+from dagster_ckpt.dagster.reports.stream_events import StreamingEvents, StreamReports
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.pipeline import serving_now
+from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.program_run import EpochEnd, Host, StreamEnd, epoch_of, stream_of
 from dagster_ckpt.runtime.attempt_setup import Admit

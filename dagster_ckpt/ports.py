@@ -6,6 +6,7 @@ the commit point of a checkpoint is always ``CoordinatorStore.compare_and_set``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
+
 
 # --- CoordinatorStore -------------------------------------------------------------------------------------------
 
@@ -205,3 +207,15 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that never run backwards, for delays and timeouts within one process."""
         ...
+
+
+class SystemClock:
+    """Time of this machine."""
+
+    def now(self) -> float:
+        """Seconds since the Unix epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards."""
+        return time.monotonic()

@@ -20,11 +20,11 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.core.supervision.owner import OwnerState
-from dagster_ckpt.dagster.folders import gone_with_container
 from dagster_ckpt.dagster.jobs.streaming import streaming_config
-from dagster_ckpt.dagster.opened import opened
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.spark_resource import SparkSessionResource
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.folders import gone_with_container
+from dagster_ckpt.dagster.resources.opened import opened
+from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.dagster.start import refuse_impossible
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.runtime.attempt_setup import Admit, Listener, Ownership

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.spark_resource import SparkSessionResource
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.program_run import EpochEnd, Host, StreamEnd, epoch_of, stream_of
 from dagster_ckpt.spark.streaming.restart import RestartStrategy
 

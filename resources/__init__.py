@@ -1,4 +1,4 @@
-"""The reference deployment's resources, configured. Their classes live in ``dagster_ckpt/dagster/resources.py``."""
+"""The reference deployment's resources, configured. Their classes live in ``dagster_ckpt/dagster/resources/``."""
 
 import sys
 from pathlib import Path

@@ -141,7 +141,7 @@ FAULTS = (
     ),
     Fault(
         "a schedule removed savepoints of the deployment it was copied from",
-        "dagster/jobs/savepoint_retention.py",
+        "dagster/jobs/dispose.py",
         "if newest and same_place(s.location.base_uri, newest.location.base_uri)]",
         "if newest]",
         "tests/dagster/jobs/test_savepoint_schedule.py",

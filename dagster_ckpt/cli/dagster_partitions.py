@@ -26,7 +26,7 @@ def _change(pipeline: PipelineId, key: str, *, is_there: bool) -> None:
         return
     import dagster as dg
 
-    from dagster_ckpt.dagster.asset import checkpoints_partitions
+    from dagster_ckpt.dagster.reports.asset import checkpoints_partitions
 
     name = checkpoints_partitions(pipeline).name or ""
     try:

@@ -11,19 +11,24 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import StartFacts
-from dagster_ckpt.dagster.asset import build_checkpoints_asset
-from dagster_ckpt.dagster.checks.age import build_age_check
+from dagster_ckpt.dagster.checks.history import build_age_check, build_succeeded_check
 from dagster_ckpt.dagster.checks.horizon import build_horizon_check
 from dagster_ckpt.dagster.checks.restorable import build_restorable_check
-from dagster_ckpt.dagster.checks.succeeded import build_succeeded_check
 from dagster_ckpt.dagster.checks.verified import build_verified_check
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_name
 from dagster_ckpt.dagster.options import PipelineOptions, Tables, options_of, refuse_unknown
 from dagster_ckpt.dagster.pipeline_jobs import PipelineJobs, build_jobs
-from dagster_ckpt.dagster.pipeline_resources import own_resources
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.scheduled_checks import build_check_jobs, build_check_schedules
-from dagster_ckpt.dagster.schedules import build_epoch_schedule, build_savepoint_schedule
+from dagster_ckpt.dagster.reports.asset import build_checkpoints_asset
+from dagster_ckpt.dagster.reports.tables import build_table_assets
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.pipeline import own_resources
+from dagster_ckpt.dagster.resources.spark import SparkSessionResource
+from dagster_ckpt.dagster.schedules import (
+    build_check_jobs,
+    build_check_schedules,
+    build_epoch_schedule,
+    build_savepoint_schedule,
+)
 from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm, failure_alarm_tick
 from dagster_ckpt.dagster.sensors.horizon import HOUR, build_horizon_alarm, horizon_tick
 from dagster_ckpt.dagster.sensors.new_files import build_new_files_sensor
@@ -36,10 +41,8 @@ from dagster_ckpt.dagster.sensors.run_status import (
 from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor, safety_net_tick
 from dagster_ckpt.dagster.sensors.shared import Tick, build_shared_sensor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
-from dagster_ckpt.dagster.spark_resource import SparkSessionResource
 from dagster_ckpt.dagster.start import code_facts
-from dagster_ckpt.dagster.table_assets import build_table_assets
-from dagster_ckpt.dagster.table_runs import build_materializable_tables
+from dagster_ckpt.dagster.tables.runs import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest
 
 R = TypeVar("R")

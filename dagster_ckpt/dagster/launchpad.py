@@ -1,7 +1,8 @@
-"""Settings that a job's Launchpad shows: those that matter for the job. All others may be written there too.
+"""Launchpad of a job: the settings that matter for the job, and links to it with settings filled in.
 
-The Launchpad begins with every field that has a default in its schema. So a resource's fields have none there: what is
-not written is as the code says. And fields of an op's config that few need are made with ``seldom``.
+All other settings may be written there too. The Launchpad begins with every field that has a default in its schema.
+So a resource's fields have none there: a setting that is not written is as the code says. And fields of an op's config
+that few need are made with ``seldom``.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
+import yaml
 from dagster._config import EvaluateValueResult, process_config
 from dagster._config.pythonic_config.resource import ConfigurableResourceFactoryResourceDefinition
 from dagster._core.definitions.definition_config_schema import (
@@ -20,6 +23,7 @@ from dagster._core.definitions.definition_config_schema import (
 from dagster._core.execution.build_resources import wrap_resources_for_execution
 from pydantic import Field, PrivateAttr
 
+from dagster_ckpt.dagster.names import RESTORE_TAG
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -120,3 +124,38 @@ def _opened(definition: dg.ResourceDefinition) -> Callable[[dg.InitResourceConte
         return open_(context.replace_config(settings.value))
 
     return opened
+
+
+# --- links ------------------------------------------------------------------------------------------------------
+
+
+def restore_link(
+    *,
+    job_name: str,
+    location: str,
+    restore_op: str,
+    restore_from: str,
+    ui_base_url: str = "",
+    further: Mapping[str, object] | None = None,
+) -> str:
+    """Return the address of a Launchpad pre-filled to start ``job_name`` from a checkpoint, with ``further`` config.
+
+    The route is the UI's own and undocumented; a browser test holds it.
+    """
+    page = launchpad_link(
+        job_name=job_name,
+        location=location,
+        op=restore_op,
+        config={"restore_from": restore_from, **(further or {})},
+        ui_base_url=ui_base_url,
+    )
+    return f"{page}&tags[0][key]={quote(RESTORE_TAG, safe='')}&tags[0][value]={quote(restore_from, safe='')}"
+
+
+def launchpad_link(
+    *, job_name: str, location: str, op: str, config: Mapping[str, object], ui_base_url: str = ""
+) -> str:
+    """Return the address of a job's Launchpad with the config of one op filled in."""
+    text = yaml.safe_dump({"ops": {op: {"config": dict(config)}}}, sort_keys=False)
+    place = f"locations/{quote(location)}/jobs/{quote(job_name)}/playground/setup"
+    return f"{ui_base_url.rstrip('/')}/{place}?config={quote(text, safe='')}"

@@ -6,6 +6,8 @@ here: the command line reads them too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dagster_ckpt.core.ids import PipelineId
 
 COORDINATOR_KEY = "checkpoint_coordinator"
@@ -148,3 +150,14 @@ LOCATION_TAG = "dagster/code_location"
 RETRY_STRATEGY_TAG = "dagster/retry_strategy"
 ROOT_RUN_TAG = "dagster/root_run_id"
 WILL_RETRY_TAG = "dagster/will_retry"
+
+
+def who_of(tags: Mapping[str, str]) -> str:
+    """Return who launched a run: the user that Dagster+ or the command line names, a schedule, a sensor; else empty."""
+    for tag in (DAGSTER_USER_TAG, USER_TAG):
+        if tags.get(tag):
+            return tags[tag]
+    for tag, kind in ((SCHEDULE_TAG, "schedule"), (SENSOR_TAG, "sensor")):
+        if tags.get(tag):
+            return f"{kind} {tags[tag]}"
+    return ""

@@ -10,16 +10,16 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.jobs.blue_green import build_fork_jobs
-from dagster_ckpt.dagster.jobs.checkpoint import build_checkpoint_job
 from dagster_ckpt.dagster.jobs.dispose import build_dispose_job
+from dagster_ckpt.dagster.jobs.epoch import build_epoch_job
+from dagster_ckpt.dagster.jobs.launched import build_launched_epoch_job, build_launched_streaming_job
 from dagster_ckpt.dagster.jobs.maintain import build_maintain_job
 from dagster_ckpt.dagster.jobs.preview import build_preview_job
 from dagster_ckpt.dagster.jobs.restore import build_gated_restore_job, build_restore_job
-from dagster_ckpt.dagster.jobs.running import build_running_jobs
-from dagster_ckpt.dagster.jobs.savepoint import build_savepoint_job
-from dagster_ckpt.dagster.jobs.stop import build_stop_job
+from dagster_ckpt.dagster.jobs.snapshots import build_checkpoint_job, build_savepoint_job, build_stop_job
+from dagster_ckpt.dagster.jobs.streaming import build_streaming_job
 from dagster_ckpt.dagster.options import PipelineOptions
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,4 +74,20 @@ def build_jobs(
             *of_fork[:2],
         ),
         replays=of_fork[2:],
+    )
+
+
+def build_running_jobs(
+    pipeline: CheckpointedPipeline, options: PipelineOptions, *, resources: Mapping[str, Any]
+) -> tuple[dg.JobDefinition, dg.JobDefinition]:
+    """Return the job that runs epochs and the one that runs a stream."""
+    common: dict[str, Any] = {"resources": resources, "concurrent_runs": options.concurrent_runs}
+    if options.launch is None:
+        return (
+            build_epoch_job(pipeline, executor=options.executor, **common),
+            build_streaming_job(pipeline, report=options.report, executor=options.executor, **common),
+        )
+    return (
+        build_launched_epoch_job(pipeline, options.launch, **common),
+        build_launched_streaming_job(pipeline, options.launch, report=options.report, **common),
     )

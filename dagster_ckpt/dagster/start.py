@@ -27,15 +27,15 @@ from dagster_ckpt.core.restore.start_facts import (
     StartFacts,
 )
 from dagster_ckpt.dagster import names as of
-from dagster_ckpt.dagster.asset import checkpoints_asset_key
-from dagster_ckpt.dagster.folders import places_of, why_not_written
-from dagster_ckpt.dagster.table_assets import table_asset_key
+from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
+from dagster_ckpt.dagster.reports.tables import table_asset_key
+from dagster_ckpt.dagster.resources.folders import places_of, why_not_written
 from dagster_ckpt.errors import install_extra
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-    from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
-    from dagster_ckpt.dagster.spark_resource import SparkSessionResource
+    from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+    from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 
 __all__ = ["code_facts", "machine_facts", "refuse_impossible"]
 

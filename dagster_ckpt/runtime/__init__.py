@@ -15,15 +15,11 @@
 | ``loop`` | runs an input to its end: decision, effects, what they lead to, deletions |
 | ``effects`` | performs effects: location, hooks, triggers, metadata, notices; makes commit permits |
 | ``checkpoint_log`` | log lines of checkpoints, in Flink's words |
-| ``history`` | codec of a history row |
-| ``location`` | where a checkpoint's files go, with the storage open |
-| ``stored`` | reads a snapshot's metadata and file lists, verified |
+| ``stored`` | a snapshot in its storage: where its files go, its metadata and file lists, verified |
 | ``shared_files`` | the registry of shared files, filled from messages and file lists |
 | ``cleaner`` | deletes files in the background, only what it can name |
 | ``mailbox`` | requests of other processes to a run that is alive |
 | ``dead_attempt`` | recovers an attempt whose process died |
 | ``driver/`` | master hooks and driver-side state |
-| ``turn`` | the turn of a run, where another one of its pipeline is alive |
-| ``lease`` | renews an attempt's lease while its process lives |
-| ``clock`` | the clock of a real process |
+| ``turn`` | the turn of a run, where another one of its pipeline is alive; the lease of an attempt, kept |
 """

@@ -23,8 +23,7 @@ from dagster_ckpt.errors import Fenced
 from dagster_ckpt.ports import AuditRow
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.audit import restored_by
-from dagster_ckpt.runtime.history import history_row
-from dagster_ckpt.runtime.record_store import NO_RECORD, LoadedRecord, RecordChange
+from dagster_ckpt.runtime.record_store import NO_RECORD, LoadedRecord, RecordChange, history_row
 from dagster_ckpt.runtime.relocation import at_home
 from dagster_ckpt.runtime.restore_facts import decide_restore, gather_facts, known_history, wanted
 from dagster_ckpt.runtime.seen import World, check_history, look_around

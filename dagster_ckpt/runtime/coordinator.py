@@ -38,10 +38,10 @@ from dagster_ckpt.runtime.driver.hooks import (
 )
 from dagster_ckpt.runtime.driver.restore import check_hook_states, restore_driver
 from dagster_ckpt.runtime.effects import trigger_failure
-from dagster_ckpt.runtime.lease import LeaseKeeper
-from dagster_ckpt.runtime.location import CheckpointLocation
 from dagster_ckpt.runtime.loop import EventLoop
 from dagster_ckpt.runtime.status import CoordinatorView
+from dagster_ckpt.runtime.stored import CheckpointLocation
+from dagster_ckpt.runtime.turn import LeaseKeeper
 
 __all__ = ["AckDurability", "AttemptSetup", "CheckpointCoordinator", "CheckpointLocation"]
 

@@ -16,8 +16,7 @@ from dagster_ckpt.core.coordinator.state import CoordinatorState, Now, Setup, re
 from dagster_ckpt.core.coordinator.transitions import decide
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.runtime.history import history_row
-from dagster_ckpt.runtime.record_store import LoadedRecord, Overtaken, RecordStore
+from dagster_ckpt.runtime.record_store import LoadedRecord, Overtaken, RecordStore, history_row
 
 SEEDED_ROWS = 20
 """Newest rows of the history: pending and retained checkpoints are among them, or their numbers stay as they are."""

@@ -22,7 +22,7 @@ from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import Corrupt, Fenced, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import Clock, Committed
-from dagster_ckpt.runtime import history
+from dagster_ckpt.runtime import record_store as history
 from dagster_ckpt.runtime.record_store import LoadedRecord, Overtaken, RecordStore
 
 log = logging.getLogger("dagster_ckpt.coordinator")

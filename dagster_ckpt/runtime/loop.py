@@ -37,10 +37,9 @@ from dagster_ckpt.runtime.cleaner import Cleaner
 from dagster_ckpt.runtime.driver.hooks import HearsAcknowledgements, close_hooks
 from dagster_ckpt.runtime.effects import EffectRunner, make_permit
 from dagster_ckpt.runtime.engine import Engine
-from dagster_ckpt.runtime.history import parse_row
-from dagster_ckpt.runtime.location import CheckpointLocation
+from dagster_ckpt.runtime.record_store import parse_row
 from dagster_ckpt.runtime.shared_files import SharedFiles
-from dagster_ckpt.runtime.stored import read_metadata
+from dagster_ckpt.runtime.stored import CheckpointLocation, read_metadata
 
 log = logging.getLogger("dagster_ckpt.coordinator")
 

@@ -26,8 +26,8 @@ from dagster_ckpt.core.outcomes import (
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.runtime.effects import make_permit
-from dagster_ckpt.runtime.location import CheckpointLocation
 from dagster_ckpt.runtime.loop import EventLoop
+from dagster_ckpt.runtime.stored import CheckpointLocation
 
 
 class CoordinatorView:

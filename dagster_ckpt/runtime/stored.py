@@ -1,12 +1,14 @@
-"""Metadata and lists of a snapshot, read from its storage and compared with their digests."""
+"""A snapshot in its storage: where its files go, its metadata and lists read and compared with their digests."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from dagster_ckpt.core import paths
+from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.metadata_text import read_metadata_text
-from dagster_ckpt.core.model import CheckpointMetadata, ObjectRef
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, ObjectRef, StageSnapshot
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage
@@ -84,3 +86,21 @@ def read_list(
             f"manifest {found_at} of stage {uid} is damaged (size or checksum differ) in {whose}: {way_out}"
         )
     return content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLocation:
+    """Location of a checkpoint: where its files go, and what it may reuse."""
+
+    checkpoint_id: CheckpointId
+    kind: CheckpointKind
+    storage: CheckpointStorage
+    folder: str
+    """Key of its folder in ``storage``."""
+    previous: Mapping[StageUid, StageSnapshot] = field(default_factory=dict)
+    """Per stage, the snapshot whose files need not be uploaded again; empty: everything is uploaded."""
+
+    @property
+    def uri(self) -> str:
+        """The folder as a URI a user can restore from."""
+        return f"{self.storage.base_uri}/{self.folder}"

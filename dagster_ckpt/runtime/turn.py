@@ -1,10 +1,13 @@
 """The turn of a run: it claims its pipeline when no other run of it is alive, or as ``concurrent_runs`` says.
 
-The lease in the coordinator's record decides, and a compare-and-set which of those that wait is next.
+The lease in the coordinator's record decides, and a compare-and-set which waiting run is next. An attempt keeps its
+lease from a thread of its own, whatever the attempt's other threads are at.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,10 +25,9 @@ from dagster_ckpt.core.supervision.concurrent_runs import (
     decide_turn,
 )
 from dagster_ckpt.core.supervision.owner import Alive, Owner, OwnerState, Silent, judge_owner
-from dagster_ckpt.errors import Declined, Unavailable
-from dagster_ckpt.ports import Clock
+from dagster_ckpt.errors import Declined, Fenced, Unavailable
+from dagster_ckpt.ports import Clock, SystemClock
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied
-from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.runtime.record_store import RecordStore
 
 LOOK_EVERY = 0.5
@@ -163,3 +165,41 @@ class Turn:
 
 def _clock_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S UTC")
+
+
+log = logging.getLogger("dagster_ckpt.coordinator")
+
+
+class LeaseKeeper:
+    """Calls ``renew`` until it is stopped or the attempt is fenced; a store that is away is asked again."""
+
+    def __init__(self, renew: Callable[[], None], *, every: float) -> None:
+        self._renew = renew
+        self._every = every
+        self._stopping = threading.Event()
+        self._renewing = threading.Lock()
+
+    def start(self) -> None:
+        """Renew at once, and from now on."""
+        threading.Thread(target=self._run, name="lease", daemon=True).start()
+
+    def stop(self) -> None:
+        """Renew no more; one renewal that is on its way is waited for, so that none comes after the end."""
+        with self._renewing:
+            self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with self._renewing:
+                if not self._stopping.is_set() and not self._renewed():
+                    return
+            self._stopping.wait(self._every)
+
+    def _renewed(self) -> bool:
+        try:
+            self._renew()
+        except Fenced:
+            return False
+        except Exception as error:  # the next renewal may come in time
+            log.warning("the lease could not be renewed: %s", error)
+        return True

@@ -11,7 +11,7 @@ import re
 from playwright.sync_api import Locator, Page, Response, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from dagster_ckpt.dagster.asset import restore_link
+from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import RESTORE_TAG
 from tests.browser.clicking import opened_partitions
 from tests.browser.conftest import Shop

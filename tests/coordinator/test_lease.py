@@ -17,8 +17,8 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import Fenced
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Occupied, Ownership
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.runtime.lease import LeaseKeeper
 from dagster_ckpt.runtime.mailbox import NoRunningStream, Posted, look_up, post
+from dagster_ckpt.runtime.turn import LeaseKeeper
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.records import stored_record
 

@@ -216,7 +216,7 @@ def test_thousands_of_subtasks_do_not_swell_the_stored_history() -> None:
 def test_rows_that_are_many_or_old_leave_the_history_and_their_sum_stays(
     rows: int, days: int, left: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_ckpt.runtime.history.KEPT_ROWS", rows)
+    monkeypatch.setattr("dagster_ckpt.runtime.record_store.KEPT_ROWS", rows)
     h = wide(num_retained=1)
     h.completed_savepoint()
     h.decline(h.checkpoint(), "a")

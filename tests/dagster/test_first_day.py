@@ -23,8 +23,8 @@ from dagster_ckpt import (
     spark_stage,
 )
 from dagster_ckpt.core.restore_point import restore_point
-from dagster_ckpt.dagster import folders
-from dagster_ckpt.dagster.folders import gone_with_container, why_not_written
+from dagster_ckpt.dagster.resources import folders
+from dagster_ckpt.dagster.resources.folders import gone_with_container, why_not_written
 from dagster_ckpt.dagster.start import refuse_impossible
 
 VALID = "use letters, digits and '_', beginning with a letter and no word of Dagster's own, such as name="

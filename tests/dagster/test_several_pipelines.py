@@ -18,7 +18,7 @@ from dagster_ckpt import (
     spark_sink,
     spark_source,
 )
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, spark_of
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of, spark_of
 
 CHECKS = (
     "checkpoint_succeeded",

@@ -6,7 +6,7 @@ import pytest
 
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.flink_options import DURATIONS, FLINK_OPTIONS, OURS
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from scripts.flink_options import rendered
 from tests.root import ROOT
 

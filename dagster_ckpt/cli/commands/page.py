@@ -87,7 +87,7 @@ def _serve(work: Work, at: tuple[str, int], only: str, links_of: Callable[[Pipel
 def _links(dagster: str, location: str, pipeline: PipelineId) -> Links:
     if not dagster:
         return Links()
-    from dagster_ckpt.dagster.asset import restore_link
+    from dagster_ckpt.dagster.launchpad import restore_link
 
     url = dagster if "://" in dagster else f"http://{dagster}"
 

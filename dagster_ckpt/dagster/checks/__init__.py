@@ -2,8 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``succeeded`` | the last checkpoint completed; else how many failed in a row, why, at which stage |
-| ``age`` | the newest one is young enough |
+| ``history`` | the last checkpoint completed, the newest is young enough; the facts alarms are decided on |
 | ``standing`` | snapshots that were found broken stay red beside others that are well |
 | ``verified`` | every file of it is there with the bytes that were written |
 | ``restorable`` | Spark starts every stage from it, in a scratch directory and into a null sink |

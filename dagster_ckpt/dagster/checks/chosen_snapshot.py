@@ -7,9 +7,9 @@ import dagster as dg
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.choice import latest_snapshot, snapshot_at
 from dagster_ckpt.core.restore_point import Latest, Nothing, restore_point
-from dagster_ckpt.dagster.asset import checkpoints_asset_key
-from dagster_ckpt.dagster.metadata import Restorable
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
+from dagster_ckpt.dagster.reports.metadata import Restorable
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError, NotFound
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, absolute, find_snapshot
 from dagster_ckpt.runtime.record_store import RecordStore

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-    from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+    from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 
 _POLL = 0.2
 

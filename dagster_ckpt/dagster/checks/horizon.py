@@ -10,9 +10,9 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.dagster.asset import HORIZON_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
+from dagster_ckpt.dagster.reports.asset import HORIZON_CHECK, checkpoints_asset_key
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.restores.horizon import NEAR_DAYS, restorability
 

@@ -9,7 +9,6 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.dagster.asset import RESTORABLE_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.checks.chosen_snapshot import (
     CheckConfig,
     report_restorable,
@@ -20,10 +19,11 @@ from dagster_ckpt.dagster.checks.chosen_snapshot import (
 )
 from dagster_ckpt.dagster.checks.dry_run import StageTrial, resources_for_trial, try_restore
 from dagster_ckpt.dagster.checks.standing import with_standing
-from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys, resources_of
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.reports.asset import RESTORABLE_CHECK, checkpoints_asset_key
+from dagster_ckpt.dagster.reports.metadata import Restorable
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys, resources_of
 from dagster_ckpt.errors import CheckpointError, Unavailable
 
 

@@ -12,8 +12,8 @@ import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.dagster.asset import checkpoints_asset_key
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.runtime.record_store import RecordStore
 
 CHECKPOINT = "checkpoint"

@@ -7,7 +7,6 @@ import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.dagster.asset import VERIFIED_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.checks.chosen_snapshot import (
     CheckConfig,
     names_one,
@@ -18,10 +17,11 @@ from dagster_ckpt.dagster.checks.chosen_snapshot import (
     was_subsumed,
 )
 from dagster_ckpt.dagster.checks.standing import with_standing
-from dagster_ckpt.dagster.metadata import Restorable
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, own_keys
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.reports.asset import VERIFIED_CHECK, checkpoints_asset_key
+from dagster_ckpt.dagster.reports.metadata import Restorable
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.operations.snapshots.verify import Verified, verify_snapshot
 

@@ -30,7 +30,7 @@ from dagster_ckpt.dagster.components.attributes import (
 from dagster_ckpt.dagster.components.scaffolder import PipelineScaffolder
 from dagster_ckpt.dagster.definitions import build_pipeline_definitions
 from dagster_ckpt.dagster.options import PipelineOptions
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.project import pipeline_from_spark_project
 

@@ -1,4 +1,4 @@
-"""The jobs of a pipeline, one file each.
+"""The jobs of a pipeline.
 
 | file | what it owns |
 |---|---|
@@ -6,18 +6,13 @@
 | ``epoch`` | the pipeline's own job: drain the available data, end with a checkpoint |
 | ``streaming`` | all stages at once until stopped |
 | ``launched`` | both kinds of run in a program launched elsewhere |
-| ``running`` | which of these a pipeline has |
-| ``stop`` | stop a stream with a savepoint |
-| ``take`` | how a job takes a snapshot of the running or the idle pipeline |
-| ``savepoint`` | a savepoint |
-| ``checkpoint`` | a checkpoint at once: as configured, full or incremental |
-| ``savepoint_retention`` | which scheduled savepoints are kept |
+| ``snapshots`` | a savepoint, a checkpoint at once, a savepoint that stops the stream |
 | ``restore`` | runs that start from a chosen snapshot; gated: once its preview is approved |
 | ``gate`` | what must hold before a run restores a chosen snapshot |
 | ``blue_green`` | a fork compared with what readers find, readers swapped to it, a replay with it |
 | ``run_config`` | config of runs: what they start from |
 | ``preview`` | what a restore would do |
 | ``preview_report`` | that as Dagster shows it |
-| ``dispose`` | deletes a savepoint |
+| ``dispose`` | deletes a savepoint; the scheduled ones that are kept |
 | ``maintain`` | merges small files of tables, removes old ones |
 """

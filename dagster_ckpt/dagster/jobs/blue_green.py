@@ -14,12 +14,10 @@ from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.core.units import moment
-from dagster_ckpt.dagster.asset import checkpoints_asset_key, launchpad_link
-from dagster_ckpt.dagster.attempt import PipelineAttempt
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.gate import refuse_backfill
 from dagster_ckpt.dagster.jobs.streaming import stage_arguments
-from dagster_ckpt.dagster.launchpad import seldom
+from dagster_ckpt.dagster.launchpad import launchpad_link, seldom
 from dagster_ckpt.dagster.names import (
     COMPARE_OP,
     CONCURRENCY_TAG,
@@ -35,11 +33,13 @@ from dagster_ckpt.dagster.names import (
     own_resource_key,
     replay_job_name,
     swap_job_name,
+    who_of,
 )
-from dagster_ckpt.dagster.operator import who_of
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of
-from dagster_ckpt.dagster.table_assets import swapped_events
-from dagster_ckpt.dagster.turn import Skipped, Turn
+from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
+from dagster_ckpt.dagster.reports.tables import swapped_events
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of
+from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
+from dagster_ckpt.dagster.runs.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.readers.blue_green import (
     Swapped,

@@ -13,7 +13,6 @@ from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
-from dagster_ckpt.dagster.attempt import PipelineAttempt, has_other_steps
 from dagster_ckpt.dagster.jobs.build import clear_errors, job_with
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig, without_restore_options
@@ -30,8 +29,9 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     op_name,
 )
-from dagster_ckpt.dagster.pipeline_resources import spark_of
-from dagster_ckpt.dagster.turn import Skipped, Turn
+from dagster_ckpt.dagster.resources.pipeline import spark_of
+from dagster_ckpt.dagster.runs.attempt import PipelineAttempt, has_other_steps
+from dagster_ckpt.dagster.runs.turn import Skipped, Turn
 from dagster_ckpt.errors import Fenced, InvalidRequest
 from dagster_ckpt.runtime.attempt_setup import Admit
 

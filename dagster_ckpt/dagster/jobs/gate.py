@@ -16,9 +16,8 @@ from dagster_ckpt.core.restore_point import Latest, Nothing
 from dagster_ckpt.core.supervision.approval import approval_of, refuse_outdated
 from dagster_ckpt.core.supervision.owner import Alive
 from dagster_ckpt.core.units import ago, counted, size
-from dagster_ckpt.dagster.asset import checkpoints_asset_key, restore_link
 from dagster_ckpt.dagster.jobs.preview_report import preview_metadata, previewed, sentence_of, tried
-from dagster_ckpt.dagster.lease import owner_of
+from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import (
     BACKFILL_TAG,
     GATED,
@@ -27,9 +26,11 @@ from dagster_ckpt.dagster.names import (
     RESTORE_OP,
     ROOT_RUN_TAG,
     SKIPPED_TAG,
+    who_of,
 )
-from dagster_ckpt.dagster.operator import who_of
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, serving_now
+from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of, serving_now
+from dagster_ckpt.dagster.runs.lease import owner_of
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.operations.restores.preview import RestorePreview
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot

@@ -15,7 +15,6 @@ from dagster_ckpt.dagster.jobs.build import clear_errors, job_with, one_op_job
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig, refuse_unknown_stages
-from dagster_ckpt.dagster.launch import Context, Launch
 from dagster_ckpt.dagster.launched.messages import Heard
 from dagster_ckpt.dagster.launched.order import Order, Work
 from dagster_ckpt.dagster.launched.run import LaunchedRun
@@ -35,8 +34,9 @@ from dagster_ckpt.dagster.names import (
     stop_job_name,
     streaming_job_name,
 )
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of
-from dagster_ckpt.dagster.turn import Skipped, Turn
+from dagster_ckpt.dagster.options import Context, Launch
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of
+from dagster_ckpt.dagster.runs.turn import Skipped, Turn
 
 _BARRIER = "barrier"
 

@@ -12,7 +12,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.units import size
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.names import MAINTAIN_OP, maintain_job_name
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.operations.care.maintain import TableUpkeep, maintain_tables, plan_maintenance
 
 

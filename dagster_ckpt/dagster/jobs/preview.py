@@ -10,14 +10,14 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.dagster.asset import checkpoints_asset_key, checkpoints_partitions
 from dagster_ckpt.dagster.checks.dry_run import resources_for_trial
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.gate import refuse_backfill
 from dagster_ckpt.dagster.jobs.preview_report import preview_metadata, previewed, sentence_of, tried
 from dagster_ckpt.dagster.jobs.run_config import RestoreConfig
 from dagster_ckpt.dagster.names import PREVIEW_OP, preview_job_name
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of
+from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key, checkpoints_partitions
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 
 
 class PreviewConfig(RestoreConfig):

@@ -12,8 +12,8 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.units import ago, duration, moment, size
 from dagster_ckpt.dagster.checks.dry_run import try_restore
-from dagster_ckpt.dagster.metadata import position_metadata
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.reports.metadata import position_metadata
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError, Unavailable
 from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot

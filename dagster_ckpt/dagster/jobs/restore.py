@@ -11,7 +11,6 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.dagster.asset import checkpoints_partitions
 from dagster_ckpt.dagster.jobs.build import job_with
 from dagster_ckpt.dagster.names import (
     GATED,
@@ -21,6 +20,7 @@ from dagster_ckpt.dagster.names import (
     gated_restore_job_name,
     restore_job_name,
 )
+from dagster_ckpt.dagster.reports.asset import checkpoints_partitions
 
 
 def build_restore_job(

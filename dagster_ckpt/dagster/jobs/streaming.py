@@ -13,12 +13,10 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.settings import word_of
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
-from dagster_ckpt.dagster.events import DagsterEvents
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.launchpad import seldom
-from dagster_ckpt.dagster.lines import on_stderr
 from dagster_ckpt.dagster.names import (
     COMPUTE_KIND_TAG,
     CONCURRENCY_TAG,
@@ -27,10 +25,12 @@ from dagster_ckpt.dagster.names import (
     STREAM_OP,
     streaming_job_name,
 )
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of, resources_of, serving_now, spark_of
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.stream_events import StreamingEvents, StreamReports
-from dagster_ckpt.dagster.turn import Skipped, Turn
+from dagster_ckpt.dagster.reports.events import DagsterEvents
+from dagster_ckpt.dagster.reports.lines import on_stderr
+from dagster_ckpt.dagster.reports.stream_events import StreamingEvents, StreamReports
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of, serving_now, spark_of
+from dagster_ckpt.dagster.runs.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.spark.attempt.stage_query import StageArguments

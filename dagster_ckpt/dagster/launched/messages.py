@@ -15,8 +15,8 @@ from typing import Any
 import dagster as dg
 from dagster._serdes import deserialize_value, serialize_value
 
-from dagster_ckpt.dagster.op_log import AssetEvent, OpLog
-from dagster_ckpt.dagster.table_assets import DATA_VERSION_TAG
+from dagster_ckpt.dagster.reports.op_log import AssetEvent, OpLog
+from dagster_ckpt.dagster.reports.tables import DATA_VERSION_TAG
 from dagster_ckpt.errors import CheckpointError
 
 log = logging.getLogger("dagster_ckpt.run")

@@ -8,21 +8,17 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
-from dagster_ckpt.dagster.asset import (
-    checkpoints_asset_key,
-    checkpoints_partitions,
-    completed_event,
-    restore_link,
-)
-from dagster_ckpt.dagster.launch import Context, Launch
 from dagster_ckpt.dagster.launched.hearing import hearing
 from dagster_ckpt.dagster.launched.messages import Heard
 from dagster_ckpt.dagster.launched.order import Order
 from dagster_ckpt.dagster.launched.verdict import why_not
-from dagster_ckpt.dagster.lease import owner_state
+from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import SKIPPED_TAG
-from dagster_ckpt.dagster.op_log import OpOfRun
-from dagster_ckpt.dagster.pipeline_resources import coordinator_of
+from dagster_ckpt.dagster.options import Context, Launch
+from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key, checkpoints_partitions, completed_event
+from dagster_ckpt.dagster.reports.op_log import OpOfRun
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of
+from dagster_ckpt.dagster.runs.lease import owner_state
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.stored import read_metadata

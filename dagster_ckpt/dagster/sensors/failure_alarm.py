@@ -21,9 +21,9 @@ from dagster_ckpt.core.supervision.alarms import (
     age_of,
     judge_alarms,
 )
-from dagster_ckpt.dagster.alarm_facts import alarm_facts
-from dagster_ckpt.dagster.asset import AGE_CHECK, checkpoints_asset_key, succeeded_evaluation
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.checks.history import alarm_facts
+from dagster_ckpt.dagster.reports.asset import AGE_CHECK, checkpoints_asset_key, succeeded_evaluation
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.sensors.shared import Tick, build_own_sensor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator, Cursor, read_cursor, run_link
 from dagster_ckpt.errors import Unavailable

@@ -13,9 +13,9 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.supervision.alarms import Alarm, AlarmKind, AlarmState
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.dagster.asset import HORIZON_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.checks.horizon import horizon_result
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.reports.asset import HORIZON_CHECK, checkpoints_asset_key
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.sensors.failure_alarm import AlarmMessage
 from dagster_ckpt.dagster.sensors.shared import Tick, build_own_sensor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator, Cursor, read_cursor

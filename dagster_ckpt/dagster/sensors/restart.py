@@ -22,7 +22,6 @@ from dagster_ckpt.core.supervision.restarts import (
     decide_restart,
 )
 from dagster_ckpt.dagster.jobs.run_config import RestoreConfig, without_restore_options
-from dagster_ckpt.dagster.lease import state_of_run
 from dagster_ckpt.dagster.names import (
     LOCATION_TAG,
     PIPELINE_TAG,
@@ -33,7 +32,8 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     streaming_job_name,
 )
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.runs.lease import state_of_run
 from dagster_ckpt.dagster.sensors.ticks import (
     BoundCoordinator,
     Cursor,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.sensors.safety_net import Resolution, Supervisor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
 from dagster_ckpt.errors import Unavailable

@@ -22,17 +22,17 @@ from dagster_ckpt.core.supervision.liveness import (
 )
 from dagster_ckpt.core.supervision.owner import OwnerState
 from dagster_ckpt.core.supervision.partitions import MirrorPlan, plan_mirror
-from dagster_ckpt.dagster.asset import (
+from dagster_ckpt.dagster.launchpad import restore_link
+from dagster_ckpt.dagster.names import RESTORE_OP, STREAM_OP, epoch_job_name, streaming_job_name
+from dagster_ckpt.dagster.reports.asset import (
     checkpoints_asset_key,
     checkpoints_partitions,
     completed_event,
     failed_events,
     partition_key,
-    restore_link,
     unchanged_event,
 )
-from dagster_ckpt.dagster.lease import owner_state
-from dagster_ckpt.dagster.names import RESTORE_OP, STREAM_OP, epoch_job_name, streaming_job_name
+from dagster_ckpt.dagster.runs.lease import owner_state
 from dagster_ckpt.dagster.sensors.shared import Tick, build_own_sensor
 from dagster_ckpt.dagster.sensors.ticks import (
     BoundCoordinator,
@@ -46,7 +46,7 @@ from dagster_ckpt.runtime.record_store import LoadedRecord, Overtaken, RecordSto
 from dagster_ckpt.spark.snapshot.stored import read_metadata
 
 if TYPE_CHECKING:
-    from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+    from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 
 AssetEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 MOST_PER_TICK = 50

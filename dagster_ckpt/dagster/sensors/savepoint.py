@@ -13,9 +13,9 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.label import Labeled
 from dagster_ckpt.core.supervision.owner import Alive
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.dagster.lease import owner_of
 from dagster_ckpt.dagster.names import SAVEPOINT_OP, savepoint_job_name
-from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.runs.lease import owner_of
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.runtime.record_store import RecordStore

@@ -16,10 +16,10 @@ from dagster_ckpt.dagster.names import (
     restore_job_name,
     streaming_job_name,
 )
-from dagster_ckpt.dagster.opened import opened
+from dagster_ckpt.dagster.resources.opened import opened
 
 if TYPE_CHECKING:
-    from dagster_ckpt.dagster.resources import CheckpointCoordinatorResource
+    from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 
 
 class Cursor(BaseModel):

@@ -23,8 +23,7 @@ from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFou
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.records import load_record, only_pipeline
 from dagster_ckpt.ports import CheckpointStorage, HistoryRow
-from dagster_ckpt.runtime.history import parse_row
-from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.record_store import RecordStore, parse_row
 from dagster_ckpt.runtime.restore_facts import absolute, absolute_uri, facts_of
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 

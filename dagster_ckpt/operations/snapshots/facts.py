@@ -22,8 +22,7 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.operations.snapshots.contents import files_of
 from dagster_ckpt.ports import CheckpointStorage, HistoryRow
-from dagster_ckpt.runtime.history import parse_row
-from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.record_store import RecordStore, parse_row
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 
 __all__ = ["Gathered", "Listing", "entries_of", "gather", "survey"]

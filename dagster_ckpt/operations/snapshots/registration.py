@@ -24,8 +24,7 @@ from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapsh
 from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot, random_suffix
 from dagster_ckpt.operations.snapshots.verify import verify_snapshot
 from dagster_ckpt.ports import HistoryRow
-from dagster_ckpt.runtime.history import history_row
-from dagster_ckpt.runtime.record_store import RecordChange, RecordStore
+from dagster_ckpt.runtime.record_store import RecordChange, RecordStore, history_row
 
 __all__ = [
     "ImportMode",

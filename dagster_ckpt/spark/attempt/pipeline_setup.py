@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore
+from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore, SystemClock
 from dagster_ckpt.runtime.attempt_setup import Admit, Listener, admit_anyone
 from dagster_ckpt.runtime.audit import NOBODY, Operator
-from dagster_ckpt.runtime.clock import SystemClock
 from dagster_ckpt.spark.attempt.places import proven_session, shared_places
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.plan.chains import Choose, choose_chains

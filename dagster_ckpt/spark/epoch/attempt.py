@@ -1,6 +1,6 @@
 """One attempt of a pipeline as an epoch run: opened, its stages run, its checkpoint reported, left in order.
 
-Nothing of Dagster is in here: ops share one through ``dagster/attempt.py``, plain programs have one of their own.
+Nothing of Dagster is in here: ops share one through ``dagster/runs/attempt.py``, plain programs have one of their own.
 """
 
 from __future__ import annotations

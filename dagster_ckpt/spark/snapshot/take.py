@@ -16,7 +16,7 @@ from dagster_ckpt.core.model import FileEntry, ObjectRef, SnapshotMetrics, Stage
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.errors import CheckpointError, Corrupt, Declined, Fenced, OutcomeUnknown, Unavailable
 from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
-from dagster_ckpt.runtime.location import CheckpointLocation
+from dagster_ckpt.runtime.stored import CheckpointLocation
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.exchange.state import exchange_with_state
 from dagster_ckpt.spark.snapshot.capture import CapturePlan, plan_beginning, plan_capture

@@ -9,8 +9,7 @@ from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import Declined
-from dagster_ckpt.ports import Clock
-from dagster_ckpt.runtime.clock import SystemClock
+from dagster_ckpt.ports import Clock, SystemClock
 from dagster_ckpt.spark.attempt.gateway import StageGateway
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, Begin, IsAborted, IsComplete

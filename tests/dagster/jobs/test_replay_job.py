@@ -17,7 +17,7 @@ from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus, properties_for
 from dagster_ckpt.core.serving import ServingRecord
-from dagster_ckpt.dagster.turn import Turn
+from dagster_ckpt.dagster.runs.turn import Turn
 from dagster_ckpt.runtime.record_store import RecordChange, RecordStore
 from tests.dagster.test_first_day import named
 

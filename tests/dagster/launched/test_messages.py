@@ -25,8 +25,8 @@ from dagster_ckpt.dagster.launched.hearing import hearing
 from dagster_ckpt.dagster.launched.messages import Ended, Heard, RemoteOp
 from dagster_ckpt.dagster.launched.order import Order, Work
 from dagster_ckpt.dagster.launched.verdict import why_not
-from dagster_ckpt.dagster.op_log import AssetEvent
-from dagster_ckpt.dagster.table_assets import result_of
+from dagster_ckpt.dagster.reports.op_log import AssetEvent
+from dagster_ckpt.dagster.reports.tables import result_of
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.program_run import StreamEnd
 from tests.spark.epoch.small_pipeline import shop

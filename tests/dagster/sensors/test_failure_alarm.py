@@ -13,9 +13,7 @@ import pytest
 from dagster_ckpt import AlarmMessage, PipelineOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.supervision.alarms import AlarmState
-from dagster_ckpt.dagster.alarm_facts import alarm_facts
-from dagster_ckpt.dagster.checks.age import age_result
-from dagster_ckpt.dagster.checks.succeeded import succeeded_result
+from dagster_ckpt.dagster.checks.history import age_result, alarm_facts, succeeded_result
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.dagster.conftest import AGO, Site, Tick
 from tests.spark.epoch.small_pipeline import shop

@@ -16,7 +16,7 @@ from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, Pipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.dagster.attempt import PipelineAttempt
+from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
 from tests.needs import needs
 from tests.records import stored_record
 from tests.spark.epoch.conftest import Lab, failure_text

@@ -13,7 +13,7 @@ import pytest
 from dagster_ckpt import run_epoch, run_stream
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.runtime.clock import SystemClock
+from dagster_ckpt.ports import SystemClock
 from dagster_ckpt.runtime.mailbox import Posted, post
 from tests.adapters.servers import PostgresCluster, S3Server
 from tests.progress import Sampled, join, wait_until

@@ -1,0 +1,118 @@
+"""Checks of the history: the last checkpoint completed, and the newest completed one is young enough."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import dagster as dg
+
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.supervision.alarms import AlarmFacts, FailureStreak, age_of, failure_streak
+from dagster_ckpt.dagster.names import COORDINATOR_KEY
+from dagster_ckpt.dagster.reports.asset import AGE_CHECK, SUCCEEDED_CHECK, checkpoints_asset_key
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys
+from dagster_ckpt.ports import CoordinatorStore
+from dagster_ckpt.runtime.record_store import RecordStore, parse_row
+
+
+def build_succeeded_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
+    """Return the check; runs report it with every checkpoint, executing it reads the coordinator's history."""
+
+    @dg.asset_check(
+        asset=checkpoints_asset_key(pipeline),
+        name=SUCCEEDED_CHECK,
+        description="The last checkpoint completed. Runs report it with every checkpoint; numbers plot over time.",
+        required_resource_keys=own_keys(pipeline, [COORDINATOR_KEY]),
+    )
+    def checkpoint_succeeded(context) -> dg.AssetCheckResult:  # type: ignore[no-untyped-def]
+        resource = coordinator_of(context, pipeline)
+        facts = alarm_facts(resource.store(), pipeline, now=time.time())
+        return succeeded_result(facts)
+
+    return checkpoint_succeeded
+
+
+def succeeded_result(facts: AlarmFacts | None) -> dg.AssetCheckResult:
+    """Return the history's verdict: passed unless checkpoints have failed since the last completion."""
+    if facts is None:
+        return dg.AssetCheckResult(passed=True, description="the pipeline has not run yet")
+    streak = facts.streak
+    metadata: dict[str, str | int | float] = {
+        "consecutive_failures": streak.count,
+        "checkpoint": streak.completed_id if streak.latest is None else streak.latest.checkpoint_id,
+        "latest_completed": streak.completed_id,
+    }
+    if streak.latest is not None:
+        metadata["reason"] = streak.latest.failure_reason
+        metadata["message"] = streak.latest.failure_message
+        metadata["stage"] = ", ".join(streak.stages) or "-"
+    return dg.AssetCheckResult(
+        passed=streak.count == 0, severity=dg.AssetCheckSeverity.WARN, metadata=metadata
+    )
+
+
+ROWS = 25
+"""Newest rows of the history a tick looks at, at least."""
+
+
+def alarm_facts(store: CoordinatorStore, pipeline: PipelineId, *, now: float) -> AlarmFacts | None:
+    """Return the history's facts; None for a pipeline that has not run. Its cost does not grow with the history."""
+    records = RecordStore(store)
+    record = records.record(pipeline)
+    if record is None:
+        return None
+    rows = records.rows(pipeline, limit=ROWS)
+    streak = failure_streak(numbers for row in rows if (numbers := parse_row(row)) is not None)
+    return AlarmFacts(
+        streak=_completed_by_record(streak, record),
+        began_at=min((row.triggered_at for row in rows), default=None),
+        now=now,
+    )
+
+
+def _completed_by_record(streak: FailureStreak, record: CoordinatorRecord) -> FailureStreak:
+    """A streak longer than the rows looked at does not reach the completion before it: the record knows that one."""
+    if streak.completed_id:
+        return streak
+    newest = max((*record.completed, *record.savepoints), key=lambda c: c.checkpoint_id, default=None)
+    if newest is None:
+        return replace(streak, completed_id=record.latest_completed or 0)
+    return replace(streak, completed_id=newest.checkpoint_id, completed_at=newest.completed_at)
+
+
+def build_age_check(pipeline: PipelineId, *, max_age: timedelta | None) -> dg.AssetChecksDefinition:
+    """Return the check; without ``max_age`` it always passes, and its plot shows the age."""
+    bound = f"younger than {max_age}" if max_age is not None else "of any age: no bound is set"
+
+    @dg.asset_check(
+        asset=checkpoints_asset_key(pipeline),
+        name=AGE_CHECK,
+        description=f"The newest completed checkpoint is {bound}.",
+        required_resource_keys=own_keys(pipeline, [COORDINATOR_KEY]),
+    )
+    def checkpoint_age(context) -> dg.AssetCheckResult:  # type: ignore[no-untyped-def]
+        resource = coordinator_of(context, pipeline)
+        return age_result(alarm_facts(resource.store(), pipeline, now=time.time()), max_age=max_age)
+
+    return checkpoint_age
+
+
+def age_result(facts: AlarmFacts | None, *, max_age: timedelta | None) -> dg.AssetCheckResult:
+    """Return whether the newest completion is young enough; a pipeline that never ran passes."""
+    age = None if facts is None else age_of(facts)
+    if facts is None or age is None:
+        return dg.AssetCheckResult(passed=True, description="the pipeline has not run yet")
+    metadata: dict[str, int | float] = {
+        "age_s": round(age, 1),
+        "latest_completed": facts.streak.completed_id,
+    }
+    if max_age is not None:
+        metadata["max_age_s"] = max_age.total_seconds()
+    return dg.AssetCheckResult(
+        passed=max_age is None or age <= max_age.total_seconds(),
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata=metadata,
+    )

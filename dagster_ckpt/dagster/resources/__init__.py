@@ -1,0 +1,10 @@
+"""Our resources in Dagster: without them no run knows its store, its folders or its Spark session.
+
+| file | what it owns |
+|---|---|
+| ``coordinator`` | the coordinator: where checkpoints live and how they are taken |
+| ``spark`` | the Spark session |
+| ``pipeline`` | resources of one pipeline beside those of others |
+| ``folders`` | folders of a run, by their setting: not writable, or gone with a container |
+| ``opened`` | both resources outside of a Dagster run |
+"""

@@ -1,0 +1,142 @@
+"""The published tables of pipelines as inputs of Dagster assets: ``input_manager_key="published_tables"``."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+import dagster as dg
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
+from dagster_ckpt.dagster.reports.tables import table_asset_key
+from dagster_ckpt.dagster.resources.pipeline import PipelineResources, own_keys
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.operations.readers.load_table import load_table
+from dagster_ckpt.operations.readers.load_tables import Moment, NoOlderRows, moment_of
+from dagster_ckpt.operations.readers.open_sink import tables_of
+from dagster_ckpt.spark.sink.rows import PublishedRows
+
+AS_OF = "as_of"
+"""Metadata of an input: the checkpoint or savepoint whose rows it gets."""
+
+
+STEPS_REMEMBERED = 64
+"""Of so many steps that run side by side in a process all inputs are of one checkpoint."""
+
+
+class PublishedTablesIOManager(dg.IOManager):
+    """Loads tables of pipelines by their asset keys, in the form that the input is annotated with.
+
+    All inputs of a step are of the newest checkpoint that every table of their pipeline showed as the first was loaded.
+    """
+
+    def __init__(self, *pipelines: CheckpointedPipeline, resources: Any) -> None:
+        self._resources = resources
+        self._moments: dict[tuple[object, ...], Moment | None] = {}
+        self._looking = threading.Lock()
+        self._tables: dict[dg.AssetKey, tuple[CheckpointedPipeline, StageUid]] = {
+            table_asset_key(pipeline, uid): (pipeline, uid)
+            for pipeline in pipelines
+            for uid in tables_of(pipeline)
+        }
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Return the table's rows as the input's annotation says; without one, what ``load_table`` returns."""
+        if context.asset_key not in self._tables:
+            known = ", ".join(key.to_user_string() for key in self._tables)
+            raise InvalidRequest(
+                f"{context.asset_key.to_user_string()} is no table of the pipelines given: those have {known or 'none'}"
+            )
+        pipeline, uid = self._tables[context.asset_key]
+        as_of = str((context.definition_metadata or {}).get(AS_OF, ""))
+        own = PipelineResources(self._resources, pipeline.name)
+        coordinator = getattr(own, COORDINATOR_KEY)
+        moment = None if as_of else self._moment(context, pipeline, coordinator)
+        rows = _rows(moment, pipeline, uid, coordinator, as_of)
+        at = {} if moment is None else {"checkpoint": str(moment.shown.checkpoint_id or "none")}
+        context.add_input_metadata({"place": rows.place, "version": rows.version, **at})
+        return _in_form(rows, context.dagster_type.typing_type, own)
+
+    def _moment(
+        self, context: dg.InputContext, pipeline: CheckpointedPipeline, coordinator: Any
+    ) -> Moment | None:
+        """Return the moment that the tables showed as this step began to load; None: they show nothing together yet."""
+        key = (pipeline.name, *_step_of(context))
+        with self._looking:
+            if key not in self._moments:
+                try:
+                    self._moments[key] = moment_of(pipeline, coordinator)
+                except NotFound:
+                    self._moments[key] = None
+                for old in list(self._moments)[:-STEPS_REMEMBERED]:
+                    del self._moments[old]
+            return self._moments[key]
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Refuse: a pipeline's tables are written by its sinks."""
+        raise InvalidRequest(
+            "published tables are written by their pipeline's sinks; give this output another io_manager_key"
+        )
+
+
+def _step_of(context: dg.InputContext) -> tuple[object, ...]:
+    """Return the key of a step's try; an input that is loaded outside of a step is its own."""
+    try:
+        step = context.step_context
+    except dg.DagsterInvariantViolationError:
+        return (id(context),)
+    return step.run_id, step.step.key, step.previous_attempt_count
+
+
+def _rows(
+    moment: Moment | None, pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Any, as_of: str
+) -> PublishedRows:
+    """Return a table's rows: as of the moment, where it keeps older ones; else those it shows now."""
+    with contextlib.suppress(NoOlderRows):
+        if moment is not None:
+            if moment.is_empty(uid):
+                load_table(
+                    pipeline, uid, coordinator=coordinator
+                )  # raises NotFound where nothing was ever made
+            return moment.rows(uid)
+    return load_table(pipeline, uid, coordinator=coordinator, as_of=as_of)
+
+
+def _in_form(rows: PublishedRows, wanted: Any, resources: PipelineResources) -> Any:
+    named = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__name__', wanted)}"
+    if wanted in (Any, PublishedRows) or getattr(wanted, "__name__", "") in ("Any", "object"):
+        return rows
+    match named.split(".", maxsplit=1)[0].lstrip("_"):
+        case "pandas":
+            return rows.to_pandas()
+        case "polars":
+            frame = rows.to_polars()
+            return frame.lazy() if named.endswith("LazyFrame") else frame
+        case "pyarrow":
+            return rows.to_arrow()
+        case "duckdb":
+            return rows.to_duckdb()
+        case "pyspark":
+            return rows.to_spark(getattr(resources, SPARK_KEY).session)
+        case _:
+            raise InvalidRequest(
+                f"a published table cannot be given as {named}: annotate the input with a DataFrame of pandas, "
+                "Polars or Spark, with pyarrow.Table, with a relation of DuckDB, or not at all"
+            )
+
+
+def published_tables_io_manager(*pipelines: CheckpointedPipeline) -> dg.IOManagerDefinition:
+    """Return the IO manager for a code location's resources: it loads inputs that are tables of these pipelines."""
+
+    def open_manager(context: dg.InitResourceContext) -> PublishedTablesIOManager:
+        return PublishedTablesIOManager(*pipelines, resources=context.resources)
+
+    needed = [own_keys(pipeline.name, (COORDINATOR_KEY, SPARK_KEY)) for pipeline in pipelines]
+    return dg.IOManagerDefinition(
+        resource_fn=open_manager,
+        required_resource_keys={key for keys in needed for key in keys},
+        description="Loads the published tables of checkpointed pipelines; writes nothing.",
+    )
