@@ -13,6 +13,7 @@ from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option, r
 from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.units import ago, duration, moment, size
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.readers.served import readers_of
@@ -101,18 +102,18 @@ _LONG_COLUMNS = (
     "pipeline", "key", "status", "completed", "took>", "size>", "new>", "attempt>", "kept for", "name", "place",
 )  # fmt: skip
 _LEFT = "left"
-Horizons = Mapping[tuple[PipelineId, str], str]
-"""Pipeline and key → for how long it can be restored, in a word; empty: nobody was asked."""
+Horizons = Mapping[tuple[PipelineId, str], Horizon]
+"""Pipeline and key → for how long it can be restored; empty: nobody was asked."""
 
 
 def _horizons(code: CodeOptions, summaries: Sequence[SnapshotSummary]) -> Horizons:
     if not code.is_given:
         return {}
-    found: dict[tuple[PipelineId, str], str] = {}
+    found: dict[tuple[PipelineId, str], Horizon] = {}
     undeclared: NotFound | None = None
     for name in dict.fromkeys(s.pipeline for s in summaries if s.status.is_restorable):
         try:
-            found |= {(name, one.key): one.brief() for one in horizons_in(code, name)}
+            found |= {(name, horizon.key): horizon for horizon in horizons_in(code, name)}
         except NotFound as error:  # the store has pipelines of other code too
             undeclared = error
     if undeclared is not None and not found:
@@ -124,12 +125,9 @@ def _show_snapshots(
     work: Work, summaries: Sequence[SnapshotSummary], *, long: bool, horizons: Horizons
 ) -> None:
     """Show what fits 80 columns, unless more is wanted; why one failed stands below, whole."""
-    left = [horizons.get((s.pipeline, s.key), "-") for s in summaries]
     if long:
         more = (_LEFT,) if horizons else ()
-        cells = [
-            (*_long_row(s), *([one] if horizons else [])) for s, one in zip(summaries, left, strict=True)
-        ]
+        cells = [(*_long_row(s), *([_left(s, horizons)] if horizons else [])) for s in summaries]
         work.output.table("", (*_LONG_COLUMNS, *more), cells)
         return
     now = time.time()
@@ -144,6 +142,14 @@ def _show_snapshots(
     for summary in summaries:
         if summary.message:
             work.output.say(f"{summary.pipeline} {summary.key} failed: {summary.message}")
+    for horizon in horizons.values():
+        if horizon.lost:
+            work.output.say(horizon.sentence())
+
+
+def _left(s: SnapshotSummary, horizons: Horizons) -> str:
+    horizon = horizons.get((s.pipeline, s.key))
+    return "-" if horizon is None else horizon.brief()
 
 
 def _show_readers(work: Work, names: Sequence[PipelineId], *, is_one: bool) -> None:
@@ -160,7 +166,7 @@ def _show_readers(work: Work, names: Sequence[PipelineId], *, is_one: bool) -> N
 def _short_row(s: SnapshotSummary, now: float, horizons: Horizons, *, is_newest: bool) -> tuple[str, ...]:
     taken = ago(max(0.0, now - (s.completed_at or s.triggered_at)))
     sizes = size(s.bytes_full), size(s.bytes_new)
-    timed = horizons.get((s.pipeline, s.key), "-") if horizons else duration(s.duration)
+    timed = _left(s, horizons) if horizons else duration(s.duration)
     beside = s.kept_for.replace(" and its", ",") if s.kept_for.startswith("its") else ""
     shown = "shown" if s.is_shown and not is_newest else ""
     return (s.key, s.status.value, taken, timed, *sizes, " ".join(filter(None, (s.name or beside, shown))))
