@@ -54,21 +54,38 @@ class Garbage:
         history = version.commits if version is not None else []
         committed = {path: c for c in reversed(history) if c.mark is not None for path in c.mark.staged}
         pinned = self._pinned_folders(version) if version is not None else set()
+        is_whole = not history or history[-1].number == 0
         doomed = []
         for folder in folders:
             commit = committed.get(folder.path)
             if folder.path in pinned:
                 continue
             if commit is None:  # of an attempt that was aborted, or the log no longer reaches back to it
-                if folder.epoch < self.attempt.epoch:
+                if self._is_over(version, folder) and (is_whole or self._is_old(version, folder)):
                     doomed.append(folder)
             elif version is not None and self._is_expired(version, folder.path, commit):
                 doomed.append(folder)
         return doomed
 
+    def _is_over(self, version: DeltaVersion | None, folder: StagedFolder) -> bool:
+        """True where nothing of a folder is to be published any more."""
+        mark = version.mark if version is not None else None
+        through = -1 if mark is None or mark.through_batch is None else mark.through_batch
+        is_shown = folder.epoch == self.attempt.epoch and folder.batch_id <= through
+        return folder.epoch < self.attempt.epoch or is_shown
+
+    def _is_old(self, version: DeltaVersion | None, folder: StagedFolder) -> bool:
+        hours = 0.0 if version is None else retention_hours(version.table.metadata().configuration)
+        return self.now - self.engine.staged.written_at(folder) > hours * 3600
+
     def _pinned_folders(self, version: DeltaVersion) -> set[str]:
+        """Return the folders of files that cuts go back to; some more, where merging alone took files away since."""
+        pinned = pinned_versions(version, self.needed)
+        since = [commit for commit in version.commits if pinned and commit.number > pinned[0]]
+        if all(c.only_adds or (c.mark is not None and c.mark.rearranges) for c in since):
+            return {path for c in since if c.mark is not None for path in c.mark.left}  # what stayed is live
         folders: set[str] = set()
-        for number in pinned_versions(version, self.needed):
+        for number in pinned:
             try:
                 old = version.lake.at(number)
             except Corrupt:

@@ -7,8 +7,6 @@ cuts need it. Readers find the same rows; a publish at the same time is decided 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,23 +16,15 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.delta.adds import adds
 from dagster_ckpt.ext.delta.backend import DeltaBackend
 from dagster_ckpt.ext.delta.lake import Outside, committing, properties_of, reading
-from dagster_ckpt.ext.delta.upsert import TableFileOfLog, files_of_log, write_files
+from dagster_ckpt.ext.delta.upsert import files_of_log, write_files
 from dagster_ckpt.ext.delta.version import DeltaVersion
 from dagster_ckpt.spark.files import batch_folder_name
 from dagster_ckpt.spark.sink.port import AttemptId
-from dagster_ckpt.spark.sink.rewrite import gathered
+from dagster_ckpt.spark.sink.rewrite import gathered, small_alike
 from dagster_ckpt.spark.sink.versioned.backend import Raced
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
-
-ENOUGH = 32
-"""Files of about one size from which they are merged."""
-_MOST = 4 * ENOUGH
-"""Files that are merged in one step."""
-_SMALL = 32 * 1024 * 1024
-"""Bytes from which a file is left as it is, and at which a step has enough."""
-
 
 def merge_small(backend: DeltaBackend, version: DeltaVersion, attempt: AttemptId) -> int:
     """Merge some files into one, in one commit; return how many, 0 where there are too few or others were faster."""
@@ -42,7 +32,9 @@ def merge_small(backend: DeltaBackend, version: DeltaVersion, attempt: AttemptId
     if mark is None or mark.head is None or not _may_be_arranged(backend, version):
         return 0
     with reading(backend.place):
-        files = _chosen(list(files_of_log(version.table)))
+        files = small_alike(
+            files_of_log(version.table), lambda file: file.bytes, lambda file: sorted(file.partition.items())
+        )
     if not files:
         return 0
     staged, schema = backend.staged, pa.schema(version.table.schema().to_arrow())
@@ -77,18 +69,3 @@ def _may_be_arranged(backend: DeltaBackend, version: DeltaVersion) -> bool:
         return False
     return version.table.metadata().configuration.get("delta.appendOnly") != "true"
 
-
-def _chosen(files: Sequence[TableFileOfLog]) -> list[TableFileOfLog]:
-    """Return the files of one partition and of about one size that are most, if they are enough."""
-    groups: dict[tuple[str, int], list[TableFileOfLog]] = defaultdict(list)
-    for file in files:
-        if file.bytes < _SMALL:
-            groups[repr(sorted(file.partition.items())), file.bytes.bit_length() // 5].append(file)
-    most = max(groups.values(), key=len, default=[])
-    if len(most) < ENOUGH:
-        return []
-    chosen: list[TableFileOfLog] = []
-    for file in most[:_MOST]:
-        if sum(one.bytes for one in chosen) < _SMALL:
-            chosen.append(file)
-    return chosen

@@ -18,7 +18,7 @@ from dagster_ckpt.ext.delta.garbage import Garbage, pinned_versions
 from dagster_ckpt.ext.delta.lake import Lake, reading
 from dagster_ckpt.ext.delta.merge import merge_small
 from dagster_ckpt.ext.delta.retention import RETENTION
-from dagster_ckpt.ext.delta.upkeep import maintained, planned, vacuumed
+from dagster_ckpt.ext.delta.upkeep import LOG_IS_OURS, maintained, planned, trimmed, vacuumed
 from dagster_ckpt.ext.delta.version import DeltaVersion
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 REPLACED_FILES_STAY = "interval 1 hour"
 """For readers that began before; those of a retained checkpoint stay as long as that."""
-_EVERY = 16
-"""Checkpoints between two clean-ups."""
+_LOG_PROPERTIES = frozenset({"delta.logRetentionDuration", "delta.enableExpiredLogCleanup"})
+"""Whoever sets one of them decides how long the log is."""
 
 
 class DeltaSink(VersionedSink[DeltaVersion]):
@@ -50,16 +50,18 @@ class DeltaSink(VersionedSink[DeltaVersion]):
             storage_options=target.storage_options,
         )
         names = SinkNames.of(context, target.shared_with)
+        self._merges = target.upkeep == "auto"
+        self._trims = self._merges and _LOG_PROPERTIES.isdisjoint(target.properties)
         self._backend = DeltaBackend.of(
             lake,
             names,
             context.work_dir,
             key=context.key,
             is_complete=context.is_complete,
-            properties=({RETENTION: REPLACED_FILES_STAY} if self._replaces else {}) | target.properties,
+            properties=({RETENTION: REPLACED_FILES_STAY} if self._replaces or self._merges else {})
+            | (LOG_IS_OURS if self._trims else {})
+            | target.properties,
         )
-        self._merges = target.upkeep == "auto"
-        self._asked = 0
         self._engine = Engine(self._backend, names, context.work_dir / "owner.json")
 
     @property
@@ -103,20 +105,18 @@ class DeltaSink(VersionedSink[DeltaVersion]):
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 
-    def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
-        """Remove staged files that no version, cut or batch needs, and merge some that are small.
+    def keep_small(self, version: DeltaVersion, needed: Sequence[TableSnapshot]) -> None:
+        """Merge some small files, and remove what a key has replaced, and the log's oldest entries."""
+        if merge_small(self._backend, version, self._context.attempt()):
+            version = self._backend.load() or version
+        if self._context.key:
+            vacuumed(version, needed)
+        if self._trims:
+            trimmed(version, needed)
 
-        The first time, and then after some publishes each: both read all that the table's log lists.
-        """
-        self._asked += 1
-        if self._asked % _EVERY != 1:
-            return 0
-        attempt = self._context.attempt()
-        if self._merges and (version := self._engine.newest(attempt)) is not None:
-            merge_small(self._backend, version, attempt)
-            if self._context.key and (merged := self._backend.load()) is not None:
-                vacuumed(merged, needed)
-        return Garbage(self._engine, attempt, time.time(), needed, waiting).collect()
+    def clean_up(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
+        """Remove staged files that no version, cut or batch needs."""
+        return Garbage(self._engine, self._context.attempt(), time.time(), needed, waiting).collect()
 
     def pinned_versions(self, needed: Sequence[TableSnapshot]) -> list[int]:
         """Return the versions that cuts go back to: give them to ``vacuum(keep_versions=...)``."""

@@ -6,6 +6,7 @@ reads again. What retained cuts go back to is named to VACUUM, which keeps it wh
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -19,6 +20,12 @@ from dagster_ckpt.spark.sink.versioned.backend import Raced
 
 _TARGET = 100 * 1024 * 1024
 """Size of a file from which delta-rs leaves it as it is."""
+_KEPT_VERSIONS = 1000
+"""Newest versions of a table of our own whose entries the log keeps, whatever cuts need."""
+_AT_ONCE = 512
+"""Entries that are removed in one step."""
+LOG_IS_OURS = {"delta.enableExpiredLogCleanup": "false"}
+"""Of a table of our own: whoever cleans up by the clock does not know the cuts."""
 _MERGED = "small files merged"
 _REMOVED = "files removed that left the table before its retention"
 
@@ -58,8 +65,7 @@ def vacuumed(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> int:
 
     A table with a key, or of all rows, replaces files with each checkpoint: without this it would grow by as much.
     """
-    is_ours = version.mark is not None and version.mark.base is None
-    keep = kept_versions(version, needed) if is_ours else None
+    keep = kept_versions(version, needed) if is_alone(version) else None
     if keep is None:
         return 0
     is_local = version.lake.root is not None
@@ -71,6 +77,38 @@ def vacuumed(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> int:
             return len(Outside.vacuum(version.table, keep, is_full=is_local))
     except Raced:
         return 0  # a publish was faster: the next time
+
+
+def trimmed(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> int:
+    """Remove the oldest entries of the log of a table of our own, beside publishing; return how many went.
+
+    Those above the checkpoint of the log below which neither these cuts nor the newest versions begin stay. Each commit
+    lists the log twice, so with each entry the next one would cost more.
+    """
+    configuration, root = version.table.metadata().configuration, version.lake.root
+    is_ours = configuration.items() >= LOG_IS_OURS.items() and is_alone(version)
+    keep = kept_versions(version, needed) if is_ours else None
+    oldest = min(keep[0], version.number - _KEPT_VERSIONS) if keep else 0
+    if root is None or oldest <= 0:
+        return 0
+    entries = sorted(
+        (int(found[0]), path)
+        for path in (root / "_delta_log").iterdir()
+        if (found := re.match(r"\d{20}(?=\.)", path.name)) is not None
+    )
+    whole = (number for number, path in entries if path.name == f"{number:020d}.checkpoint.parquet")
+    begin = max((number for number in whole if number <= oldest), default=0)
+    gone = [path for number, path in entries if number < begin][:_AT_ONCE]
+    for path in gone:
+        path.unlink(missing_ok=True)
+    version.forget_before(begin)
+    return len(gone)
+
+
+def is_alone(version: DeltaVersion) -> bool:
+    """Tell whether a table is the sink's own, and no other's cuts go back to a version of it."""
+    is_ours = version.mark is not None and version.mark.base is None
+    return is_ours and all(state.mark is None or version.is_ours(state) for state in version.history)
 
 
 def kept_versions(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> list[int] | None:

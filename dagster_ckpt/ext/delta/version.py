@@ -89,6 +89,10 @@ class DeltaVersion(Version):
         """All versions that the log tells of, newest first."""
         return [state for state in self.history if isinstance(state, Commit)]
 
+    def forget_before(self, number: int) -> None:
+        """Forget what was read of entries that the log has no more."""
+        self.known.states[:] = [state for state in self.known.states if state.number >= number]
+
     @cached_property
     def removals(self) -> tuple[list[int], list[int]]:
         """Numbers and times of the versions by which any file left the table, oldest first, but by merging."""

@@ -1,10 +1,11 @@
-"""Copy on write: the files that rows by key touch are written again, without the rows that are replaced."""
+"""Files of a table that are written again: without the rows that others of their key replace, or small ones as one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,35 @@ from dagster_ckpt.spark.sink.latest import comparable, compares_as_it_is, number
 _AT_ONCE = 256 * 1024 * 1024
 """Bytes of rows that are gathered before they are written as one file."""
 _ORDER, _IS_NEW = "__dagster_ckpt_order", "__dagster_ckpt_new"
+ENOUGH = 32
+"""Small files of about one size from which they are merged beside publishing."""
+_MOST = 4 * ENOUGH
+"""Files that are merged in one step."""
+_SMALL = 32 * 1024 * 1024
+"""Bytes from which a file is left as it is, and at which a step has enough."""
+
+F = TypeVar("F")
+
+
+def small_alike(
+    files: Iterable[F], bytes_of: Callable[[F], int], partition_of: Callable[[F], object]
+) -> list[F]:
+    """Return the files of one partition and of about one size that are most, if they are enough for a step of merging.
+
+    So a row is written again once for each power of the size.
+    """
+    groups: dict[tuple[str, int], list[F]] = defaultdict(list)
+    for file in files:
+        if bytes_of(file) < _SMALL:
+            groups[repr(partition_of(file)), bytes_of(file).bit_length() // 5].append(file)
+    most = max(groups.values(), key=len, default=[])
+    if len(most) < ENOUGH:
+        return []
+    chosen: list[F] = []
+    for file in most[:_MOST]:
+        if sum(map(bytes_of, chosen)) < _SMALL:
+            chosen.append(file)
+    return chosen
 
 
 def gathered(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -256,6 +256,16 @@ class StagedFiles:
         named = sorted({path[path.rindex(area) :] for path in found})
         return [folder for path in named if (folder := _folder(path, area)) is not None]
 
+    def written_at(self, folder: StagedFolder) -> float:
+        """Return when a folder's files were staged, as seconds since 1970."""
+        if self.table_dir is not None:
+            return (self.table_dir / folder.path).stat().st_mtime
+        import pyarrow.fs as pafs
+
+        store, path = self.remote(folder.path)
+        infos = store.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
+        return max((info.mtime_ns / 1e9 for info in infos if info.is_file), default=0.0)
+
     def remove(self, folder: StagedFolder) -> None:
         """Remove a folder with all that is in it."""
         shutil.rmtree(self.root / folder.path, ignore_errors=True)

@@ -11,8 +11,8 @@ from deltalake import DeltaTable as Reader
 from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.restore.horizon import DAY
 from dagster_ckpt.ext.delta.lake import Outside
-from dagster_ckpt.ext.delta.merge import ENOUGH
 from dagster_ckpt.ext.delta.retention import RETENTION
+from dagster_ckpt.spark.sink.rewrite import ENOUGH
 from dagster_ckpt.testing import SinkRun
 from dagster_ckpt.testing.sinks.contents import pairs
 from dagster_ckpt.testing.sinks.run import AtStep, RunCut, crash_points
@@ -80,13 +80,15 @@ def test_a_table_by_key_does_not_grow_with_its_checkpoints_and_retained_cuts_sta
         assert rows(run) == at.rows
 
 
-def test_the_files_of_a_table_by_key_stay_for_an_hour_unless_somebody_says_else(tmp_path: Path) -> None:
-    for name, key, given, said in (
-        ("keyed", ("k",), {}, "interval 1 hour"),
-        ("told", ("k",), {RETENTION: "interval 3 days"}, "interval 3 days"),
-        ("appended", (), {}, None),
+def test_the_files_that_leave_a_table_stay_for_an_hour_unless_somebody_says_else(tmp_path: Path) -> None:
+    told = {RETENTION: "interval 3 days"}
+    for name, key, target, said in (
+        ("keyed", ("k",), DeltaTable("orders"), "interval 1 hour"),
+        ("told", ("k",), DeltaTable("orders", properties=told), "interval 3 days"),
+        ("appended", (), DeltaTable("orders"), "interval 1 hour"),
+        ("by hand", (), DeltaTable("orders", upkeep="manual"), None),
     ):
-        run = begun(tmp_path / name, DeltaTable("orders", properties=given), key=key)
+        run = begun(tmp_path / name, target, key=key)
         run.batch([(1, 1)])
         run.publish(1)
         assert Reader(run.sink.place).metadata().configuration.get(RETENTION) == said
@@ -157,15 +159,17 @@ def test_a_cut_is_pinned_to_its_version_for_as_long_as_the_table_keeps_it(tmp_pa
 # --- beside publishing ------------------------------------------------------------------------------------------
 
 
-def streamed(folder: Path, publishes: int, **options: object) -> tuple[SinkRun, list[RunCut]]:
+def streamed(
+    folder: Path, publishes: int, target: DeltaTable | None = None, *, keeps_first: bool = True, **options: object
+) -> tuple[SinkRun, list[RunCut]]:
     """A table of many publishes, with the clean-up that a stream has after each, and its last cuts."""
-    run = begun(folder, **options)
+    run = begun(folder, target or DeltaTable("orders"), **options)
     cuts: list[RunCut] = []
     for number in range(1, publishes + 1):
         run.batch([(number, number)])
         run.publish(number)
         cuts.append(run.cut(number))
-        run.sink.collect_garbage(needed(*cuts[:1], *cuts[-3:]), [])
+        run.sink.collect_garbage(needed(*(cuts[:1] if keeps_first else ()), *cuts[-3:]), [])
     return run, cuts
 
 
@@ -231,3 +235,31 @@ def test_upkeep_by_hand_merges_nothing_beside_publishing(tmp_path: Path) -> None
         run.publish(number)
         run.sink.collect_garbage([], [])
     assert len(Reader(run.sink.place).file_uris()) == ENOUGH + 1
+
+
+@pytest.mark.parametrize("key", [(), ("k",)])
+@pytest.mark.parametrize("keeps_first", [False, True])
+def test_the_log_loses_old_entries_beside_publishing_and_none_that_a_cut_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...], *, keeps_first: bool
+) -> None:
+    monkeypatch.setattr("dagster_ckpt.ext.delta.upkeep._KEPT_VERSIONS", 12)
+    target = DeltaTable("orders", properties={"delta.checkpointInterval": "5"})
+    run, cuts = streamed(tmp_path, 50, target, keeps_first=keeps_first, key=key)
+    log = Path(run.sink.place) / "_delta_log"
+    entries = sorted(int(path.stem) for path in log.glob("*.json"))
+    assert entries == list(range(entries[0], entries[-1] + 1))
+    assert (entries[0] < 5) if keeps_first else (entries[0] > 20)
+    assert rows(run) == run.expected()
+    for at in (cuts[-2], cuts[0]) if keeps_first else (cuts[-2],):
+        run = run.restored(at)
+        assert rows(run) == at.rows
+    run.batch([(1000, 1)])
+    run.publish(1000)
+    assert rows(run) == run.expected()
+
+
+def test_the_log_of_a_table_is_as_long_as_its_properties_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagster_ckpt.ext.delta.upkeep._KEPT_VERSIONS", 12)
+    kept = {"delta.checkpointInterval": "5", "delta.logRetentionDuration": "interval 2 days"}
+    run, _ = streamed(tmp_path, 40, DeltaTable("orders", properties=kept), keeps_first=False)
+    assert (Path(run.sink.place) / "_delta_log" / f"{0:020d}.json").exists()

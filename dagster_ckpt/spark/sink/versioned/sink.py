@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic
 import pyarrow as pa
 
 from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.horizon import Pin
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.key_columns import refuse_nested_key
@@ -38,6 +39,8 @@ from dagster_ckpt.spark.sink.versioned.rows import rows_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_EVERY = 16
+"""Checkpoints between two clean-ups."""
 _ADVICE = "Take a newer savepoint before that, and clean up with dagster-ckpt maintain only, which keeps it"
 
 
@@ -46,6 +49,9 @@ class VersionedSink(Sink, Generic[V]):
 
     _context: SinkContext
     _engine: Engine[V]
+    _merges: bool
+    """The table is kept small beside publishing."""
+    _asked = 0
 
     @property
     def staged(self) -> StagedFiles:
@@ -158,3 +164,26 @@ class VersionedSink(Sink, Generic[V]):
         until = None if version is None or found is None or why else version.kept_until(found)
         advice = why or ("" if until is None else _ADVICE)
         return (Pin(what=f"{named} {self.place}", is_there=not why, until=until, advice=advice),)
+
+    # --- upkeep -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def keep_small(self, version: V, needed: Sequence[TableSnapshot]) -> None:
+        """Merge some small files, and remove some of what neither readers nor these cuts need, in a bounded step."""
+
+    @abstractmethod
+    def clean_up(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
+        """Remove staged files that no state, cut or batch needs; return how many folders went."""
+
+    def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
+        """Keep the table small, and remove what nothing needs.
+
+        The first time, and then after some publishes each: both read all that the table's metadata lists.
+        """
+        self._asked += 1
+        if self._asked % _EVERY != 1:
+            return 0
+        version = self._engine.newest(self._context.attempt()) if self._merges else None
+        if version is not None:
+            self.keep_small(version, needed)
+        return self.clean_up(needed, waiting)
