@@ -2,8 +2,8 @@
 
 Two tables of each kind, a young one of ``--young`` publishes and an old one of ``--versions``, then take turns, each
 publish of a hundred rows followed by the clean-up that a stream's checkpoint brings; by key they come back to fifty
-hundreds of keys. Rows are staged without Spark. Processor milliseconds of this process, all its threads, so that others on
-the machine do not count: median of a publish, and mean of it with its clean-up, which has something to do now and then.
+hundreds of keys. Rows are staged without Spark. Processor milliseconds of this process, all its threads, so that others
+on the machine do not count: median of a publish, and mean of it with its clean-up, which has work now and then.
 """
 
 from __future__ import annotations

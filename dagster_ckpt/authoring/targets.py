@@ -64,7 +64,8 @@ class DeltaTable(SinkTarget):
     shared_with: tuple[str, ...] = ()
     """Other pipelines that write to it with sinks of theirs: their rows are no reason to refuse it."""
     upkeep: Literal["auto", "manual"] = "auto"
-    """``auto``: small files are merged beside publishing; ``manual``: by ``dagster-ckpt maintain`` alone."""
+    """``auto``: small files are merged, and old entries of its log removed, beside publishing; ``manual``: by
+    ``dagster-ckpt maintain`` alone."""
 
     @property
     def needs(self) -> tuple[str, str]:
@@ -107,6 +108,9 @@ class IcebergTable(SinkTarget):
     """Of a table that is made here, as Iceberg has them."""
     shared_with: tuple[str, ...] = ()
     """Other pipelines that write to it with sinks of theirs: their rows are no reason to refuse it."""
+    upkeep: Literal["auto", "manual"] = "auto"
+    """``auto``: small files are merged and old snapshots expired beside publishing; ``manual``: by ``dagster-ckpt
+    maintain`` alone."""
 
     @property
     def needs(self) -> tuple[str, str]:

@@ -26,6 +26,7 @@ from dagster_ckpt.spark.sink.versioned.backend import Raced
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
 
+
 def merge_small(backend: DeltaBackend, version: DeltaVersion, attempt: AttemptId) -> int:
     """Merge some files into one, in one commit; return how many, 0 where there are too few or others were faster."""
     mark = version.mark
@@ -68,4 +69,3 @@ def _may_be_arranged(backend: DeltaBackend, version: DeltaVersion) -> bool:
     except InvalidRequest:
         return False
     return version.table.metadata().configuration.get("delta.appendOnly") != "true"
-

@@ -141,11 +141,14 @@ class IcebergBackend:
         with committing(self.place):
             return str(Outside.commit(version, step))
 
+    def folder(self, epoch: int, batch_id: int) -> str:
+        """Return a new folder for files that an attempt writes beside those that are staged."""
+        return f"{self.location}/{self.staged.area}/{int(epoch)}/{batch_folder_name(batch_id)}"
+
     def _merged(self, change: Change, files: Sequence[TableFile], *, is_alone: bool) -> Rewrite:
         """Return the function that writes the files which rows by key touch, in a folder of this try's own."""
         staged = self.staged
-        name = batch_folder_name(max(batch.batch_id for batch in change.batches))
-        folder = f"{self.location}/{staged.area}/{change.mark.epoch}/{name}"
+        folder = self.folder(change.mark.epoch, max(batch.batch_id for batch in change.batches))
         return lambda transaction: upsert(
             transaction, staged, files, key=self.key, folder=folder, is_alone=is_alone
         )

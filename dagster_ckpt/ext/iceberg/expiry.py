@@ -26,11 +26,22 @@ _WORTH_A_COMMIT = 10
 
 @dataclass
 class ReadManifests:
-    """Manifests that were read, which never change."""
+    """Manifests that were read, which never change, and since when no snapshot shows a staged folder."""
 
     of_snapshots: dict[int, tuple[str, ...]] = field(default_factory=dict)
     folders: dict[str, frozenset[str]] = field(default_factory=dict)
     """Manifest -> staged folders of the files that it shows."""
+    left: dict[str, float] = field(default_factory=dict)
+    """Folder -> when the last snapshot went that showed it; of those that went here."""
+
+    def shown(self, version: IcebergVersion, now: float) -> set[str]:
+        """Return the folders whose files some snapshot shows; what was read of those that went is forgotten."""
+        used = {path for snapshot in version.snapshots.values() for path in self.manifests(version, snapshot)}
+        for path in self.folders.keys() - used:
+            self.left.update(dict.fromkeys(self.folders.pop(path), now))
+        for number in self.of_snapshots.keys() - version.snapshots.keys():
+            del self.of_snapshots[number]
+        return {folder for path in used for folder in self.folders[path]}
 
     def manifests(self, version: IcebergVersion, snapshot: Snapshot) -> tuple[str, ...]:
         """Return the manifests of a snapshot, each of them read."""
@@ -111,8 +122,9 @@ class Expiry:
         """Yield snapshots of ours that are old enough to go, and that no reference holds."""
         metadata = version.table.metadata
         age = int(metadata.properties.get("history.expire.max-snapshot-age-ms", _DEFAULT_AGE_MS))
+        newest = int(metadata.properties.get("history.expire.min-snapshots-to-keep", 1))
         held = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in untagged}
-        for state in version.history:
+        for state in version.history[newest:]:
             is_old = self.now * 1000 - state.timestamp_ms > age
             if is_old and state.number not in held and version.is_ours(state):
                 yield version.snapshots[state.number]

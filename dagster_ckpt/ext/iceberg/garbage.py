@@ -11,9 +11,12 @@ from dagster_ckpt.ext.iceberg.expiry import Expiry, ReadManifests
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId
-from dagster_ckpt.spark.sink.table_files import StagedFiles, StagedFolder
+from dagster_ckpt.spark.sink.table_files import StagedFolder
 from dagster_ckpt.spark.sink.versioned.backend import Raced
 from dagster_ckpt.spark.sink.versioned.engine import Engine
+
+STAYS = 3600
+"""Seconds that files stay which left the table: readers of before may be at them."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,10 @@ class Garbage:
             version = self.engine.newest(self.attempt)
         staged = self.engine.staged
         folders = [f for f in staged.not_waiting(self.needed, self.waiting) if self._may_go(version, f)]
-        if folders and version is not None:
-            shown = self._shown_folders(version, staged)
-            folders = [folder for folder in folders if folder.path not in shown]
+        if version is not None:
+            shown = {staged.folder_of(name) for name in self.read.shown(version, self.now)}
+            left = {staged.folder_of(name): time for name, time in self.read.left.items()}
+            folders = [f for f in folders if f.path not in shown and self.now - left.get(f.path, 0) > STAYS]
         for folder in folders:
             staged.remove(folder)
         return removed + len(folders)
@@ -56,11 +60,3 @@ class Garbage:
         through = mark.through_batch if mark is not None else None
         is_over = through is not None and folder.batch_id <= through
         return folder.epoch < self.attempt.epoch or (folder.epoch == self.attempt.epoch and is_over)
-
-    def _shown_folders(self, version: IcebergVersion, staged: StagedFiles) -> set[str]:
-        """Return the folders whose files some snapshot shows."""
-        folders: set[str] = set()
-        for snapshot in version.snapshots.values():
-            for path in self.read.manifests(version, snapshot):
-                folders |= self.read.folders[path]
-        return {staged.folder_of(name) for name in folders}

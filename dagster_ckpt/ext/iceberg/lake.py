@@ -42,10 +42,14 @@ from dagster_ckpt.spark.sink.versioned.marks import Mark
 _OF_NEW_TABLES = {
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "100",
+    "write.metadata.previous-versions-max": "20",
     "history.expire.max-snapshot-age-ms": str(86_400_000),
 }
-"""A checkpoint every few seconds is a snapshot every few seconds: what commits leave behind must not pile up."""
+OF_TABLES_KEPT_SMALL = {
+    "history.expire.max-snapshot-age-ms": str(60_000),
+    "history.expire.min-snapshots-to-keep": "50",
+}
+"""A checkpoint every second is a snapshot every second, and each commit copies what is told of all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from dagster_ckpt.ext.iceberg.columns import ACCEPTED, iceberg_columns, refuse_c
 from dagster_ckpt.ext.iceberg.expiry import ReadManifests
 from dagster_ckpt.ext.iceberg.garbage import Garbage
 from dagster_ckpt.ext.iceberg.joint import CatalogJoint
-from dagster_ckpt.ext.iceberg.lake import Lake, reading
+from dagster_ckpt.ext.iceberg.lake import OF_TABLES_KEPT_SMALL, Lake, reading
 from dagster_ckpt.ext.iceberg.together import keeping, step_at_hand
-from dagster_ckpt.ext.iceberg.upkeep import maintained, planned
+from dagster_ckpt.ext.iceberg.upkeep import maintained, merge_small, planned
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import PreparedBatch
@@ -51,12 +51,18 @@ class IcebergSink(VersionedSink[IcebergVersion]):
 
     def __init__(self, target: IcebergTable, context: SinkContext) -> None:
         self._context = context
+        self._merges = target.upkeep == "auto"
+        kept = (
+            OF_TABLES_KEPT_SMALL
+            if self._merges and OF_TABLES_KEPT_SMALL.keys().isdisjoint(target.properties)
+            else {}
+        )
         lake = Lake(
             settings=settings_of(target.catalog, context.table_dir),
             identifier=identifier_of(target.table or context.name),
             partition_by=target.partition_by,
             given_location=target.location,
-            properties=dict(target.properties),
+            properties=kept | target.properties,
         )
         names = SinkNames.of(context, target.shared_with)
         self._backend = IcebergBackend(lake, names, context.work_dir, context.key)
@@ -119,7 +125,11 @@ class IcebergSink(VersionedSink[IcebergVersion]):
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 
-    def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
+    def keep_small(self, version: IcebergVersion, needed: Sequence[TableSnapshot]) -> None:
+        """Merge some small files."""
+        merge_small(self._backend, version, self._context.attempt())
+
+    def clean_up(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Expire snapshots of ours, and remove staged files, that nothing needs."""
         attempt = self._context.attempt()
         return Garbage(self._engine, attempt, time.time(), needed, waiting, self._read).collect()

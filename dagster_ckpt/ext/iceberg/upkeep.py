@@ -22,8 +22,8 @@ from dagster_ckpt.ext.iceberg.files import write_files
 from dagster_ckpt.ext.iceberg.lake import Outside, TableChange, committing, reading
 from dagster_ckpt.ext.iceberg.upsert import written_below
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
-from dagster_ckpt.spark.sink.port import Upkeep
-from dagster_ckpt.spark.sink.rewrite import conformed
+from dagster_ckpt.spark.sink.port import AttemptId, Upkeep
+from dagster_ckpt.spark.sink.rewrite import conformed, small_alike
 from dagster_ckpt.spark.sink.versioned.backend import Raced
 
 _TARGET = 100 * 1024 * 1024
@@ -52,15 +52,8 @@ def maintained(backend: IcebergBackend, needed: Sequence[TableSnapshot]) -> list
         return []
     bins = _bins(version)
     done = _merge(version, bins)
-    if bins:
-        try:
-            assert version.mark is not None
-            mark = version.mark.model_copy(update={"theirs": version.theirs})
-            step = TableChange(mark=mark, rewrite=lambda t: _rewritten(t, bins), rearranges=True)
-            with committing(version.place):
-                Outside.commit(version, step)
-        except Raced:
-            done = Upkeep(what=_MERGED, note=_LATE)
+    if bins and not _is_merged(version, bins):
+        done = Upkeep(what=_MERGED, note=_LATE)
     version = backend.load()
     if version is None or not _is_known(version, needed):
         return [done, _not_expired()]
@@ -71,23 +64,53 @@ def maintained(backend: IcebergBackend, needed: Sequence[TableSnapshot]) -> list
     return [done, Upkeep(what=_EXPIRED, files=expired)]
 
 
+def merge_small(backend: IcebergBackend, version: IcebergVersion, attempt: AttemptId) -> None:
+    """Merge some files into one, in one commit, beside publishing; not where they are too few or others faster."""
+    files = small_alike(
+        _small(version), lambda task: task.file.file_size_in_bytes, lambda task: task.file.partition
+    )
+    if files and version.mark is not None:
+        folder = backend.folder(attempt.epoch, version.mark.through_batch or 0)
+        _is_merged(version, [files], folder)
+
+
+def _is_merged(version: IcebergVersion, bins: Bins, folder: str = "") -> bool:
+    """Merge each bin, in one commit; tell whether it was not too late. Raises InvalidRequest.
+
+    ``folder``: where it is written; by default beside the first of its files, of which no clean-up takes the folder.
+    """
+    assert version.mark is not None
+    mark = version.mark.model_copy(update={"theirs": version.theirs})
+    step = TableChange(mark=mark, rewrite=lambda t: _rewritten(t, bins, folder), rearranges=True)
+    try:
+        with committing(version.place):
+            Outside.commit(version, step)
+    except Raced:
+        return False
+    return True
+
+
 def _is_known(version: IcebergVersion, needed: Sequence[TableSnapshot]) -> bool:
     """Tell whether a retained cut goes back to a snapshot of this table: without one nothing can be called old."""
     return any(s.head is not None and version.showing(s.head) is not None for s in needed)
 
 
-def _bins(version: IcebergVersion) -> Bins:
-    """Return small files that become one, by partition; none where the table shows nothing of ours."""
+def _small(version: IcebergVersion) -> list[FileScanTask]:
+    """Return files that may be merged; none where the table shows nothing of ours."""
     snapshot = version.snapshots.get(version.number or 0)
     if snapshot is None or version.mark is None or version.mark.head is None or _has_deletes(version):
         return []
-    groups: dict[object, list[FileScanTask]] = defaultdict(list)
     with reading(version.place):
         tasks = list(version.table.scan().plan_files())
     spec = version.table.metadata.default_spec_id
-    for task in tasks:
-        if task.file.file_size_in_bytes < _TARGET and task.file.spec_id == spec:
-            groups[repr(task.file.partition)].append(task)
+    return [t for t in tasks if t.file.file_size_in_bytes < _TARGET and t.file.spec_id == spec]
+
+
+def _bins(version: IcebergVersion) -> Bins:
+    """Return small files that become one, by partition."""
+    groups: dict[object, list[FileScanTask]] = defaultdict(list)
+    for task in _small(version):
+        groups[repr(task.file.partition)].append(task)
     bins: Bins = []
     for group in groups.values():
         size = _TARGET
@@ -115,15 +138,15 @@ def _merge(version: IcebergVersion, bins: Bins) -> Upkeep:
     return Upkeep(what=_MERGED, files=len(sizes), bytes=sum(sizes))
 
 
-def _rewritten(transaction: Transaction, bins: Bins) -> tuple[list[DataFile], list[DataFile]]:
-    """Write each bin's rows again, beside the first of its files: what the table shows lies in no folder that goes."""
+def _rewritten(transaction: Transaction, bins: Bins, below: str) -> tuple[list[DataFile], list[DataFile]]:
+    """Write each bin's rows again."""
     metadata, io = transaction.table_metadata, transaction._table.io
     schema = metadata.schema()
     arrow = schema_to_pyarrow(schema, include_field_ids=False)
     added: list[DataFile] = []
     for tasks in bins:
         rows = conformed(ArrowScan(metadata, io, schema, AlwaysTrue()).to_table(tasks), arrow)
-        folder = tasks[0].file.file_path.rpartition("/")[0]
+        folder = below or tasks[0].file.file_path.rpartition("/")[0]
         added += write_files(written_below(metadata, folder), rows, io)
     return added, [task.file for tasks in bins for task in tasks]
 

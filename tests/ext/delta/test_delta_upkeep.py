@@ -160,7 +160,12 @@ def test_a_cut_is_pinned_to_its_version_for_as_long_as_the_table_keeps_it(tmp_pa
 
 
 def streamed(
-    folder: Path, publishes: int, target: DeltaTable | None = None, *, keeps_first: bool = True, **options: object
+    folder: Path,
+    publishes: int,
+    target: DeltaTable | None = None,
+    *,
+    keeps_first: bool = True,
+    **options: object,
 ) -> tuple[SinkRun, list[RunCut]]:
     """A table of many publishes, with the clean-up that a stream has after each, and its last cuts."""
     run = begun(folder, target or DeltaTable("orders"), **options)
@@ -258,7 +263,9 @@ def test_the_log_loses_old_entries_beside_publishing_and_none_that_a_cut_needs(
     assert rows(run) == run.expected()
 
 
-def test_the_log_of_a_table_is_as_long_as_its_properties_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_table_is_as_long_as_its_properties_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dagster_ckpt.ext.delta.upkeep._KEPT_VERSIONS", 12)
     kept = {"delta.checkpointInterval": "5", "delta.logRetentionDuration": "interval 2 days"}
     run, _ = streamed(tmp_path, 40, DeltaTable("orders", properties=kept), keeps_first=False)

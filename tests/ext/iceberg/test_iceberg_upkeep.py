@@ -10,6 +10,7 @@ import pytest
 
 from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.ext.iceberg.lake import Outside
+from dagster_ckpt.spark.sink.rewrite import ENOUGH
 from dagster_ckpt.testing import SinkRun
 from dagster_ckpt.testing.sinks.contents import pairs
 from dagster_ckpt.testing.sinks.run import AtStep, RunCut, crash_points
@@ -153,3 +154,58 @@ def test_a_table_with_nothing_of_ours_is_left_alone(tmp_path: Path) -> None:
     table.append(THEIRS)
     run.sink.maintain([])
     assert files(run) == 2
+
+
+# --- beside publishing ------------------------------------------------------------------------------------------
+
+
+def streamed(folder: Path, target: IcebergTable, publishes: int) -> tuple[SinkRun, list[RunCut]]:
+    """A table of many publishes, with the clean-up that a stream has after each, and their cuts."""
+    run = begun(folder, target)
+    cuts: list[RunCut] = []
+    for number in range(1, publishes + 1):
+        run.batch([(number, number)])
+        run.publish(number)
+        cuts.append(run.cut(number))
+        run.sink.collect_garbage(needed(*cuts[:1], *cuts[-3:]), [])
+    return run, cuts
+
+
+def test_a_stream_merges_files_and_expires_snapshots_beside_publishing(tmp_path: Path) -> None:
+    kept = {"history.expire.max-snapshot-age-ms": "0", "history.expire.min-snapshots-to-keep": "5"}
+    run, cuts = streamed(tmp_path, IcebergTable(NAME, properties=kept), 2 * ENOUGH + 2)
+    assert files(run) < 2 * ENOUGH
+    assert len(table_of(run).snapshots()) < ENOUGH
+    assert rows(run) == run.expected()
+    for at in (cuts[-2], cuts[0]):
+        assert pairs(run.sink.rows(at.cut).to_arrow()) == at.rows
+        run = run.restored(at)
+        assert rows(run) == at.rows
+    run.batch([(1000, 1)])
+    run.publish(1000)
+    assert rows(run) == run.expected()
+
+
+def test_merging_beside_publishing_that_stopped_anywhere_leaves_rows_and_cuts_exact(tmp_path: Path) -> None:
+    found: list[tuple[SinkRun, list[RunCut]]] = []
+
+    def work() -> Callable[[], object]:
+        run, cuts = streamed(tmp_path / str(len(found)), AT_ONCE, ENOUGH)
+        found.append((run, cuts))
+        return lambda: run.reopened().sink.collect_garbage(needed(*cuts[-3:]), [])
+
+    for at in crash_points(work, STEPS):
+        run, cuts = found[-1]
+        assert rows(run) == run.expected(), at
+        newer = run.successor()
+        newer.sink.take_over()
+        newer.batch([(501, 501)])
+        newer.publish(501)
+        newer.reopened().sink.collect_garbage(needed(*cuts[-3:]), [])
+        assert rows(newer) == newer.expected(), at
+        assert rows(newer.restored(cuts[-2])) == cuts[-2].rows, at
+
+
+def test_upkeep_by_hand_merges_and_expires_nothing_beside_publishing(tmp_path: Path) -> None:
+    run, _ = streamed(tmp_path, IcebergTable(NAME, upkeep="manual"), ENOUGH + 1)
+    assert files(run) == len(table_of(run).snapshots()) == ENOUGH + 1
