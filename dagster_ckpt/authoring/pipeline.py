@@ -47,6 +47,8 @@ class CheckpointedPipeline:
     """Stages that run as one query: ``stages`` has them as one, under the last one's uid (``run_as``)."""
     unchained: CheckpointedPipeline | None = None
     """The pipeline as its author composed it; None: this is that."""
+    previous_names: tuple[PipelineId, ...] = ()
+    """Names it had before: snapshots and tables of these are its own."""
     forked_from: CheckpointedPipeline | None = field(default=None, repr=False)
     """Pipeline it is a fork of; None: of none."""
 
@@ -86,6 +88,7 @@ class CheckpointedPipeline:
             return chained(self.unchained.graph, self.chains)
         return PipelineGraph(
             pipeline=self.name,
+            previous_names=self.previous_names,
             stages=tuple(
                 StageSpec(uid=uid, name=uid, previous_uids=stage.previous_uids, chaining=chaining_of(stage))
                 for uid, stage in self.stages.items()
@@ -96,6 +99,10 @@ class CheckpointedPipeline:
                 for source in dict.fromkeys(sources)
             ),
         )
+
+    def is_called(self, name: str) -> bool:
+        """Tell whether this is the pipeline's name, or one it had before."""
+        return name in (self.name, *self.previous_names)
 
     @property
     def hook_uids(self) -> tuple[str, ...]:
@@ -164,6 +171,7 @@ class CheckpointedPipeline:
         return replace(
             self,
             name=pipeline_id(name),
+            previous_names=(),
             table_dir=table_dir,
             stages=stages,
             views=(),
@@ -207,6 +215,7 @@ def checkpointed_pipeline(
     /,
     *,
     name: str = "",
+    previous_names: Sequence[str] = (),
     checkpointing: Mapping[str, Any] | None = None,
     table_dir: str = "",
     hooks: Sequence[HookDefinition] = (),
@@ -217,6 +226,8 @@ def checkpointed_pipeline(
     Args:
         fn: the composing function, when used without parentheses.
         name: pipeline id, job name and asset prefix; default: the function's name.
+        previous_names: names it had before: it may be restored from a snapshot of one of these, by its URI, and goes on
+            with their tables. Nothing may run under them any more.
         checkpointing: settings of ``CheckpointConfig`` that override the coordinator resource's, under our names
             or Flink's; the run config's ``checkpointing`` overrides both.
         table_dir: overrides the resource's ``table_dir`` for this pipeline's sinks.
@@ -228,7 +239,9 @@ def checkpointed_pipeline(
             stage nobody reads.
     """
 
-    refuse_unknown(unknown, {"name", "checkpointing", "table_dir"}, of="@checkpointed_pipeline")
+    refuse_unknown(
+        unknown, {"name", "previous_names", "checkpointing", "table_dir"}, of="@checkpointed_pipeline"
+    )
 
     def wrap(function: Callable[[], Any]) -> CheckpointedPipeline:
         nodes: dict[StageUid, tuple[StageDefinition, tuple[StageUid, ...]]] = {}
@@ -243,6 +256,7 @@ def checkpointed_pipeline(
         return checked_pipeline(
             CheckpointedPipeline(
                 name=pipeline_id(name or function.__name__),
+                previous_names=former_names(previous_names, of=name or function.__name__),
                 stages={uid: stage for uid, (stage, _) in nodes.items()},
                 upstream={uid: upstream for uid, (_, upstream) in nodes.items()},
                 checkpointing=settings,
@@ -253,6 +267,16 @@ def checkpointed_pipeline(
         )
 
     return wrap if fn is None else wrap(fn)
+
+
+def former_names(given: Sequence[str], *, of: str) -> tuple[PipelineId, ...]:
+    """Return names that a pipeline had before. Raises InvalidRequest for a text, and for the name it has."""
+    if isinstance(given, str) or of in given:
+        raise InvalidRequest(
+            f"previous_names of pipeline {of!r} is {given!r}: it is a list of names that the pipeline had before, such "
+            "as ['orders_v1'], and does not have now"
+        )
+    return tuple(pipeline_id(name) for name in given)
 
 
 def checked_pipeline(pipeline: CheckpointedPipeline) -> CheckpointedPipeline:

@@ -143,6 +143,7 @@ def chained(graph: PipelineGraph, chains: Sequence[Chain]) -> PipelineGraph:
         edges=tuple(edges.values()),
         chains=tuple(chains),
         unchained=authored,
+        previous_names=authored.previous_names,
     )
 
 

@@ -73,6 +73,8 @@ class PipelineGraph:
     """Stages that run as one query: here they are one stage, under the last one's uid (``core.chains``)."""
     unchained: PipelineGraph | None = None
     """The stages as their author connected them; None: this is that graph."""
+    previous_names: tuple[PipelineId, ...] = ()
+    """Names the pipeline had before: their snapshots and tables are its own."""
 
     def __post_init__(self) -> None:
         uids = [stage.uid for stage in self.stages]

@@ -70,6 +70,7 @@ def gather_facts(setup: AttemptSetup, record: CoordinatorRecord) -> RestoreFacts
         )
     return replace(
         facts_of(record),
+        previous_names=setup.graph.previous_names,
         previous=previous,
         tries_since=CoordinatorEpoch(record.owner_since) if setup.is_try_of(record) else None,
         has_driver_state=bool(setup.hooks or setup.coordinators),

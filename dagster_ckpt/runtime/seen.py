@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
@@ -46,19 +46,45 @@ class World:
 def look_around(setup: AttemptSetup) -> World:
     """Ask storage, working directory and sinks. Raises Unavailable when one of them does not answer."""
     stored, newest = _in_storage(setup.storage, setup.graph.pipeline)
+    for name in setup.graph.previous_names:
+        of_record, newest_of_record = _in_record(setup, name)
+        of_storage, newest_of_storage = _in_storage(setup.storage, name)
+        stored += [*of_record, *of_storage]
+        newest = newest or newest_of_record or newest_of_storage
     return World(seen=[*stored, *setup.seen()], newest=newest)
 
 
 def check_history(setup: AttemptSetup, world: World, record: CoordinatorRecord | None) -> None:
     """Raise InvalidRequest where an attempt would run behind what the world has seen."""
     history = HistoryFacts(
-        known=known_history(setup.graph.pipeline, record),
+        known=replace(
+            known_history(setup.graph.pipeline, record), previous_names=tuple(setup.graph.previous_names)
+        ),
         seen=world.seen,
         point=setup.restore.restore_from,
         adopt_history=setup.restore.adopt_history,
         newest=world.newest,
     )
     refuse_start(StartFacts(history=history))
+
+
+def _in_record(setup: AttemptSetup, former: PipelineId) -> tuple[list[Seen], str]:
+    """Return what the store knows of a name that the pipeline had before."""
+    record = setup.records.record(former)
+    if record is None:
+        return [], ""
+    is_alive = record.lease_until is not None and record.lease_until > setup.now().wall
+    kept = (*record.completed, *record.savepoints)
+    newest = max(kept, key=lambda one: one.checkpoint_id, default=None)
+    seen = Seen(
+        where=f"the record of pipeline {former!r}",
+        lineage=record.lineage,
+        epoch=record.epoch,
+        checkpoint_id=record.next_id - 1,
+        holds=newest is not None,
+        running=record.owner if is_alive else "",
+    )
+    return [seen], "" if newest is None else newest.location.uri
 
 
 def _in_storage(storage: CheckpointStorage, pipeline: PipelineId) -> tuple[list[Seen], str]:

@@ -13,6 +13,7 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.outcomes import (
     CheckpointOutcome,
     Completed,
@@ -148,6 +149,18 @@ class CoordinatorView:
         if failed is None:
             raise NotFound(f"pipeline {self.pipeline!r} knows no checkpoint {checkpoint_id}, or no longer")
         return failed
+
+    def retained_under_former_names(self) -> list[CheckpointMetadata]:
+        """Return the snapshots that are kept of names which the pipeline had before: what they need is needed.
+
+        Raises NotFound, Corrupt, Unavailable where one cannot be read.
+        """
+        outside = self._workings.outside
+        records = (outside.records.record(name) for name in outside.graph.previous_names)
+        kept = (
+            e for record in records if record is not None for e in (*record.completed, *record.savepoints)
+        )
+        return [self._workings.metadata_of(entry) for entry in kept]
 
     @property
     def notifying(self) -> Mapping[CheckpointId, float]:

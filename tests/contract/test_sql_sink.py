@@ -61,7 +61,7 @@ class TestSqliteWithBeforeImages(SqlContract):
     keys_not_taken = frozenset({"null", "NaN"})
 
     def open(self, context: SinkContext) -> Sink:
-        is_fork = context.pipeline != "shop"  # another table of the same database
+        is_fork = context.table_dir.name != "shop"  # another table of the same database
         folder = context.table_dir.parent / "shop" if is_fork else context.table_dir
         folder.mkdir(parents=True, exist_ok=True)
         target = SqlTable(

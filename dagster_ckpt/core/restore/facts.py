@@ -82,6 +82,8 @@ class RestoreFacts:
     """Everything durable that the choice depends on."""
 
     pipeline: PipelineId
+    previous_names: tuple[PipelineId, ...] = ()
+    """Names the pipeline had before: a snapshot of one of these is its own."""
     checkpoints: Sequence[KnownSnapshot] = ()
     """The completed store, restored snapshots included."""
     savepoints: Sequence[KnownSnapshot] = ()
@@ -95,6 +97,10 @@ class RestoreFacts:
     """History of the record; None: it is not looked at (previews of another pipeline's snapshots)."""
     has_driver_state: bool = False
     """Driver-side coordinators or master hooks take part: their state is in checkpoints alone, in no directory."""
+
+    def is_called(self, name: str) -> bool:
+        """Tell whether this is the pipeline's name, or one it had before."""
+        return name in (self.pipeline, *self.previous_names)
 
 
 def shape_of(graph: PipelineGraph, hooks: Iterable[str] = ()) -> tuple[str, ...]:

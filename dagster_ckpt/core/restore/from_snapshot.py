@@ -35,7 +35,7 @@ def purpose_for(
     asked: RestorePurpose, load: FromSnapshot, metadata: CheckpointMetadata, facts: RestoreFacts
 ) -> RestorePurpose:
     """Return whether the loaded snapshot goes on or branches off; a fork is tried again from where it has got to."""
-    if metadata.pipeline == facts.pipeline:
+    if facts.is_called(metadata.pipeline):
         return RestorePurpose.IN_PLACE
     return RestorePurpose.FORK if load.origin is Origin.STORE else asked  # a fork's store has its beginning
 

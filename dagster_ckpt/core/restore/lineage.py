@@ -30,6 +30,8 @@ class Seen:
     checkpoint_id: int = 0
     holds: bool = True
     """It has snapshots or rows that a start without state would leave behind."""
+    running: str = ""
+    """Run that is at work under a former name of the pipeline; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class KnownHistory:
 
     pipeline: PipelineId
     is_recorded: bool
+    previous_names: tuple[str, ...] = ()
+    """Names the pipeline had before."""
     lineage: str = ""
     lineages: tuple[str, ...] = ()
     """Histories it goes on from."""
@@ -55,6 +59,27 @@ class KnownHistory:
         return (
             seen.epoch > self.epoch and not self.is_rebuilt
         ) or seen.checkpoint_id >= self.next_checkpoint_id
+
+
+def refuse_former_name(known: KnownHistory, seen: Iterable[Seen], newest: str, *, is_chosen: bool) -> None:
+    """Raise InvalidRequest where a former name runs, or nobody says with which snapshot of it to begin."""
+    if not known.previous_names:
+        return
+    former, found = known.previous_names[0], list(seen)
+    running = next((one for one in found if one.running), None)
+    if running is not None:
+        raise InvalidRequest(
+            f"pipeline {known.pipeline!r} names its former name in previous_names, and {running.where} says that run "
+            f"{running.running!r} is at work: stop it first, or, where the two are different pipelines, take the name "
+            "out of previous_names"
+        )
+    left = [one for one in found if one.holds]
+    if left and not known.is_recorded and not is_chosen:
+        raise InvalidRequest(
+            f"pipeline {known.pipeline!r}, which was called {former!r}, has no checkpoint under this name yet, and "
+            f"{_list(left)}. Nothing was started. Say what it begins with: restore_from the newest snapshot of "
+            f"{former!r}, by its URI{_hint(newest)}; or 'none' to read all data again"
+        )
 
 
 def refuse_lost_record(known: KnownHistory, seen: Iterable[Seen], newest: str) -> None:
@@ -90,9 +115,12 @@ def refuse_older_store(known: KnownHistory, seen: Iterable[Seen], newest: str) -
 
 
 def _foreign(known: KnownHistory, one: Seen) -> str:
+    former = "".join(f", {name!r} before" for name in known.previous_names)
+    again = ", or it has run under its former name since" if former else ""
     return (
-        f"{one.where} belongs to another history ({one.lineage}) of a pipeline named {known.pipeline!r} than the "
-        f"coordinator store ({known.lineage or 'none yet'}): another deployment uses it, or the store was replaced. "
+        f"{one.where} belongs to another history ({one.lineage}) of a pipeline named {known.pipeline!r}{former} than "
+        f"the coordinator store ({known.lineage or 'none yet'}): another deployment uses it, or the store was "
+        f"replaced{again}. "
         "Nothing was started. Give this deployment places of its own, or set adopt_history to take that history over"
     )
 

@@ -199,6 +199,14 @@ START_CHECKS = (
     ),
     StartCheck(
         Part.HISTORY,
+        "former name",
+        "a pipeline that has not begun under its name with what it has left under those in `previous_names`",
+        "pipeline …, which was called …, has no checkpoint under this name yet, and …. …",
+        "`restore_from` a snapshot of the former name, by its URI, or `none`; stop what runs under that name",
+        refuse.former_name,
+    ),
+    StartCheck(
+        Part.HISTORY,
         "lost record",
         "a store without a record with what storage, working directory and sinks have seen of the pipeline",
         "the coordinator store has no record of pipeline …, but …: the store was lost, or is another one. …",
@@ -241,8 +249,8 @@ START_CHECKS = (
         Part.SNAPSHOT,
         "own pipeline",
         "the snapshot's pipeline with the one that starts",
-        "… is a snapshot of pipeline …, not of …: check the path, or start a fork if you mean to branch off from it",
-        "the right path; or a fork",
+        "… is a snapshot of pipeline …, not of …: check the path; start a fork if you mean to branch off from it; …",
+        "the right path; a fork; `previous_names` of a renamed pipeline",
         refuse.own_pipeline,
     ),
     StartCheck(
@@ -257,8 +265,8 @@ START_CHECKS = (
         Part.SNAPSHOT,
         "claim of a fork",
         "`claim_mode` of a fork with who deletes the checkpoint",
-        "a fork cannot restore checkpoint … of pipeline … with claim_mode …: …",
-        "`no_claim`; or fork from a savepoint",
+        "… cannot restore checkpoint … of pipeline … with claim_mode …: …",
+        "`no_claim`; or a savepoint",
         refuse.forks_claim,
     ),
     StartCheck(

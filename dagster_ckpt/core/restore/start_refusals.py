@@ -12,7 +12,12 @@ from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.core.restore.decision import was_restored_by_an_earlier_try
 from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
 from dagster_ckpt.core.restore.finished_state import FinishedState, check_finished_states
-from dagster_ckpt.core.restore.lineage import refuse_another_history, refuse_lost_record, refuse_older_store
+from dagster_ckpt.core.restore.lineage import (
+    refuse_another_history,
+    refuse_former_name,
+    refuse_lost_record,
+    refuse_older_store,
+)
 from dagster_ckpt.core.restore.matching import MatchedStages, match_stages, non_restored_state, other_inputs
 from dagster_ckpt.core.restore.start_facts import (
     CodeFacts,
@@ -172,6 +177,11 @@ def approved(request: RequestFacts) -> None:
 # --- the history ------------------------------------------------------------------------------------------------
 
 
+def former_name(history: HistoryFacts) -> None:
+    """Refuse a pipeline whose former name is at work, and one that does not say what of it to begin with."""
+    refuse_former_name(history.known, history.seen, history.newest, is_chosen=history.is_chosen)
+
+
 def lost_record(history: HistoryFacts) -> None:
     """Refuse to begin where the store has no record, and others have."""
     if not history.adopt_history and not history.is_chosen:
@@ -195,10 +205,12 @@ def older_store(history: HistoryFacts) -> None:
 
 def fork_of_itself(of: SnapshotFacts) -> None:
     """Refuse a pipeline as the fork of itself."""
-    is_own = of.metadata.pipeline == of.pipeline
+    taken_by = of.metadata.pipeline
+    is_own = of.facts.is_called(taken_by)
     if of.asked is RestorePurpose.FORK and is_own and not was_restored_by_an_earlier_try(of.facts):
+        formerly = "" if taken_by == of.pipeline else f", which was called {taken_by!r}"
         raise InvalidRequest(
-            f"{of.load.location.uri} is a snapshot of {of.pipeline!r} itself: a fork is another pipeline, "
+            f"{of.load.location.uri} is a snapshot of {of.pipeline!r} itself{formerly}: a fork is another pipeline, "
             "declared with pipeline.fork(...). To go back to the snapshot, restore it without fork"
         )
 
@@ -215,10 +227,11 @@ def recorded_id(of: SnapshotFacts) -> None:
 
 def own_pipeline(of: SnapshotFacts) -> None:
     """Refuse another pipeline's snapshot where none was asked for."""
-    if of.metadata.pipeline != of.pipeline and of.purpose is RestorePurpose.IN_PLACE:
+    if not of.facts.is_called(of.metadata.pipeline) and of.purpose is RestorePurpose.IN_PLACE:
         raise InvalidRequest(
             f"{of.load.location.uri} is a snapshot of pipeline {of.metadata.pipeline!r}, not of {of.pipeline!r}: "
-            "check the path, or start a fork if you mean to branch off from it"
+            "check the path; start a fork if you mean to branch off from it; or, where the pipeline was renamed, name "
+            f"the old one in its code (previous_names=[{of.metadata.pipeline!r}])"
         )
 
 
@@ -233,7 +246,7 @@ def own_history(of: SnapshotFacts) -> None:
         return
     raise InvalidRequest(
         f"{of.load.location.uri} is a snapshot of another history ({of.metadata.lineage}) of a pipeline named "
-        f"{of.pipeline!r} than this one ({history.lineage}), such as another deployment's: rows it holds may be in "
+        f"{of.metadata.pipeline!r} than this one ({history.lineage}), such as another deployment's: rows it holds may be in "
         "these tables already. Start a fork to branch off from it, or set adopt_history to go on from it"
     )
 
@@ -241,13 +254,13 @@ def own_history(of: SnapshotFacts) -> None:
 def forks_claim(of: SnapshotFacts) -> None:
     """Refuse a fork that would own a checkpoint which its origin deletes."""
     mode, is_stored = of.options.claim_mode, of.load.origin is Origin.STORE and of.load.known is not None
-    others = of.purpose is RestorePurpose.FORK and not of.metadata.kind.is_savepoint and not is_stored
+    others = of.metadata.pipeline != of.pipeline and not of.metadata.kind.is_savepoint and not is_stored
     if others and mode is not ClaimMode.NO_CLAIM:
         raise InvalidRequest(
-            f"a fork cannot restore checkpoint {of.metadata.checkpoint_id} of pipeline "
+            f"{of.pipeline!r} cannot restore checkpoint {of.metadata.checkpoint_id} of pipeline "
             f"{of.metadata.pipeline!r} with claim_mode {mode.value!r}: that pipeline deletes its "
             "checkpoints when they are subsumed. "
-            "Use 'no_claim', or fork from a savepoint"
+            "Use 'no_claim', or a savepoint"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -65,11 +65,20 @@ class Broker:
     """A topic as one pipeline writes it. Connections live for one step."""
 
     def __init__(
-        self, servers: str, options: Mapping[str, str], topic: str, *, pipeline: str, uid: str
+        self,
+        servers: str,
+        options: Mapping[str, str],
+        topic: str,
+        *,
+        pipeline: str,
+        uid: str,
+        previous: Sequence[str] = (),
     ) -> None:
+        """``previous``: names that the pipeline had before: it goes on from their positions, and fences them."""
         self.topic, self.positions = topic, f"{topic}.dagster_ckpt"
         self.place = f"kafka://{servers}/{topic}"
         self._pipeline, self._uid = pipeline, uid
+        self._names = (pipeline, *previous)
         given = {name: resolved(name, value) for name, value in options.items()}
         self._has_topics = False
         self._client = {**given, "bootstrap.servers": servers}
@@ -128,15 +137,18 @@ class Broker:
 
     def begin(self) -> Producer:
         """Return a producer that fences all earlier ones; what they had not committed is aborted."""
-        settings = {
-            "transactional.id": f"dagster_ckpt/{self._pipeline}/{self.topic}",
-            "transaction.timeout.ms": _TRANSACTION_MS,
-        }
         try:
-            producer = Producer({**_PARTITIONER, **self._client, **settings})
-            producer.init_transactions(SECONDS)
+            return [self._producer(name) for name in reversed(self._names)][-1]
         except KafkaException as error:
             raise self.classified(error) from error
+
+    def _producer(self, name: str) -> Producer:
+        settings = {
+            "transactional.id": f"dagster_ckpt/{name}/{self.topic}",
+            "transaction.timeout.ms": _TRANSACTION_MS,
+        }
+        producer = Producer({**_PARTITIONER, **self._client, **settings})
+        producer.init_transactions(SECONDS)
         return producer
 
     def write(self, producer: Producer, messages: Iterable[Message], position: SinkPosition) -> None:
@@ -147,7 +159,8 @@ class Broker:
             for key, value in messages:
                 self.send(producer, self.topic, key, value)
             record = json.dumps({**asdict(position), **said})
-            self.send(producer, self.positions, self._pipeline.encode(), record.encode())
+            for name in self._names:  # under a former one a run of the old code finds that it was replaced
+                self.send(producer, self.positions, name.encode(), record.encode())
         except KafkaException as error:
             raise self.classified(error) from error
         try:
@@ -202,13 +215,14 @@ class Broker:
 
     def _read(self, consumer: Consumer, *, newest: int | None) -> dict[str, Any] | None:
         found: bytes | None = None
+        names = [name.encode() for name in self._names]
         low, high = consumer.get_watermark_offsets(TopicPartition(self.positions, 0), SECONDS)
         first = low if newest is None else max(low, high - newest)
         consumer.assign([TopicPartition(self.positions, 0, first)])
         while (message := consumer.poll(SECONDS)) is not None:
             failure = message.error()
             if failure is None:
-                found = message.value() if message.key() == self._pipeline.encode() else found
+                found = message.value() if message.key() in names else found
             elif failure.code() == KafkaError._PARTITION_EOF:
                 return None if found is None else parse_json(found)
             else:

@@ -30,7 +30,12 @@ class KafkaSink(StagedSink):
         super().__init__(context)
         topic = target.topic or context.name
         self.broker = Broker(
-            target.bootstrap_servers, target.options, topic, pipeline=context.pipeline, uid=context.uid
+            target.bootstrap_servers,
+            target.options,
+            topic,
+            pipeline=context.pipeline,
+            uid=context.uid,
+            previous=context.previous_pipelines,
         )
 
     @property

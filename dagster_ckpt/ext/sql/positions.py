@@ -180,11 +180,11 @@ class Positions:
     def _understood(self, row: Any, *, refuse_another: bool) -> SinkPosition | None:
         if row is None:
             return None
-        if row.pipeline != self._context.pipeline:
+        if row.pipeline not in self._context.pipelines:
             if refuse_another:
                 raise InvalidRequest(
                     f"{self._place} is written by pipeline {row.pipeline!r}: give {self._context.pipeline!r} a table "
-                    "of its own"
+                    f"of its own, or, where it was renamed, name the old one (previous_names=[{row.pipeline!r}])"
                 )
             return None
         if refuse_another:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget, SqlTable
-from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
@@ -85,7 +85,7 @@ def _as_of(
         )
     opened = open_sink(pipeline, uid, coordinator)
     found = find_snapshot(coordinator.deployment(pipeline), as_of, pipeline.name)
-    return opened.rows(_cut(found, pipeline.name, uid, opened))
+    return opened.rows(_cut(found, pipeline, uid, opened))
 
 
 def table_of(pipeline: CheckpointedPipeline, sink: str) -> StageUid:
@@ -118,13 +118,14 @@ def _is_whole(place: str) -> bool:
     return "://" in place or Path(place).is_absolute()
 
 
-def _cut(found: FoundSnapshot, pipeline: PipelineId, uid: StageUid, sink: Sink) -> SinkCut:
+def _cut(found: FoundSnapshot, pipeline: CheckpointedPipeline, uid: StageUid, sink: Sink) -> SinkCut:
     source = found.stored
-    if found.pipeline != pipeline:
+    if not pipeline.is_called(found.pipeline):
         raise InvalidRequest(
-            f"{source.describe()} is not one of pipeline {pipeline!r}: load the table of its own one"
+            f"{source.describe()} is not one of pipeline {pipeline.name!r}: load the table of its own one"
         )
-    stage = require_stage(source, uid)
+    names = (uid, *pipeline.stages[uid].previous_uids)
+    stage = require_stage(source, next((name for name in names if source.metadata.stage(name)), uid))
     snapshot = stage.table
     if snapshot is None:
         raise InvalidRequest(

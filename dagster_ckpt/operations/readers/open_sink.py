@@ -97,7 +97,13 @@ def open_sink(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordi
     work_dir = table_dir if coordinator is None else coordinator.resolved_work_dir
     if uid not in pipeline.stages:
         return open_derived(uid, pipeline.name, table_dir=table_dir, work_dir=work_dir)
-    return opening.open_sink(pipeline.stages[uid], pipeline.name, table_dir=table_dir, work_dir=work_dir)
+    return opening.open_sink(
+        pipeline.stages[uid],
+        pipeline.name,
+        previous_pipelines=pipeline.previous_names,
+        table_dir=table_dir,
+        work_dir=work_dir,
+    )
 
 
 def own_table(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> ReaderTable:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord
-from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.horizon import Horizon, Pin, horizon_of
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound
@@ -46,7 +45,7 @@ def restorability(
     sources = SourcePins(pipeline)
     newest_first = sorted(entries, key=lambda entry: entry.checkpoint_id, reverse=True)
     return tuple(
-        horizon_of(entry.known.key, tuple(_pins(deployment, entry, sinks, sources, pipeline.name)), now=now)
+        horizon_of(entry.known.key, tuple(_pins(deployment, entry, sinks, sources, pipeline)), now=now)
         for entry in newest_first
     )
 
@@ -56,7 +55,7 @@ def _pins(
     entry: CompletedRecord,
     sinks: dict[str, Sink],
     sources: SourcePins,
-    pipeline: PipelineId,
+    pipeline: CheckpointedPipeline,
 ) -> Iterator[Pin]:
     storage = deployment.open_storage(entry.location.base_uri)
     try:
@@ -72,13 +71,15 @@ def _pins(
     yield from sources.of(source)
 
 
-def _of_tables(source: StoredSnapshot, sinks: dict[str, Sink], pipeline: PipelineId) -> Iterator[Pin]:
+def _of_tables(
+    source: StoredSnapshot, sinks: dict[str, Sink], pipeline: CheckpointedPipeline
+) -> Iterator[Pin]:
     for stage in source.metadata.stages:
         sink = sinks.get(stage.uid)
         if stage.table is None or sink is None:
             continue  # a sink that was removed: the restore says what becomes of its table
         try:
-            place = sink.place if source.metadata.pipeline != pipeline else ""
+            place = "" if pipeline.is_called(source.metadata.pipeline) else sink.place
             yield from sink.pins(cut_of(source, stage, stage.table, fork=place))
         except CheckpointError as error:
             yield Pin(what=f"rows of sink {stage.uid} in {sink.place}", is_there=False, advice=str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,7 +169,8 @@ def preview_restore(
     matches = stages.matches if stages is not None else ()
     refusals += [reason for match in matches if (reason := other_inputs(match))]
     refusals += late_readers(wanted, stages, code)
-    is_beginning = found.stored.metadata.pipeline != pipeline and not options.fork
+    is_own = found.stored.metadata.pipeline in (pipeline, *wanted.previous_names)
+    is_beginning = not is_own and not options.fork
     tables = [
         preview if not is_beginning else of_fork(preview, pipeline, match.uid, table_plan(options))
         for match in matches
@@ -229,7 +230,8 @@ def _missing(source: StoredSnapshot) -> Iterator[str]:
 def _refusal(
     record: CoordinatorRecord, found: FoundSnapshot, options: RestoreOptions, graph: PipelineGraph
 ) -> Iterator[str]:
-    metadata, facts = found.stored.metadata, facts_of(record)
+    metadata = found.stored.metadata
+    facts = replace(facts_of(record), previous_names=graph.previous_names)
     load = snapshot_at(At(found.location.uri), facts)
     asked = RestorePurpose.FORK if options.fork else RestorePurpose.IN_PLACE
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.decision import Fresh, Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
+from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import OutsideFacts, StartFacts
 from dagster_ckpt.errors import InvalidRequest, Unavailable
@@ -150,7 +151,7 @@ class Attempt(Generic[G]):
                 directory_state=partial(state_of_directory, pipeline, setup.work_dir),
                 tell_shown=tables.tell_shown,
                 check_start=partial(_check_start, setup, tables),
-                seen=lambda: [*tables.seen(), *seen_in_directory(setup.work_dir, setup.pipeline.name)],
+                seen=lambda: [*tables.seen(), *_seen_in_directories(setup)],
                 acks=options.acks,
                 background=options.background,
                 library_version=setup.library_version,
@@ -200,7 +201,13 @@ def _directory_of_run(recorded: str) -> AttemptDirectory:
 
 
 def _shown_before(setup: PipelineSetup) -> ShownBefore:
-    return ShownBefore(setup.pipeline.name, RecordStore(setup.store), setup.open_storage)
+    names = (setup.pipeline.name, *setup.pipeline.previous_names)
+    return ShownBefore(names, RecordStore(setup.store), setup.open_storage)
+
+
+def _seen_in_directories(setup: PipelineSetup) -> Iterator[Seen]:
+    for name in (setup.pipeline.name, *setup.pipeline.previous_names):
+        yield from seen_in_directory(setup.work_dir, name)
 
 
 def _check_start(setup: PipelineSetup, tables: PipelineSinks, decision: RestoreDecision) -> None:

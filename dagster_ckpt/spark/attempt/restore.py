@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import FileEntry
 from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
@@ -290,12 +290,15 @@ class AttemptRestorer:
                 directory,
                 decision,
                 self._later,
-                published_since=self.coordinator.record.published_after(decision.metadata.number_at_sinks),
+                published_since=self._published_after(decision.metadata.number_at_sinks),
             )
             self.tables.compute_derived(decision.metadata.checkpoint_id, self.reporter)
         except BaseException:
             shutil.rmtree(directory.root, ignore_errors=True)
             raise
+
+    def _published_after(self, number: int) -> Mapping[CheckpointId, CoordinatorEpoch]:
+        return {**self.before.after(number), **self.coordinator.record.published_after(number)}
 
     def _rescale(self, directory: AttemptDirectory, match: StageMatch) -> None:
         """Spread a stage's state over the partitions its author asks for now; its log gets the batch that took."""

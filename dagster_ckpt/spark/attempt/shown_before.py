@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from dagster_ckpt.core.checkpoint.record import CompletedRecord
@@ -24,31 +24,45 @@ _COMPLETED = (CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointS
 class ShownBefore:
     """Snapshots that tell of rows a sink has shown, and the attempts that took them; read when first asked for."""
 
-    def __init__(self, pipeline: PipelineId, records: RecordStore, open_storage: OpenStorage) -> None:
-        self._pipeline = pipeline
+    def __init__(self, names: Sequence[PipelineId], records: RecordStore, open_storage: OpenStorage) -> None:
+        """``names``: the pipeline's, of now first."""
+        self._names = names
         self._records = records
         self._open_storage = open_storage
 
-    def by(self, uid: StageUid, kind: str) -> Mapping[CheckpointId, CoordinatorEpoch]:
+    def by(self, uids: Sequence[StageUid], kind: str) -> Mapping[CheckpointId, CoordinatorEpoch]:
         """Return the snapshots at which a sink of this kind had shown rows, or was about to; a damaged one counts.
+
+        ``uids``: the sink's names, of now first.
 
         Where none is left that knows the stage, the history tells, which knows neither rows nor attempts.
         """
         found: dict[CheckpointId, CoordinatorEpoch] = {}
         is_known = False
         for known, metadata in self._snapshots:
-            part = None if metadata is None else metadata.stage(uid)
+            parts = () if metadata is None else (metadata.stage(uid) for uid in uids)
+            part = next((one for one in parts if one is not None), None)
             is_known = is_known or part is not None
             if metadata is None or (part is not None and _shows(part.table, kind, known.kind)):
                 found[CheckpointId(known.checkpoint_id)] = CoordinatorEpoch(known.epoch)
         if found or is_known:
             return found
-        return {number: CoordinatorEpoch(1) for number, row in self._history.items() if _has(row, uid)}
+        return {number: CoordinatorEpoch(1) for number, row in self._history.items() if _has(row, uids)}
+
+    def after(self, number: int) -> dict[CheckpointId, CoordinatorEpoch]:
+        """Return newer snapshots that were published under the pipeline's former names, and their attempts."""
+        found: dict[CheckpointId, CoordinatorEpoch] = {}
+        for name in self._names[1:]:
+            record = self._records.record(name)
+            found |= {} if record is None else record.published_after(number)
+        return found
 
     @cached_property
     def _snapshots(self) -> list[tuple[CompletedRecord, CheckpointMetadata | None]]:
-        record = self._records.record(self._pipeline)
-        entries = () if record is None else (*record.completed, *record.savepoints)
+        records = (self._records.record(name) for name in self._names)
+        entries = [
+            e for record in records if record is not None for e in (*record.completed, *record.savepoints)
+        ]
         return [(known, self._metadata(known)) for known in entries]
 
     def _metadata(self, known: CompletedRecord) -> CheckpointMetadata | None:
@@ -60,7 +74,10 @@ class ShownBefore:
 
     @cached_property
     def _history(self) -> Mapping[CheckpointId, CheckpointStatistics]:
-        return self._records.statistics(self._pipeline, limit=HISTORY)
+        found: dict[CheckpointId, CheckpointStatistics] = {}
+        for name in self._names:
+            found |= self._records.statistics(name, limit=HISTORY)
+        return found
 
 
 def _shows(table: TableSnapshot | None, kind: str, taken_as: CheckpointKind) -> bool:
@@ -69,5 +86,5 @@ def _shows(table: TableSnapshot | None, kind: str, taken_as: CheckpointKind) -> 
     return table.head is not None or (bool(table.prepared) and taken_as.publishes)
 
 
-def _has(row: CheckpointStatistics, uid: StageUid) -> bool:
-    return row.status in _COMPLETED and row.kind.publishes and any(stage.uid == uid for stage in row.stages)
+def _has(row: CheckpointStatistics, uids: Sequence[StageUid]) -> bool:
+    return row.status in _COMPLETED and row.kind.publishes and any(stage.uid in uids for stage in row.stages)

@@ -93,11 +93,16 @@ class PipelineSinks:
             self._opened[uid] = open_sink(
                 self.pipeline.stages[uid],
                 self.pipeline.name,
+                previous_pipelines=self.pipeline.previous_names,
                 table_dir=self.table_dir,
                 work_dir=self.work_dir,
                 attempt=self.attempt_id,
             )
         return self._opened[uid]
+
+    def names_of(self, uid: StageUid) -> tuple[StageUid, ...]:
+        """Return the names of a stage, of now first."""
+        return (uid, *self.pipeline.stages[uid].previous_uids)
 
     def opened(self) -> Iterator[tuple[StageUid, str, Sink]]:
         """Yield uid, name and sink of every stage that has one."""
@@ -354,10 +359,12 @@ class PipelineSinks:
 
         And what readers of ``shown`` find in that table.
         """
-        names = (uid, *self.pipeline.stages[uid].previous_uids)
+        names = self.names_of(uid)
         stages = ((metadata, stage) for metadata in restorable for stage in metadata.stages)
         found = [
-            stage.table if metadata.pipeline == self.pipeline.name else as_fork_began(stage.table, sink.place)
+            stage.table
+            if self.pipeline.is_called(metadata.pipeline)
+            else as_fork_began(stage.table, sink.place)
             for metadata, stage in stages
             if stage.table is not None and (stage.uid in names or same_place(stage.table.uri, sink.place))
         ]

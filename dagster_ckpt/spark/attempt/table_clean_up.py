@@ -40,6 +40,7 @@ class TableCleanUp:
         none may be pending. A cut taken later holds later rows only, and no publish can come in between.
         """
         self._read_missing()
+        former = self._coordinator.retained_under_former_names()
         with self._publishing:
             record = self._coordinator.record
             restorable = [CheckpointId(k.checkpoint_id) for k in (*record.completed, *record.savepoints)]
@@ -47,7 +48,7 @@ class TableCleanUp:
                 return None
             self._read = {number: self._read[number] for number in restorable}
             shown = self._coordinator.stored_record.shown
-            return self._tables.collect_garbage(self._attempt, list(self._read.values()), shown)
+            return self._tables.collect_garbage(self._attempt, [*self._read.values(), *former], shown)
 
     def _read_missing(self) -> None:
         """Read snapshots not read yet; each once, because none changes. Raises what keeps one from being read."""

@@ -33,6 +33,7 @@ def open_sink(
     stage: StageDefinition,
     pipeline: PipelineId,
     *,
+    previous_pipelines: tuple[PipelineId, ...] = (),
     table_dir: Path,
     work_dir: Path,
     target: SinkTarget | None = None,
@@ -47,6 +48,7 @@ def open_sink(
     sink: Sink = chosen.open(
         SinkContext(
             pipeline=pipeline,
+            previous_pipelines=previous_pipelines,
             uid=stage.uid,
             previous_uids=stage.previous_uids,
             name=stage.table.name,
@@ -55,6 +57,12 @@ def open_sink(
             of_project=bool(stage.of_project),
             table_dir=table_dir,
             work_dir=staged_rows(work_dir, pipeline, stage.uid),
+            former_work_dirs=tuple(
+                staged_rows(work_dir, one, uid)
+                for one in (pipeline, *previous_pipelines)
+                for uid in (stage.uid, *stage.previous_uids)
+                if (one, uid) != (pipeline, stage.uid)
+            ),
             attempt=attempt,
         )
     )

@@ -46,6 +46,8 @@ class SinkContext:
     uid: StageUid
     previous_uids: tuple[StageUid, ...] = ()
     """Names that the sink had before: what stands in the table under them is its own."""
+    previous_pipelines: tuple[PipelineId, ...] = ()
+    """Names that the pipeline had before; likewise."""
     name: str
     """The sink's ``table`` as its author wrote it; default: the uid."""
     key: tuple[str, ...]
@@ -58,8 +60,15 @@ class SinkContext:
     """The resource's folder of tables."""
     work_dir: Path
     """Folder of the sink's own, which outlives attempts: rows that cannot be staged at their place are staged here."""
+    former_work_dirs: tuple[Path, ...] = ()
+    """Where that folder was under former names of sink and pipeline."""
     attempt: Callable[[], AttemptId]
     """The attempt at work; known once the coordinator has claimed it, so not asked for before ``take_over``."""
+
+    @property
+    def pipelines(self) -> tuple[PipelineId, ...]:
+        """Names of the pipeline, of now first."""
+        return (self.pipeline, *self.previous_pipelines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

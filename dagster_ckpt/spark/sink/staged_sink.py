@@ -179,6 +179,7 @@ class StagedSink(Sink):
 
     def take_over(self) -> None:
         """Write this attempt into the position."""
+        self._move_here()
         attempt = self.context.attempt()
         with self.exclusively() as outside:
             before = outside.position()
@@ -207,6 +208,7 @@ class StagedSink(Sink):
 
     def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
         """Show the rows of a cut: take later ones back where the sink can, and publish what the cut had prepared."""
+        self._move_here()
         attempt = self.context.attempt()
         with self.exclusively() as outside:
             before = outside.position()
@@ -287,7 +289,16 @@ class StagedSink(Sink):
 
     @property
     def _root(self) -> Path:
-        return self.context.work_dir
+        """Folder of the sink's own: of its former name until an attempt has begun under this one."""
+        own = self.context.work_dir
+        former = () if own.exists() else self.context.former_work_dirs
+        return next((folder for folder in former if folder.exists()), own)
+
+    def _move_here(self) -> None:
+        root, own = self._root, self.context.work_dir
+        if root != own:
+            own.parent.mkdir(parents=True, exist_ok=True)
+            root.rename(own)
 
     @property
     def _staged(self) -> Path:

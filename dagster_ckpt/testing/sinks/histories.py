@@ -177,9 +177,11 @@ class HistoryContract(ContractBase):
 
     # --- other names -------------------------------------------------------------------------------------------
 
+    @pytest.mark.parametrize(("uid", "of"), [("renamed", "shop"), ("orders", "store"), ("renamed", "store")])
     def test_a_sink_that_says_its_former_name_goes_on_with_its_rows_and_back_to_before(
-        self, tmp_path: Path
+        self, tmp_path: Path, uid: str, of: str
     ) -> None:
+        """Its own, its pipeline's, or both."""
         run = self.begun(tmp_path)
         self.skip_unless(self.keeps_its_place(run), "has another place under another name")
         run.batch([(1, 1)])
@@ -189,7 +191,7 @@ class HistoryContract(ContractBase):
         run.publish(2)
         run.batch([(3, 3)])
         at = run.cut(3)
-        new = run.renamed("renamed", "orders").in_directory_of(at)
+        new = run.renamed(uid, "orders", of=of).in_directory_of(at)
         assert new.sink.position() == run.sink.position()
         new.roll_back(at)
         assert self.shown(new) == at.rows == [(1, 1), (2, 2), (3, 3)]
@@ -197,10 +199,11 @@ class HistoryContract(ContractBase):
         new.publish(4)
         assert self.shown(new) == new.expected()
         new.sink.collect_garbage([early.cut.snapshot, new.cut(4).cut.snapshot], [])
-        with pytest.raises(Fenced):
+        with pytest.raises((Fenced, InvalidRequest)):
             run.sink.take_over()
         if self.can_roll_back:  # also when nobody says the former name any more, and under that again
-            for later in (new.renamed("renamed", epoch=7), new.renamed("orders", epoch=8)):
+            before = () if of == "shop" else (uid,)
+            for later in (new.renamed(uid, epoch=7), new.renamed("orders", *before, epoch=8)):
                 later.in_directory_of(early).roll_back(early)
                 assert self.shown(later) == early.rows
                 later.batch([(5, 5)])

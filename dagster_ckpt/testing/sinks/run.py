@@ -238,9 +238,19 @@ class SinkRun:
         run.roll_back(at, later)
         return run
 
-    def renamed(self, uid: str, *previous: str, epoch: int | None = None) -> SinkRun:
-        """Return a newer attempt of the sink under another name, in the same place; it has not taken over yet."""
-        context = replace(self.context, uid=StageUid(uid), previous_uids=tuple(map(StageUid, previous)))
+    def renamed(self, uid: str, *previous: str, of: str = "", epoch: int | None = None) -> SinkRun:
+        """Return a newer attempt of the sink under another name, in the same place; it has not taken over yet.
+
+        ``of``: name of its pipeline now, which says its former one where it is another.
+        """
+        former = self.context.pipeline
+        context = replace(
+            self.context,
+            uid=StageUid(uid),
+            previous_uids=tuple(map(StageUid, previous)),
+            pipeline=PipelineId(of or former),
+            previous_pipelines=(former,) if of not in ("", former) else (),
+        )
         work_dir = self.context.work_dir.with_name(uid)
         run = replace(self, context=replace(context, work_dir=work_dir))
         return run.successor(epoch=epoch)

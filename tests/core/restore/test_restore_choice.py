@@ -420,6 +420,19 @@ def test_a_snapshot_of_another_pipeline_is_refused_unless_it_is_a_fork() -> None
     assert restore(other, purpose=RestorePurpose.FORK).purpose is RestorePurpose.FORK
 
 
+def test_a_snapshot_of_the_pipelines_former_name_is_its_own() -> None:
+    other = saved(pipeline="weather", kind=CheckpointKind.SAVEPOINT)
+    named = facts(previous_names=(PipelineId("weather"),), checkpoints=[known(31)])
+    load = choose("latest", named)
+    assert isinstance(load, FromSnapshot)
+    assert purpose_for(RestorePurpose.IN_PLACE, load, other, named) is RestorePurpose.IN_PLACE
+    assert restore(other, given=named).purpose is RestorePurpose.IN_PLACE
+    with pytest.raises(
+        InvalidRequest, match=r"of 'flights' itself, which was called 'weather': a fork is another"
+    ):
+        purpose_for(RestorePurpose.FORK, load, other, named)
+
+
 def test_an_imported_snapshot_of_another_history_is_refused_as_one_given_by_its_path_is() -> None:
     """It is in the record, so it passed for one of our own: rows it holds were written to the tables again."""
     ours = facts(
@@ -449,7 +462,7 @@ def test_a_fork_tried_again_goes_on_where_it_is_or_begins_once_more() -> None:
 
 @pytest.mark.parametrize("mode", [ClaimMode.CLAIM, ClaimMode.LEGACY])
 def test_a_fork_cannot_depend_on_a_checkpoint_that_its_owner_deletes(mode: ClaimMode) -> None:
-    with pytest.raises(InvalidRequest, match=r"Use 'no_claim', or fork from a savepoint"):
+    with pytest.raises(InvalidRequest, match=r"Use 'no_claim', or a savepoint"):
         restore(saved(pipeline="weather"), purpose=RestorePurpose.FORK, claim_mode=mode)
 
 

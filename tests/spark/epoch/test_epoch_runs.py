@@ -17,7 +17,7 @@ from dagster_ckpt import (
     spark_sink,
     spark_source,
 )
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt import sinks
@@ -257,6 +257,36 @@ def test_rows_do_not_leave_the_table_of_a_sink_that_was_renamed_without_its_old_
     result = lab.run(named)
     assert result.success, failure_text(result)
     check_tables(lab, feed)
+
+
+def test_a_pipeline_that_says_its_former_name_goes_on_from_a_snapshot_of_that(lab: Lab, feed: Feed) -> None:
+    old = shop(feed.folder, num_retained=2)
+    for _ in range(2):
+        assert lab.run(old).success
+    first, second = (one.location.uri for one in lab.record(old).completed)
+    stranger = replace(old, name=PipelineId("store"))
+    new = replace(stranger, previous_names=(old.name,))
+    feed.order(("bob", 8))
+    for pipeline, restore, said in (
+        (stranger, {"restore_from": second}, "name the old one in its code (previous_names=['shop'])"),
+        (stranger, {"restore_from": "none"}, "name the old one (previous_names=['shop'])"),
+        (
+            new,
+            {},
+            f"restore_from the newest snapshot of 'shop', by its URI (the newest snapshot found is {second}",
+        ),
+    ):
+        refused = lab.run(pipeline, **restore)
+        assert said in failure_text(refused), failure_text(refused)
+    result = lab.run(new, restore_from=second)
+    assert result.success, failure_text(result)
+    check_tables(lab, feed)
+    assert "belongs to another history" in failure_text(lab.run(old))
+    feed.order(("ann", 9))
+    for restore in ({}, {"restore_from": first}):
+        result = lab.run(new, **restore)
+        assert result.success, failure_text(result)
+        check_tables(lab, feed)
 
 
 def test_sinks_that_exchange_their_tables_are_refused(lab: Lab, feed: Feed) -> None:

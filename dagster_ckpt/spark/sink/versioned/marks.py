@@ -115,13 +115,21 @@ class SinkNames:
     uid: str
     previous: tuple[str, ...] = ()
     """Names it had before."""
+    previous_pipelines: tuple[str, ...] = ()
+    """Names its pipeline had before."""
     shared_with: tuple[str, ...] = ()
     """Other pipelines that may write to its table."""
 
     @classmethod
     def of(cls, context: SinkContext, shared_with: Iterable[str] = ()) -> SinkNames:
         """Return the names in a context."""
-        return cls(context.pipeline, context.uid, tuple(context.previous_uids), tuple(shared_with))
+        return cls(
+            pipeline=context.pipeline,
+            uid=context.uid,
+            previous=tuple(context.previous_uids),
+            previous_pipelines=tuple(context.previous_pipelines),
+            shared_with=tuple(shared_with),
+        )
 
     @property
     def label(self) -> str:
@@ -131,7 +139,8 @@ class SinkNames:
     @property
     def labels(self) -> frozenset[str]:
         """All names, of now and of before."""
-        return frozenset(f"{self.pipeline}/{uid}" for uid in (self.uid, *self.previous))
+        pipelines = (self.pipeline, *self.previous_pipelines)
+        return frozenset(f"{one}/{uid}" for one in pipelines for uid in (self.uid, *self.previous))
 
     def read(self, metadata: Mapping[str, Any], where: str) -> Mark | None:
         """Return the mark in the metadata of a commit, whoever made it; None: it has none.
@@ -164,15 +173,16 @@ class SinkNames:
     def why_foreign(self, mark: Mark, place: str) -> str:
         """Return why a table that shows the rows of this mark, which is not the sink's, cannot be written to."""
         shows = f"table {place} shows rows of sink {mark.sink!r} of pipeline {mark.pipeline!r}, and they would be there"
-        if mark.pipeline == self.pipeline:
+        if mark.pipeline in (self.pipeline, *self.previous_pipelines):
             return (
                 f"{shows} twice if {self.uid!r} is that sink under another name: name the old one "
                 f"(previous_uids=[{mark.sink!r}]), and it goes on with its rows, or takes them back with restore_from: "
                 "none; or give it another table"
             )
         return (
-            f"{shows} twice if {self.pipeline!r} is that pipeline under another name: keep the old name, fork it into "
-            "a table of its own, or give the sink another table; where both are to write to this one, say so: "
+            f"{shows} twice if {self.pipeline!r} is that pipeline under another name: name the old one "
+            f"(previous_names=[{mark.pipeline!r}]) and restore its newest snapshot, fork it into a table of its own, "
+            "or give the sink another table; where both are to write to this one, say so: "
             f"shared_with=({mark.pipeline!r},)"
         )
 
