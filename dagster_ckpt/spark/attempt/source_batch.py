@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -44,7 +45,7 @@ def refuse_names_that_are_patterns(whose: str, query_dir: Path, batch_id: BatchI
     if not (query_dir / "sources").is_dir():
         return
     files = read_source_batch(query_dir, batch_id).files
-    wrong = [path for path in files if not _PATTERN.isdisjoint(path)]
+    wrong = [path for path in files if not is_read_as_itself(path)]
     if wrong:
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise InvalidRequest(
@@ -52,6 +53,18 @@ def refuse_names_that_are_patterns(whose: str, query_dir: Path, batch_id: BatchI
             "pattern: rows of other files would be read twice. Nothing of the batch was written: rename the file, or "
             "the folder it lies in, and run again"
         )
+
+
+def is_read_as_itself(path: str) -> bool:
+    """Tell whether a path that Spark reads as a pattern is of this file alone: ``?`` and ``*`` fit themselves.
+
+    In the name of a folder: a file that fits may arrive at any moment, another folder with the same file hardly.
+    """
+    folder, _, name = path.rpartition("/")
+    if not _PATTERN.isdisjoint(name):
+        return False
+    special = _PATTERN.intersection(folder)
+    return not special or (special <= set("?*") and glob.glob(path, include_hidden=True) == [path])
 
 
 def _log_offset(text: str) -> int:

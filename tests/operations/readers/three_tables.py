@@ -212,7 +212,7 @@ class Process:
 
     @cached_property
     def _before(self) -> ShownBefore:
-        return ShownBefore(PipelineId("shop"), RecordStore(self.shop.store), lambda _: self.shop.storage)
+        return ShownBefore((PipelineId("shop"),), RecordStore(self.shop.store), lambda _: self.shop.storage)
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 

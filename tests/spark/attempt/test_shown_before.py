@@ -51,8 +51,11 @@ def told_of(
     )
     monkeypatch.setattr(shown_before, "read_metadata", read)
     storage: Any = SimpleNamespace()
-    before = shown_before.ShownBefore(PipelineId("shop"), records, lambda uri: storage)
-    return {int(number): int(epoch) for number, epoch in before.by(ALERTS, "function").items()}
+    before = shown_before.ShownBefore((PipelineId("shop"),), records, lambda uri: storage)
+    return {
+        int(number): int(epoch)
+        for number, epoch in before.by((StageUid("renamed"), ALERTS), "function").items()
+    }
 
 
 def part(*, head: int | None = None, prepared: tuple[int, ...] = (), sink: str = "function") -> Any:

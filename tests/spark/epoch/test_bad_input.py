@@ -17,6 +17,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as Pipeline
 from dagster_ckpt.sinks import DeltaTable, IcebergTable, SinkTarget
+from dagster_ckpt.spark.attempt.source_batch import is_read_as_itself
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_lines, read_totals, shop
 
@@ -283,3 +284,14 @@ def test_a_file_whose_name_is_a_pattern_is_refused_by_its_name_and_read_once_it_
     assert "order [1].json" in failure_text(result)
     named.rename(newest)
     goes_on(lab, feed, pipeline)
+
+
+def test_a_folder_whose_name_is_a_pattern_of_itself_alone_is_read(tmp_path: Path) -> None:
+    (tmp_path / "what?now").mkdir()
+    file = tmp_path / "what?now" / "1.json"
+    file.touch()
+    assert is_read_as_itself(str(file))
+    assert not is_read_as_itself(str(tmp_path / "what[?]now" / "1.json"))
+    (tmp_path / "whatAnow").mkdir()
+    (tmp_path / "whatAnow" / "1.json").touch()
+    assert not is_read_as_itself(str(file))
