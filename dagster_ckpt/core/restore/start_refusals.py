@@ -246,8 +246,8 @@ def own_history(of: SnapshotFacts) -> None:
         return
     raise InvalidRequest(
         f"{of.load.location.uri} is a snapshot of another history ({of.metadata.lineage}) of a pipeline named "
-        f"{of.metadata.pipeline!r} than this one ({history.lineage}), such as another deployment's: rows it holds may be "
-        "in these tables already. Start a fork to branch off from it, or set adopt_history to go on from it"
+        f"{of.metadata.pipeline!r} than this one ({history.lineage}), such as another deployment's: rows it holds may "
+        "be in these tables already. Start a fork to branch off from it, or set adopt_history to go on from it"
     )
 
 

@@ -428,9 +428,9 @@ def test_a_snapshot_of_the_pipelines_former_name_is_its_own() -> None:
     assert purpose_for(RestorePurpose.IN_PLACE, load, other, named) is RestorePurpose.IN_PLACE
     assert restore(other, given=named).purpose is RestorePurpose.IN_PLACE
     with pytest.raises(
-        InvalidRequest, match=r"of 'flights' itself, which was called 'weather': a fork is another"
+        InvalidRequest, match=r"'flights' itself, which was called 'weather': a fork is another"
     ):
-        purpose_for(RestorePurpose.FORK, load, other, named)
+        restore(other, given=named, asked=RestorePurpose.FORK)
 
 
 def test_an_imported_snapshot_of_another_history_is_refused_as_one_given_by_its_path_is() -> None:
