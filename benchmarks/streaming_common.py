@@ -18,6 +18,7 @@ from dagster_ckpt.core.outcomes import Completed, Queued
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.streaming.restart import FixedDelay
 from dagster_ckpt.spark.streaming.run import StreamingRun
 from dagster_ckpt.spark.streaming.service import StreamingService
@@ -132,18 +133,20 @@ def service(
     }
     events: list[CoordinatorEvent] = []
     made = StreamingService(
-        pipeline=pipeline,
-        config=CheckpointConfig.of(**{**defaults, **settings, **pipeline.checkpointing}),
-        store=store,
-        storage=storage(open_storage(str(folder / "checkpoints"))),
-        open_storage=open_storage,
-        session=lambda: spark,
-        work_dir=folder / "work",
-        table_dir=folder / "tables",
-        owner=owner,
-        reporter=Quiet(),
-        restore=RestoreOptions(),
-        listeners=[events.append],
+        setup=PipelineSetup(
+            pipeline=pipeline,
+            config=CheckpointConfig.of(**{**defaults, **settings, **pipeline.checkpointing}),
+            store=store,
+            storage=storage(open_storage(str(folder / "checkpoints"))),
+            open_storage=open_storage,
+            spark=lambda: spark,
+            work_dir=folder / "work",
+            table_dir=folder / "tables",
+            owner=owner,
+            reporter=Quiet(),
+            restore=RestoreOptions(),
+            listeners=[events.append],
+        ),
         strategy=FixedDelay(attempts=1000, delay=0.5),
         settings=StreamingSettings(trigger_interval=trigger_interval),
     )

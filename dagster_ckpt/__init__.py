@@ -14,7 +14,7 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``operations/`` | what people do to snapshots, as functions |
 | ``page/`` | the checkpoint page of a pipeline: its facts, as HTML and for the terminal |
 | ``dagster/`` | everything that imports Dagster: resources, jobs, asset, checks, sensors, components |
-| ``program_run`` | one run of a pipeline outside of Dagster's own processes |
+| ``running`` | the host of a run: an op of Dagster's, a plain program, a program that Dagster launched |
 | ``programs`` | runs of a pipeline in a plain program |
 | ``pipes`` | a run in a program that Dagster launched through Pipes |
 | ``cli/`` | the program ``dagster-ckpt`` |

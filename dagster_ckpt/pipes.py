@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, open_dagster_pipes
 
-from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.supervision.approval import refuse_outdated
 from dagster_ckpt.core.supervision.owner import OwnerState
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig
@@ -32,20 +29,17 @@ from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorReso
 from dagster_ckpt.dagster.resources.pipeline import serving_now
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.program_run import EpochEnd, Host, StreamEnd, epoch_of, stream_of
-from dagster_ckpt.runtime.attempt_setup import Admit
+from dagster_ckpt.programs import EpochEnd, StreamEnd, host_epoch, host_stream, hosted, turn_of
+from dagster_ckpt.running import Host
 from dagster_ckpt.runtime.audit import Operator
-from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.spark.stage_report import recent_checkpoints
-from dagster_ckpt.spark.streaming.watch import ProgressWatch
+from dagster_ckpt.runtime.turn import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-    from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 
 __all__ = ["run_launched"]
 
@@ -127,57 +121,31 @@ class _Program:
     op: RemoteOp
 
     def epoch(self, where: Mapping[str, Any]) -> EpochEnd:
-        told, seen = self._told(), _Seen()
-
-        def began(
-            attempt: Callable[[], CheckpointCoordinator | None], unpublished: Callable[[], Mapping[str, str]]
-        ) -> None:
-            seen.attempt = attempt
-            told.history, told.unpublished = seen.history, unpublished
-
-        host = self._host(told, reporter=told, listeners=[told], tell_tables=told.table_changed, began=began)
-        end = epoch_of(host, self.pipeline, **where, **self._wanted())
-        self.op.output(history_metadata(seen.history(), page=self.order.page))
+        told = self._told()
+        with self._hosted(told, told, where) as host:
+            end = host_epoch(host, self._turn(host), began=told.follow)
+        self.op.output(history_metadata(told.history(), page=self.order.page))
         said = "" if end.checkpoint is None else f"the epoch's checkpoint is {end.checkpoint.uri}"
-        self.op.ended(seen.ended(skipped=end.skipped, said=said))
+        self.op.ended(_ended(told, skipped=end.skipped, said=said))
         return end
 
     def stream(self, where: Mapping[str, Any]) -> StreamEnd:
         config = StreamConfig(**self.order.stream)
-        told, seen = self._told(), _Seen()
+        told = self._told()
         reports = StreamReports(told, pause=config.progress_interval or REPORT_PAUSE)
         events = StreamingEvents(reports, unpublished=lambda: told.unpublished())  # noqa: PLW0108 - it is set later
-
-        def began(
-            attempt: Callable[[], CheckpointCoordinator | None], unpublished: Callable[[], Mapping[str, str]]
-        ) -> None:
-            seen.attempt = attempt
-            told.history, told.unpublished = seen.history, unpublished
-
-        watch = ProgressWatch(
-            tell=events.progress, tell_every=config.progress_interval, look_on=events.look_on
-        )
-        host = self._host(
-            told,
-            reporter=events,
-            listeners=[events],
-            tell_tables=events.table_changed,
-            began=began,
-            watch=watch,
-        )
         try:
-            with on_stderr():
-                end = stream_of(
+            with on_stderr(), self._hosted(told, events, where) as host:
+                end = host_stream(
                     host,
-                    self.pipeline,
-                    **where,
-                    **self._wanted(),
-                    strategy=config.strategy(),
-                    trigger_interval=config.trigger_interval,
+                    self._turn(host),
+                    began=told.follow,
+                    watch=config.watch(events),
+                    **config.of_service(),
                 )
         finally:
             events.close()
-        self.op.ended(seen.ended(skipped=end.skipped, said=_said(end), interrupted=end.interrupted))
+        self.op.ended(_ended(told, skipped=end.skipped, said=_said(end), interrupted=end.interrupted))
         return end
 
     def _told(self) -> DagsterEvents:
@@ -193,60 +161,48 @@ class _Program:
         told.attach_to(self.op)
         return told
 
-    def _host(self, told: DagsterEvents, **more: Any) -> Host:
+    def _hosted(
+        self, told: DagsterEvents, events: DagsterEvents | StreamingEvents, where: Mapping[str, Any]
+    ) -> AbstractContextManager[Host]:
         order = self.order
 
-        def opened(where: CheckpointCoordinatorResource) -> None:
-            told.serving = lambda: serving_now(where, self.pipeline)
+        def opened_as(coordinator: CheckpointCoordinatorResource) -> None:
+            told.serving = lambda: serving_now(coordinator, self.pipeline)
 
-        return Host(
+        return hosted(
+            self.pipeline,
+            **where,
+            restore=order.restore,
+            settings=order.settings,
+            stages=order.stage_config,
             run_id=order.run_id,
             root=order.root,
+            approved=order.approved,
             operator=Operator(who=order.who, shown=order.shown),
+            reporter=events,
+            listeners=[events],
+            tell_tables=events.table_changed,
+            opened_as=opened_as,
+        )
+
+    def _turn(self, host: Host) -> Turn:
+        order = self.order
+        return turn_of(
+            host,
             concurrent_runs=order.concurrent_runs,
             how_to_stop=f"stop it with job {order.stop_job}, or terminate it",
             state_of=self._state_of,
-            guarding=self._guarding,
-            opened=opened,
-            **more,
         )
-
-    def _wanted(self) -> dict[str, Any]:
-        order = self.order
-        return {"restore": order.restore, "settings": order.settings, "stages": order.stage_config}
 
     def _state_of(self, run_id: str) -> OwnerState:
         return self.order.ended_state if run_id == self.order.ended_run else OwnerState.UNKNOWN
 
-    def _guarding(self, admit: Admit) -> Admit:
-        """Return ``admit``, which also refuses a claim on a record that is not as the restore was approved."""
-        order = self.order
-        if not order.approved:
-            return admit
 
-        def guarded(record: CoordinatorRecord) -> None:
-            admit(record)
-            if record.root != order.root:
-                refuse_outdated(order.approved, record, RestoreOptions.of(**order.restore))
-
-        return guarded
-
-
-@dataclass
-class _Seen:
-    """The run's coordinator, as soon as there is one."""
-
-    attempt: Callable[[], CheckpointCoordinator | None] = lambda: None
-
-    def history(self) -> Sequence[CheckpointStatistics]:
-        coordinator = self.attempt()
-        return () if coordinator is None else recent_checkpoints(coordinator)
-
-    def ended(self, **end: Any) -> Ended:
-        coordinator = self.attempt()
-        if coordinator is None:
-            return Ended(**end)
-        return Ended(epoch=int(coordinator.epoch), lineage=coordinator.record.lineage, **end)
+def _ended(told: DagsterEvents, **end: Any) -> Ended:
+    coordinator = None if told.run is None else told.run.coordinator
+    if coordinator is None:
+        return Ended(**end)
+    return Ended(epoch=int(coordinator.epoch), lineage=coordinator.record.lineage, **end)
 
 
 def _said(end: StreamEnd) -> str:

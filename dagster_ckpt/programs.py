@@ -7,14 +7,41 @@ that Dagster launched calls ``pipes.run_launched`` instead.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import signal
 import threading
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import dagster as dg
+
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.location import SnapshotLocation
+from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.resources.folders import gone_with_container
+from dagster_ckpt.dagster.resources.opened import opened
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
-from dagster_ckpt.program_run import EpochEnd, Host, StreamEnd, epoch_of, stream_of
-from dagster_ckpt.spark.streaming.restart import RestartStrategy
+from dagster_ckpt.dagster.start import refuse_impossible
+from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
+from dagster_ckpt.running import Host, run_to_end, stage_arguments
+from dagster_ckpt.runtime.attempt_setup import Admit
+from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.turn import Skipped, Turn
+from dagster_ckpt.spark.cluster.lost import refuse_stopped
+from dagster_ckpt.spark.epoch.attempt import EpochAttempt
+from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
+from dagster_ckpt.spark.java_errors import JavaErrors
+from dagster_ckpt.spark.session import refuse_connect
+from dagster_ckpt.spark.stage_report import Reporter
+from dagster_ckpt.spark.streaming.restart import ExponentialDelay, RestartStrategy
+from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, TakenOver
+from dagster_ckpt.spark.streaming.service import GaveUp, Interrupted, ServiceEnd, StreamingService
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +49,35 @@ if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 __all__ = ["EpochEnd", "StreamEnd", "run_epoch", "run_stream"]
+
+log = logging.getLogger("dagster_ckpt.run")
+
+_PLACES = ("store_url", "checkpoint_dir", "savepoint_dir", "work_dir", "table_dir")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """End of an epoch run."""
+
+    run_id: str
+    checkpoint: SnapshotLocation | None
+    """Its checkpoint; None where none completed, and fewer failed than are tolerated."""
+    skipped: str = ""
+    """Why the run did nothing: another one is alive, and ``concurrent_runs`` is ``skip``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """End of a streaming run that ended well."""
+
+    run_id: str
+    savepoint: str = ""
+    """URI of the savepoint it was stopped with."""
+    checkpoint_id: int | None = None
+    """The final checkpoint, where all bounded sources came to their end."""
+    interrupted: bool = False
+    """It was asked to stop (SIGTERM, SIGINT), and the next run goes on from its last checkpoint."""
+    skipped: str = ""
 
 
 def run_epoch(
@@ -53,8 +109,7 @@ def run_epoch(
         Fenced: another run has taken the pipeline over.
         Unavailable: the store cannot be reached; or the checkpoint is complete and tables do not show its rows yet.
     """
-    return epoch_of(
-        Host(run_id=run_id),
+    with hosted(
         pipeline,
         coordinator=coordinator,
         spark=spark,
@@ -62,7 +117,9 @@ def run_epoch(
         settings=settings,
         stages=stages,
         resources=resources,
-    )
+        run_id=run_id,
+    ) as host:
+        return host_epoch(host, turn_of(host))
 
 
 def run_stream(
@@ -92,8 +149,7 @@ def run_stream(
 
     Raises as ``run_epoch``; Declined where the restart strategy gives up.
     """
-    return stream_of(
-        Host(run_id=run_id),
+    with hosted(
         pipeline,
         coordinator=coordinator,
         spark=spark,
@@ -101,7 +157,195 @@ def run_stream(
         settings=settings,
         stages=stages,
         resources=resources,
-        strategy=strategy,
-        trigger_interval=trigger_interval,
-        stopping=stopping,
+        run_id=run_id,
+    ) as host:
+        return host_stream(
+            host,
+            turn_of(host),
+            strategy=strategy or ExponentialDelay(),
+            trigger_interval=trigger_interval,
+            stopping=stopping or threading.Event(),
+        )
+
+
+# --- one run ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def hosted(
+    pipeline: CheckpointedPipeline,
+    *,
+    coordinator: CheckpointCoordinatorResource,
+    spark: SparkSession | SparkSessionResource | None = None,
+    restore: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    stages: Mapping[str, Mapping[str, Any]] | None = None,
+    resources: Mapping[str, Any] | None = None,
+    run_id: str = "",
+    reporter: Reporter | None = None,
+    opened_as: Callable[[CheckpointCoordinatorResource], None] = lambda coordinator: None,
+    **told: Any,
+) -> Iterator[Host]:
+    """Yield the host of a run in this process, its resources open; ``told`` as ``Host`` has it.
+
+    ``opened_as``: gets the coordinator resource, initialized.
+    """
+    options = RestoreOptions.of(**(restore or {}))
+    found = SimpleNamespace(**(resources or {}))
+    arguments = stage_arguments(pipeline, stages or {}, found)
+    _refuse_without_places(coordinator)
+    reporter = reporter or _Lines()
+    own = SparkSessionResource() if spark is None else spark
+    errors = JavaErrors()
+    with errors.noted(), contextlib.ExitStack() as stack:
+        where = stack.enter_context(opened(coordinator))
+        if os.environ.get("DAGSTER_HOME"):
+            where.use_instance(stack.enter_context(dg.DagsterInstance.get()))
+        refuse_impossible(where, pipeline, own if isinstance(own, SparkSessionResource) else None)
+        if lost := gone_with_container(where, pipeline):
+            reporter.warn(lost)
+        opened_as(where)
+        with errors.kept():
+            yield Host(
+                pipeline=pipeline,
+                places=where,
+                spark=_session_of(own, stack),
+                run_id=run_id or f"program-{uuid.uuid4()}",
+                reporter=reporter,
+                restore=options,
+                settings=settings or {},
+                arguments=arguments.__getitem__,
+                resources=found,
+                **told,
+            )
+
+
+def turn_of(
+    host: Host,
+    *,
+    concurrent_runs: str = "",
+    how_to_stop: str = "stop it with a savepoint (dagster-ckpt savepoint PIPELINE --stop), or terminate it",
+    **known: Any,
+) -> Turn:
+    """Return the turn of a run, as the coordinator says, or ``concurrent_runs``; ``known`` as ``Turn`` has it."""
+    return Turn(
+        records=RecordStore(host.places.store()),
+        pipeline=host.pipeline.name,
+        run_id=host.run_id,
+        root=host.root or host.run_id,
+        say=host.reporter.info,
+        choice=ConcurrentRuns.of(host.places.concurrent_runs, concurrent_runs),
+        how_to_stop=how_to_stop,
+        **known,
     )
+
+
+def host_epoch(
+    host: Host, turn: Turn, *, began: Callable[[EpochAttempt], None] = lambda attempt: None
+) -> EpochEnd:
+    """Run an epoch in its turn; ``began``: gets the attempt, once it owns the pipeline."""
+    _ = host.config  # settings that cannot be are refused before anything is waited for
+    attempt = turn.take(host.epoch)
+    if isinstance(attempt, Skipped):
+        return EpochEnd(host.run_id, None, attempt.why)
+    began(attempt)
+    try:
+        with _told_as_declined():
+            _ = attempt.directory
+            host.run_all(attempt)
+            completed = attempt.complete()
+    finally:
+        attempt.close_after_failure()  # nothing to do where it was closed in order
+    return EpochEnd(host.run_id, None if completed is None else completed.location)
+
+
+def host_stream(
+    host: Host,
+    turn: Turn,
+    *,
+    began: Callable[[StreamingService], None] = lambda service: None,
+    **of_stream: Any,
+) -> StreamEnd:
+    """Run a stream in its turn; ``began``: gets it before it runs. ``of_stream`` as ``Host.stream`` has it."""
+    _ = host.config
+
+    def stream(admit: Admit) -> ServiceEnd:
+        service = host.stream(admit, **of_stream)
+        began(service)
+        with _stopped_by_signals(service.stopping):
+            return run_to_end(service)
+
+    end = turn.take(stream)
+    return StreamEnd(host.run_id, skipped=end.why) if isinstance(end, Skipped) else _ended(host.run_id, end)
+
+
+class _Lines:
+    """Reporter of a plain program."""
+
+    def info(self, message: str) -> None:
+        log.info(message)
+
+    def warn(self, message: str) -> None:
+        log.warning(message)
+
+
+def _session_of(
+    chosen: SparkSession | SparkSessionResource, stack: contextlib.ExitStack
+) -> Callable[[], SparkSession]:
+    if not isinstance(chosen, SparkSessionResource):
+        session = chosen
+        refuse_connect(session)
+
+        def given() -> SparkSession:
+            refuse_stopped(session)
+            return session
+
+        return given
+    resource = stack.enter_context(opened(chosen))
+    return lambda: resource.session
+
+
+def _refuse_without_places(where: CheckpointCoordinatorResource) -> None:
+    """Raise InvalidRequest where a place would default into a Dagster instance that nobody has chosen."""
+    missing = [name for name in _PLACES if not getattr(where, name)]
+    if missing and not where.base_dir and not os.environ.get("DAGSTER_HOME"):
+        raise InvalidRequest(
+            f"outside of Dagster nothing says where {' and '.join(missing)} are: give the coordinator base_dir, or "
+            "each of them"
+        )
+
+
+@contextlib.contextmanager
+def _told_as_declined() -> Iterator[None]:
+    """Tell decisions of the failure manager as errors of ours."""
+    try:
+        yield
+    except (RetryStage, FailRun) as error:
+        raise Declined(str(error)) from error
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {one: signal.signal(one, lambda *_: stopping.set()) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _ended(run_id: str, end: ServiceEnd) -> StreamEnd:
+    match end:
+        case StoppedWithSavepoint(uri):
+            return StreamEnd(run_id, savepoint=uri)
+        case EndOfData(number):
+            return StreamEnd(run_id, checkpoint_id=None if number is None else int(number))
+        case Interrupted():
+            return StreamEnd(run_id, interrupted=True)
+        case TakenOver(message):
+            raise Fenced(message)
+        case GaveUp(why, last):
+            raise Declined(f"{last.message}; {why}") from last.error

@@ -78,6 +78,8 @@ class ClaimMode(StrEnum):
 
 Seconds = Annotated[float, Field(ge=0)]
 RestoreFrom = Annotated[RestorePoint, PlainValidator(restore_point), PlainSerializer(str, return_type=str)]
+STREAM_INTERVAL = 10.0
+"""Seconds between checkpoints of a stream where neither the pipeline nor the resource says."""
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -160,6 +162,16 @@ class CheckpointConfig(BaseModel):
     def store_limits(self) -> StoreLimits | None:
         """Limits of a checkpoint's size; None: its storage sets none."""
         return STORE_LIMITS if self.checkpoint_storage is StorageKind.STORE else None
+
+    @property
+    def of_epoch(self) -> CheckpointConfig:
+        """Settings of an epoch run: it ends with its checkpoint, and the timer is for the same pipeline's streams."""
+        return self.model_copy(update={"interval": None})
+
+    @property
+    def of_stream(self) -> CheckpointConfig:
+        """Settings of a stream: checkpoints on a timer, every 10 s unless somebody says otherwise."""
+        return self if self.interval is not None else self.model_copy(update={"interval": STREAM_INTERVAL})
 
     @classmethod
     def of(cls, **settings: Any) -> CheckpointConfig:

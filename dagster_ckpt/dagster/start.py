@@ -97,7 +97,7 @@ def machine_facts(
     pipeline: CheckpointedPipeline,
     spark: SparkSessionResource | None = None,
 ) -> MachineFacts:
-    """Return what this machine has of what the pipeline needs; nothing is made, nobody is asked."""
+    """Return the facts of this machine that the pipeline needs; nothing is made, nobody is asked."""
     return MachineFacts(
         places=[
             Place(setting=setting, path=path, why=why_not_written(path))

@@ -1,13 +1,14 @@
-"""Everything an attempt is opened with: the pipeline, its settings, and what the coordinator talks to."""
+"""Two bags that a run is set up with: what its host gives, and what each of its attempts has beside."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
@@ -22,7 +23,7 @@ from dagster_ckpt.core.restore.decision import RestoreDecision
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
 from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore, TaskGateway
+from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore, SystemClock, TaskGateway
 from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
 from dagster_ckpt.runtime.driver.hooks import MasterHook, OperatorCoordinator
@@ -74,29 +75,38 @@ class Ownership(StrEnum):
     """Claim the next epoch only while the owner holds the newest one: a fenced run must not fence its successor."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSetup:
-    """Setup that ``CheckpointCoordinator.open`` needs."""
+@dataclass(frozen=True, kw_only=True)
+class RunSetup:
+    """Setup of a run as its host gives it: settings, where everything is kept, who runs and from what."""
 
-    graph: PipelineGraph
-    fits_fresh: bool = True
-    """The graph's chains are those of a start without state; else such a start raises OtherChains."""
     config: CheckpointConfig
     store: CoordinatorStore
     storage: CheckpointStorage
     open_storage: Callable[[str], CheckpointStorage]
-    gateway: TaskGateway
-    clock: Clock
     owner: str
-    """The Dagster run."""
+    """The Dagster run, or the name of a program's."""
     root: str = ""
     """First run of a chain of retries: what an earlier try completed beats the restore point. Empty: the owner."""
-    ownership: Ownership = Ownership.ATTACH
     restore: RestoreOptions = RestoreOptions()
     operator: Operator = NOBODY
-    """Who chose what to restore."""
-    purpose: RestorePurpose = RestorePurpose.IN_PLACE
+    """Who chose what to restore, and what they were shown."""
     listeners: Sequence[Listener] = ()
+    clock: Clock = field(default_factory=SystemClock)
+    library_version: str = ""
+    admit: Admit = admit_anyone
+    """Called with the record a claim is decided on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptSetup(RunSetup):
+    """Setup of an attempt: its run's, and what the attempt has beside; ``CheckpointCoordinator.open`` takes it."""
+
+    graph: PipelineGraph
+    fits_fresh: bool = True
+    """The graph's chains are those of a start without state; else such a start raises OtherChains."""
+    gateway: TaskGateway
+    ownership: Ownership = Ownership.ATTACH
+    purpose: RestorePurpose = RestorePurpose.IN_PLACE
     hooks: Mapping[str, MasterHook] = field(default_factory=dict)
     """As ``distinct_hooks`` returns them."""
     coordinators: Mapping[StageUid, OperatorCoordinator] = field(default_factory=dict)
@@ -115,12 +125,15 @@ class AttemptSetup:
     acks: AckDurability = AckDurability.PER_STAGE
     lease: Lease | None = None
     """What tells others that the attempt lives; None: nothing does, and anyone may claim the next epoch."""
-    admit: Admit = admit_anyone
-    """Called with the record a claim is decided on."""
     background: Background = field(default_factory=ThreadBackground)
     random: Random = field(default_factory=Random)
-    library_version: str = ""
     _storages: dict[str, CheckpointStorage] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, run: RunSetup, **of_attempt: Any) -> AttemptSetup:
+        """Return the setup of an attempt of a run."""
+        given = {each.name: getattr(run, each.name) for each in fields(RunSetup)}
+        return cls(**{**given, **of_attempt})
 
     @property
     def records(self) -> RecordStore:

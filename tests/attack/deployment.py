@@ -140,7 +140,7 @@ class Deployment:
                 store=store,
                 storage=open_storage(str(self.storage)),
                 open_storage=open_storage,
-                session=_no_cluster,
+                spark=_no_cluster,
                 work_dir=self.root / "work",
                 table_dir=self.root / "tables",
                 owner=owner,

@@ -20,8 +20,15 @@ def approval_of(record: CoordinatorRecord, options: RestoreOptions) -> str:
     return f"{record.epoch}.{record.next_id}.{_of_options(options)}.{_of_snapshots(record)}"
 
 
-def refuse_outdated(approved: str, record: CoordinatorRecord, options: RestoreOptions) -> None:
-    """Raise InvalidRequest where something has happened since the preview, or the approval is of another restore."""
+def refuse_outdated(
+    approved: str, record: CoordinatorRecord, options: RestoreOptions, *, root: str = ""
+) -> None:
+    """Raise InvalidRequest where something has happened since the preview, or the approval is of another restore.
+
+    An earlier try of run ``root`` is no such thing.
+    """
+    if root and record.root == root:
+        return
     found = _FORM.fullmatch(approved.strip())
     if found is None:
         raise InvalidRequest(

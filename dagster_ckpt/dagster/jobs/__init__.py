@@ -2,7 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``build`` | how a job of one op is made; errors as step failures |
+| ``build`` | how jobs of one op and of an epoch are made; errors as step failures |
 | ``epoch`` | the pipeline's own job: drain the available data, end with a checkpoint |
 | ``streaming`` | all stages at once until stopped |
 | ``launched`` | both kinds of run in a program launched elsewhere |

@@ -16,7 +16,6 @@ from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.gate import refuse_backfill
-from dagster_ckpt.dagster.jobs.streaming import stage_arguments
 from dagster_ckpt.dagster.launchpad import launchpad_link, seldom
 from dagster_ckpt.dagster.names import (
     COMPARE_OP,
@@ -37,7 +36,7 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
 from dagster_ckpt.dagster.reports.tables import swapped_events
-from dagster_ckpt.dagster.resources.pipeline import coordinator_of
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
 from dagster_ckpt.dagster.runs.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
@@ -56,6 +55,7 @@ from dagster_ckpt.operations.readers.replay import (
     set_side_tables_aside,
 )
 from dagster_ckpt.operations.readers.served import readers_sentence
+from dagster_ckpt.running import stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit, Ownership
 from dagster_ckpt.runtime.audit import Operator
 
@@ -193,7 +193,7 @@ def _replay_job(
     def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> None:
         refuse_backfill(context)
         coordinator, named = coordinator_of(context, fork.name), _named(context, fork)
-        arguments = stage_arguments(context, fork, config.stages)
+        arguments = stage_arguments(fork, config.stages, resources_of(context, fork.name))
         root = context.run.tags.get(ROOT_RUN_TAG, context.run_id)
         start = plan_replay(fork, config.since, coordinator, named=named, again=config.again, root=root)
         said = f"replaying from {start.key} of {start.origin}, taken {moment(start.taken_at)}, at {start.uri}"
@@ -203,10 +203,16 @@ def _replay_job(
 
         def begin(admit: Admit) -> PipelineAttempt:
             admits = admits_replay(fork, admit, named=named, again=config.again, root=root)
-            new = (
-                Ownership.NEW_ATTEMPT
-            )  # all stages run in this call: another try takes no part in what this one left
-            return PipelineAttempt.of(context, fork, options, admit=admits, operator=operator, ownership=new)
+            return PipelineAttempt.of(
+                context,
+                fork,
+                admit=admits,
+                # All stages run in this call: another try takes no part in what this one left.
+                ownership=Ownership.NEW_ATTEMPT,
+                arguments=arguments.__getitem__,
+                restore=options,
+                operator=operator,
+            )
 
         attempt = Turn.chosen(context, fork).take(begin)
         if isinstance(attempt, Skipped):
@@ -216,7 +222,7 @@ def _replay_job(
             for place in set_side_tables_aside(fork, coordinator, label=context.run_id[:8], named=named):
                 context.log.info(f"side table of an earlier replay set aside: {place}")
         attempt.restore()
-        attempt.run_all(arguments)
+        attempt.run_all()
         attempt.complete(tell=lambda _: None)
         found = compare_readers(fork, coordinator, named=named, only=config.only)
         tell_comparison(context, fork, found, start=start)

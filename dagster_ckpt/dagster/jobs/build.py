@@ -1,4 +1,4 @@
-"""Builder of jobs with one op, and errors as step failures."""
+"""Builder of jobs: of one op, and of an epoch; errors as step failures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.launchpad import quiet_resources
-from dagster_ckpt.dagster.names import COORDINATOR_KEY, JOB_TAG, PIPELINE_TAG, RETRY_STRATEGY_TAG, op_name
+from dagster_ckpt.dagster.names import (
+    CONCURRENCY_TAG,
+    COORDINATOR_KEY,
+    JOB_TAG,
+    PIPELINE_TAG,
+    RETRY_STRATEGY_TAG,
+    epoch_job_name,
+    op_name,
+)
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFound
+
+BARRIER = "barrier"
+"""Output of an op of an epoch's job: ops that come after it wait for that."""
 
 
 def one_op_job(
@@ -54,6 +65,48 @@ def one_op_job(
         # a retried run begins with its only step
         tags={PIPELINE_TAG: pipeline.name, JOB_TAG: op, RETRY_STRATEGY_TAG: "ALL_STEPS", **(tags or {})},
     )
+
+
+def epoch_job(
+    pipeline: CheckpointedPipeline,
+    ops: Mapping[str, dg.OpDefinition],
+    *,
+    resources: Mapping[str, Any],
+    description: str,
+    executor: dg.ExecutorDefinition = dg.in_process_executor,
+) -> dg.JobDefinition:
+    """Return the job of a pipeline's epochs; each op by its name in the job, its inputs are the ops it comes after."""
+    name = epoch_job_name(pipeline.name)
+    graph = dg.GraphDefinition(
+        name=f"{name}__epoch",
+        description=pipeline.description,
+        node_defs=list(ops.values()),
+        dependencies={
+            dg.NodeInvocation(op.name, alias=alias): {
+                before: dg.DependencyDefinition(before, BARRIER) for before in op.ins
+            }
+            for alias, op in ops.items()
+        },
+    )
+    return job_with(
+        graph,
+        resources,
+        name=name,
+        description=f"{description} {pipeline.description}".strip(),
+        executor_def=executor,
+        tags={
+            PIPELINE_TAG: pipeline.name,
+            JOB_TAG: "epoch",
+            CONCURRENCY_TAG: pipeline.name,
+            # a retried run continues from the latest checkpoint; its first step has to restore it
+            RETRY_STRATEGY_TAG: "ALL_STEPS",
+        },
+    )
+
+
+def after(names: Iterable[str]) -> dict[str, dg.In]:
+    """Return the inputs of an op of an epoch's job that comes after other ops."""
+    return {str(name): dg.In(dg.Nothing) for name in names}
 
 
 def job_with(graph: dg.GraphDefinition, resources: Mapping[str, Any], **settings: Any) -> dg.JobDefinition:

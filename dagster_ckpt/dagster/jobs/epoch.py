@@ -13,20 +13,15 @@ from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
-from dagster_ckpt.dagster.jobs.build import clear_errors, job_with
+from dagster_ckpt.dagster.jobs.build import BARRIER, after, clear_errors, epoch_job
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig, without_restore_options
 from dagster_ckpt.dagster.names import (
     COMPLETE_OP,
     COMPUTE_KIND_TAG,
-    CONCURRENCY_TAG,
     COORDINATOR_KEY,
-    JOB_TAG,
-    PIPELINE_TAG,
     RESTORE_OP,
-    RETRY_STRATEGY_TAG,
     SPARK_KEY,
-    epoch_job_name,
     op_name,
 )
 from dagster_ckpt.dagster.resources.pipeline import spark_of
@@ -34,8 +29,6 @@ from dagster_ckpt.dagster.runs.attempt import PipelineAttempt, has_other_steps
 from dagster_ckpt.dagster.runs.turn import Skipped, Turn
 from dagster_ckpt.errors import Fenced, InvalidRequest
 from dagster_ckpt.runtime.attempt_setup import Admit
-
-_BARRIER = "barrier"
 
 
 def build_epoch_job(
@@ -46,45 +39,18 @@ def build_epoch_job(
     executor: dg.ExecutorDefinition = dg.in_process_executor,
 ) -> dg.JobDefinition:
     """Return the job that drains what has arrived, stage by stage, and ends with a checkpoint."""
-    nodes: list[dg.OpDefinition] = [_restore_op(pipeline, concurrent_runs)]
-    dependencies: dict[dg.NodeInvocation, dict[str, dg.DependencyDefinition]] = {
-        _node(pipeline, RESTORE_OP): {}
+    ops = {
+        RESTORE_OP: _restore_op(pipeline, concurrent_runs),
+        **{str(uid): _stage_op(pipeline, stage) for uid, stage in pipeline.stages.items()},
+        COMPLETE_OP: _complete_op(pipeline, _ends(pipeline)),
     }
-    for uid, stage in pipeline.stages.items():
-        nodes.append(_stage_op(pipeline, stage))
-        dependencies[_node(pipeline, uid)] = _after(dict.fromkeys(pipeline.upstream[uid]) or [RESTORE_OP])
-    ends = _ends(pipeline)
-    nodes.append(_complete_op(pipeline, ends))
-    dependencies[_node(pipeline, COMPLETE_OP)] = _after(ends)
-    graph = dg.GraphDefinition(
-        name=f"{epoch_job_name(pipeline.name)}__epoch",
-        description=pipeline.description,
-        node_defs=nodes,
-        dependencies=dependencies,
+    return epoch_job(
+        pipeline,
+        ops,
+        resources=resources,
+        description=f"An epoch of `{pipeline.name}`: what has arrived, stage by stage, ending with a checkpoint.",
+        executor=executor,
     )
-    return job_with(
-        graph,
-        resources,
-        name=epoch_job_name(pipeline.name),
-        description=f"An epoch of `{pipeline.name}`: what has arrived, stage by stage, ending with a checkpoint. "
-        f"{pipeline.description}".strip(),
-        executor_def=executor,
-        tags={
-            PIPELINE_TAG: pipeline.name,
-            JOB_TAG: "epoch",
-            CONCURRENCY_TAG: pipeline.name,
-            # a retried run continues from the latest checkpoint; its first step has to restore it
-            RETRY_STRATEGY_TAG: "ALL_STEPS",
-        },
-    )
-
-
-def _node(pipeline: CheckpointedPipeline, name: str) -> dg.NodeInvocation:
-    return dg.NodeInvocation(op_name(pipeline.name, name), alias=name)
-
-
-def _after(names: Iterable[str]) -> dict[str, dg.DependencyDefinition]:
-    return {str(name): dg.DependencyDefinition(str(name), _BARRIER) for name in names}
 
 
 def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDefinition:
@@ -92,7 +58,7 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
         name=op_name(pipeline.name, RESTORE_OP),
         description="Take over the pipeline and bring back the state the run starts from.",
         # Without it the other ops are skipped: this run gives way to one that is alive, or only previews.
-        out={_BARRIER: dg.Out(dg.Nothing, is_required=False)},
+        out={BARRIER: dg.Out(dg.Nothing, is_required=False)},
         # A pipeline that begins looks at the plans of its stages, to run some of them in one query.
         required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *pipeline.resource_keys},
     )
@@ -106,13 +72,13 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
                 return
             attempt = turn.take(
                 lambda admit: PipelineAttempt.of(
-                    context, pipeline, options, settings, admit=gate.guarding(admit), operator=gate.operator
+                    context, pipeline, admit=admit, settings=settings, **gate.restore_of_host
                 )
             )
             if isinstance(attempt, Skipped):
                 return
             attempt.restore()
-        yield dg.Output(None, _BARRIER)
+        yield dg.Output(None, BARRIER)
 
     return restore
 
@@ -194,8 +160,8 @@ def _stage_op(pipeline: CheckpointedPipeline, stage: StageDefinition) -> dg.OpDe
     @dg.op(
         name=op_name(pipeline.name, stage.uid),
         description=stage.description or None,
-        ins={str(name): dg.In(dg.Nothing) for name in inputs},
-        out={_BARRIER: dg.Out(dg.Nothing)},
+        ins=after(inputs),
+        out={BARRIER: dg.Out(dg.Nothing)},
         config_schema=stage.config_schema,
         required_resource_keys={
             COORDINATOR_KEY,
@@ -215,7 +181,7 @@ def _complete_op(pipeline: CheckpointedPipeline, ends: Iterable[StageUid]) -> dg
     @dg.op(
         name=op_name(pipeline.name, COMPLETE_OP),
         description="Report the run's checkpoint and leave the working directory in order.",
-        ins={str(name): dg.In(dg.Nothing) for name in ends},
+        ins=after(ends),
         out={"done": dg.Out(dg.Nothing)},
         required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *pipeline.resource_keys},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import dagster as dg
 
@@ -34,7 +35,6 @@ from dagster_ckpt.dagster.runs.lease import owner_of
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.operations.restores.preview import RestorePreview
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
-from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.audit import Operator
 from dagster_ckpt.runtime.record_store import RecordStore
 
@@ -77,26 +77,15 @@ class RestoreGate:
             self._warn_of_readers()
         return True
 
-    def guarding(self, admit: Admit) -> Admit:
-        """Return ``admit``, which also refuses a claim on a record that is not as it was approved."""
-        if not self.approved:
-            return admit
-
-        def guarded(record: CoordinatorRecord) -> None:
-            admit(record)
-            self._refuse_outdated(record)
-
-        return guarded
-
     @property
     def operator(self) -> Operator:
         """The person who has this restored, with the preview they were shown; asked after ``is_open``."""
         return Operator(who=who_of(self.context.run.tags), shown=self.shown)
 
-    def _refuse_outdated(self, record: CoordinatorRecord) -> None:
-        """Raise InvalidRequest where something has happened since the preview, but for an earlier try of this run."""
-        if record.root != self.context.run.tags.get(ROOT_RUN_TAG, self.context.run_id):
-            refuse_outdated(self.approved, record, self.options)
+    @property
+    def restore_of_host(self) -> dict[str, Any]:
+        """Restore of the run as its ``Host`` has it, with its approval and operator; asked after ``is_open``."""
+        return {"restore": self.options, "approved": self.approved, "operator": self.operator}
 
     def _request(self) -> RequestFacts:
         chooses = {RESTORE_OP: "choose its partition", GATED: "name it"}.get(self.kind, "")
@@ -111,7 +100,8 @@ class RestoreGate:
         )
 
     def _refuse_changed(self) -> None:
-        self._refuse_outdated(self._record())
+        root = self.context.run.tags.get(ROOT_RUN_TAG, self.context.run_id)
+        refuse_outdated(self.approved, self._record(), self.options, root=root)
 
     def _record(self) -> CoordinatorRecord:
         store = coordinator_of(self.context, self.pipeline.name).store()

@@ -11,22 +11,19 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.supervision.reporting import ReportPolicy
-from dagster_ckpt.dagster.jobs.build import clear_errors, job_with, one_op_job
+from dagster_ckpt.dagster.jobs.build import BARRIER, after, clear_errors, epoch_job, one_op_job
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
-from dagster_ckpt.dagster.jobs.streaming import StreamConfig, refuse_unknown_stages
+from dagster_ckpt.dagster.jobs.streaming import StreamConfig
 from dagster_ckpt.dagster.launched.messages import Heard
 from dagster_ckpt.dagster.launched.order import Order, Work
 from dagster_ckpt.dagster.launched.run import LaunchedRun
 from dagster_ckpt.dagster.names import (
     CONCURRENCY_TAG,
     COORDINATOR_KEY,
-    JOB_TAG,
     LAUNCH_OP,
     LOCATION_TAG,
-    PIPELINE_TAG,
     RESTORE_OP,
-    RETRY_STRATEGY_TAG,
     ROOT_RUN_TAG,
     STREAM_OP,
     epoch_job_name,
@@ -37,8 +34,7 @@ from dagster_ckpt.dagster.names import (
 from dagster_ckpt.dagster.options import Context, Launch
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.dagster.runs.turn import Skipped, Turn
-
-_BARRIER = "barrier"
+from dagster_ckpt.running import stage_arguments
 
 
 class LaunchConfig(dg.Config):
@@ -56,29 +52,12 @@ def build_launched_epoch_job(
     concurrent_runs: str = "",
 ) -> dg.JobDefinition:
     """Return the job whose epochs run in a program launched elsewhere."""
-    nodes = [_restore_op(pipeline), _launch_op(pipeline, launch, concurrent_runs)]
-    graph = dg.GraphDefinition(
-        name=f"{epoch_job_name(pipeline.name)}__epoch",
-        description=pipeline.description,
-        node_defs=nodes,
-        dependencies={
-            _node(pipeline, RESTORE_OP): {},
-            _node(pipeline, LAUNCH_OP): {_BARRIER: dg.DependencyDefinition(RESTORE_OP, _BARRIER)},
-        },
-    )
-    return job_with(
-        graph,
-        resources,
-        name=epoch_job_name(pipeline.name),
+    return epoch_job(
+        pipeline,
+        {RESTORE_OP: _restore_op(pipeline), LAUNCH_OP: _launch_op(pipeline, launch, concurrent_runs)},
+        resources=resources,
         description=f"An epoch of `{pipeline.name}` in a program launched elsewhere: what has arrived, ending with a "
-        f"checkpoint. {pipeline.description}".strip(),
-        executor_def=dg.in_process_executor,
-        tags={
-            PIPELINE_TAG: pipeline.name,
-            JOB_TAG: "epoch",
-            CONCURRENCY_TAG: pipeline.name,
-            RETRY_STRATEGY_TAG: "ALL_STEPS",
-        },
+        "checkpoint.",
     )
 
 
@@ -93,7 +72,7 @@ def build_launched_streaming_job(
     """Return the job whose stream runs in a program launched elsewhere, until it is stopped."""
 
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
-        refuse_unknown_stages(pipeline, config.stages)
+        stage_arguments(pipeline, config.stages, None)
         config.strategy()
         ReportPolicy.of(config.report or report)
         gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
@@ -133,7 +112,7 @@ def launch_tables(
     """Launch an epoch for an op of assets; return their materializations, oldest first."""
     op = context.op_execution_context
     with clear_errors():
-        refuse_unknown_stages(pipeline, config.stages)
+        stage_arguments(pipeline, config.stages, None)
         gate = RestoreGate(op, pipeline, config.options(), approved=config.approved)
         if not gate.is_open():
             return []
@@ -151,10 +130,6 @@ def launch_tables(
 # --- the ops ------------------------------------------------------------------------------------------------------
 
 
-def _node(pipeline: CheckpointedPipeline, name: str) -> dg.NodeInvocation:
-    return dg.NodeInvocation(op_name(pipeline.name, name), alias=name)
-
-
 @dataclass
 class _OpenGate:
     """Decision of the op ``restore``, for the op ``launch`` of the same process."""
@@ -170,7 +145,7 @@ def _restore_op(pipeline: CheckpointedPipeline) -> dg.OpDefinition:
     @dg.op(
         name=op_name(pipeline.name, RESTORE_OP),
         description="Check what the run starts from; the program launched next brings it back.",
-        out={_BARRIER: dg.Out(dg.Nothing, is_required=False)},
+        out={BARRIER: dg.Out(dg.Nothing, is_required=False)},
         required_resource_keys={COORDINATOR_KEY, *pipeline.resource_keys},
     )
     def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
@@ -181,7 +156,7 @@ def _restore_op(pipeline: CheckpointedPipeline) -> dg.OpDefinition:
                 return
             key = (pipeline.name, context.run_id)
             coordinator_of(context, pipeline.name).remember(key, _OpenGate(gate, config))
-        yield dg.Output(None, _BARRIER)
+        yield dg.Output(None, BARRIER)
 
     return restore
 
@@ -190,13 +165,13 @@ def _launch_op(pipeline: CheckpointedPipeline, launch: Launch, concurrent_runs: 
     @dg.op(
         name=op_name(pipeline.name, LAUNCH_OP),
         description="Launch the program that runs the stages, and show what it tells.",
-        ins={_BARRIER: dg.In(dg.Nothing)},
+        ins=after([RESTORE_OP]),
         out={"done": dg.Out(dg.Nothing)},
         required_resource_keys={COORDINATOR_KEY, *pipeline.resource_keys},
     )
     def launch_program(context: dg.OpExecutionContext, config: LaunchConfig) -> None:
         with clear_errors():
-            refuse_unknown_stages(pipeline, config.stages)
+            stage_arguments(pipeline, config.stages, None)
             opened = _opened_gate(context, pipeline)
             launched = _Launched(pipeline, launch, context, opened.gate, opened.config, concurrent_runs)
             heard = launched.take(

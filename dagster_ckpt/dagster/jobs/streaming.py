@@ -9,8 +9,6 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.settings import word_of
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.jobs.build import one_op_job
@@ -20,7 +18,6 @@ from dagster_ckpt.dagster.launchpad import seldom
 from dagster_ckpt.dagster.names import (
     COMPUTE_KIND_TAG,
     CONCURRENCY_TAG,
-    ROOT_RUN_TAG,
     SPARK_KEY,
     STREAM_OP,
     streaming_job_name,
@@ -28,13 +25,13 @@ from dagster_ckpt.dagster.names import (
 from dagster_ckpt.dagster.reports.events import DagsterEvents
 from dagster_ckpt.dagster.reports.lines import on_stderr
 from dagster_ckpt.dagster.reports.stream_events import StreamingEvents, StreamReports
-from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of, serving_now, spark_of
+from dagster_ckpt.dagster.resources.pipeline import resources_of, spark_of
+from dagster_ckpt.dagster.runs.attempt import host_of, told_by
 from dagster_ckpt.dagster.runs.turn import Skipped, Turn
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.running import run_to_end, stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit
-from dagster_ckpt.spark.attempt.stage_query import StageArguments
-from dagster_ckpt.spark.stage_report import not_published, recent_checkpoints
+from dagster_ckpt.spark.epoch.attempt import NotPublished
 from dagster_ckpt.spark.streaming.restart import (
     ExponentialDelay,
     FailureRate,
@@ -43,13 +40,8 @@ from dagster_ckpt.spark.streaming.restart import (
     RestartStrategy,
 )
 from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, TakenOver
-from dagster_ckpt.spark.streaming.service import GaveUp, Interrupted, ServiceEnd, StreamingService
-from dagster_ckpt.spark.streaming.settings import StreamingSettings
+from dagster_ckpt.spark.streaming.service import GaveUp, Interrupted, ServiceEnd
 from dagster_ckpt.spark.streaming.watch import ProgressWatch
-from dagster_ckpt.version import __version__
-
-DEFAULT_INTERVAL = 10.0
-"""Seconds between checkpoints where neither the pipeline nor the resource says."""
 
 
 class StreamConfig(RunConfig):
@@ -97,6 +89,14 @@ class StreamConfig(RunConfig):
             f"got {self.restart_strategy!r}"
         )
 
+    def of_service(self) -> dict[str, Any]:
+        """Return the strategy and the pause by which a ``Host`` makes a stream. Raises InvalidRequest."""
+        return {"strategy": self.strategy(), "trigger_interval": self.trigger_interval}
+
+    def watch(self, events: StreamingEvents) -> ProgressWatch:
+        """Return the look at the run now and then."""
+        return ProgressWatch(tell=events.progress, tell_every=self.progress_interval, look_on=events.look_on)
+
 
 def build_streaming_job(
     pipeline: CheckpointedPipeline,
@@ -114,17 +114,14 @@ def build_streaming_job(
         gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
         if not gate.is_open():
             return
-        told = DagsterEvents(
+        told = told_by(
+            context,
             pipeline,
             job_name=streaming_job_name(pipeline.name),
             restore_op=STREAM_OP,
-            ui_base_url=coordinator_of(context, pipeline.name).ui_base_url,
-            page=coordinator_of(context, pipeline.name).page_of(pipeline.name),
             report=ReportPolicy.of(config.report or report),
         )
-        end = turn.take(
-            lambda admit: _stream(context, pipeline, config, gate, gate.guarding(admit), told=told)
-        )
+        end = turn.take(lambda admit: _stream(context, pipeline, config, gate, admit, told=told))
         if not isinstance(end, Skipped):
             _report(context, end)
 
@@ -154,94 +151,30 @@ def _stream(
     *,
     told: DagsterEvents,
 ) -> ServiceEnd:
-    resource = coordinator_of(context, pipeline.name)
-    told.attach(context)
-    told.serving = lambda: serving_now(resource, pipeline)
     reports = StreamReports(told, pause=config.progress_interval or REPORT_PAUSE)
-    events = StreamingEvents(reports, unpublished=lambda: service.unpublished)
+    events = StreamingEvents(reports, unpublished=lambda: told.unpublished())  # noqa: PLW0108 - it is set later
     spark = spark_of(context, pipeline.name)
-    arguments = stage_arguments(context, pipeline, config.stages)
-    service = StreamingService(
-        pipeline=pipeline,
-        config=streaming_config(resource, pipeline, config.settings()),
-        store=resource.store(),
-        storage=resource.storage(pipeline),
-        open_storage=resource.open_storage,
-        session=lambda: spark.session,
-        work_dir=resource.resolved_work_dir,
-        table_dir=resource.resolved_table_dir(pipeline),
-        owner=context.run_id,
-        root=context.run.tags.get(ROOT_RUN_TAG, context.run_id),
+    arguments = stage_arguments(pipeline, config.stages, resources_of(context, pipeline.name))
+    host = host_of(
+        context,
+        pipeline,
+        spark=lambda: spark.session,
         reporter=events,
-        restore=config.options(),
-        operator=gate.operator,
         listeners=[events],
         tell_tables=events.table_changed,
-        strategy=config.strategy(),
-        settings=StreamingSettings(
-            trigger_interval=config.trigger_interval, snapshot_retries=resource.snapshot_retries
-        ),
-        arguments=arguments,
-        planning=arguments.__getitem__,
-        hook_resources=resources_of(context, pipeline.name),
-        library_version=__version__,
-        admit=admit,
-        watch=ProgressWatch(
-            tell=events.progress, tell_every=config.progress_interval, look_on=events.look_on
-        ),
+        settings=config.settings(),
+        arguments=arguments.__getitem__,
+        **gate.restore_of_host,
     )
-    told.unpublished = lambda: service.unpublished
-    told.history = lambda: () if service.coordinator is None else recent_checkpoints(service.coordinator)
+    service = host.stream(admit, watch=config.watch(events), **config.of_service())
+    told.follow(service)
     try:
         with on_stderr():
-            end = service.run()
+            return run_to_end(service)
+    except NotPublished as error:
+        raise dg.Failure(description=str(error), allow_retries=False) from error
     finally:
         events.close()
-    _tell_late(context, end, not_published(service.unpublished))
-    return end
-
-
-def _tell_late(context: dg.OpExecutionContext, end: ServiceEnd, late: str) -> None:
-    """Tell which tables do not show all rows yet; after a stop the run fails: nobody looks at one that succeeded."""
-    if late and isinstance(end, StoppedWithSavepoint):
-        raise dg.Failure(
-            description=f"{end.line}, which holds all rows, and the next run publishes the rest: {late}",
-            allow_retries=False,
-        )
-    if late:
-        context.log.warning(f"the next run publishes the rest: {late}")
-
-
-def streaming_config(
-    resource: CheckpointCoordinatorResource,
-    pipeline: CheckpointedPipeline,
-    run: Mapping[str, Any] | None = None,
-) -> CheckpointConfig:
-    """Return the settings of a streaming run: checkpoints on a timer, every 10 s unless somebody says otherwise."""
-    config = resource.checkpoint_config(pipeline, run)
-    if config.interval is not None:
-        return config
-    return config.model_copy(update={"interval": DEFAULT_INTERVAL})
-
-
-def stage_arguments(
-    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, stages: Mapping[str, Any]
-) -> dict[StageUid, StageArguments]:
-    """Return each stage's config and resources. Raises InvalidRequest for config of a stage there is not."""
-    refuse_unknown_stages(pipeline, stages)
-    return {
-        uid: StageArguments(config=stages.get(uid, {}), resources=resources_of(context, pipeline.name))
-        for uid in pipeline.stages
-    }
-
-
-def refuse_unknown_stages(pipeline: CheckpointedPipeline, stages: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for config of a stage there is not."""
-    unknown = sorted(set(stages) - set(pipeline.stages))
-    if unknown:
-        raise InvalidRequest(
-            f"config of stage {unknown[0]!r}: pipeline {pipeline.name!r} has the stages {', '.join(pipeline.stages)}"
-        )
 
 
 def _report(context: dg.OpExecutionContext, end: ServiceEnd) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 import dagster as dg
 
@@ -40,11 +40,26 @@ from dagster_ckpt.dagster.reports.op_log import OpLog, OpOfRun
 from dagster_ckpt.dagster.reports.tables import changed_events
 from dagster_ckpt.operations.readers.served import readers_sentence
 from dagster_ckpt.spark.source.lag import LagReader
-from dagster_ckpt.spark.stage_report import TableChanged, not_published
+from dagster_ckpt.spark.stage_report import TableChanged, not_published, recent_checkpoints
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
+    from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+
+
+class Followed(Protocol):
+    """A run whose checkpoints are told: an epoch's attempt, or a stream."""
+
+    @property
+    def coordinator(self) -> CheckpointCoordinator | None:
+        """Coordinator of the current attempt."""
+        ...
+
+    @property
+    def unpublished(self) -> Mapping[str, str]:
+        """Tables that do not show the rows of the newest checkpoint, and why."""
+        ...
 
 
 class DagsterEvents:
@@ -77,11 +92,19 @@ class DagsterEvents:
         """Returns the latest checkpoints; asked when one is told."""
         self._op: OpLog | None = None
         self._held: list[TableChanged] | None = None
+        self.run: Followed | None = None
+        """The run, once there is one."""
         self._readers_name = of.origins[-1].name if of.origins else of.name
         self.serving: Callable[[], str] = lambda: self._readers_name
         """Returns the pipeline whose tables readers find; asked when a table has changed, and a checkpoint is told."""
         self.unpublished: Callable[[], Mapping[str, str]] = dict
         """Returns the tables that do not show the newest checkpoint's rows, and why; asked when one completed."""
+
+    def follow(self, run: Followed) -> None:
+        """Show the history and the tables of a run from now on."""
+        self.run = run
+        self.history = lambda: () if run.coordinator is None else recent_checkpoints(run.coordinator)
+        self.unpublished = lambda: run.unpublished
 
     def attach(self, context: dg.OpExecutionContext) -> None:
         """Write to this op from now on."""

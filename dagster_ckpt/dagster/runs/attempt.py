@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.core.request import CheckpointRequest
@@ -16,20 +15,17 @@ from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
 from dagster_ckpt.dagster.reports.events import DagsterEvents
 from dagster_ckpt.dagster.reports.metadata import history_metadata
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of, serving_now, spark_of
+from dagster_ckpt.running import Host
 from dagster_ckpt.runtime.attempt_setup import Admit, Ownership, admit_anyone
-from dagster_ckpt.runtime.audit import NOBODY, Operator
-from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
-from dagster_ckpt.spark.epoch.attempt import EpochAttempt, NotPublished
+from dagster_ckpt.spark.epoch.attempt import NotPublished
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
 from dagster_ckpt.spark.stage_report import recent_checkpoints
-from dagster_ckpt.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-    from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 
 
 class PipelineAttempt:
@@ -40,61 +36,35 @@ class PipelineAttempt:
 
     def __init__(
         self,
-        pipeline: CheckpointedPipeline,
-        resource: CheckpointCoordinatorResource,
         context: dg.OpExecutionContext,
-        restore: RestoreOptions,
-        settings: Mapping[str, Any],
+        pipeline: CheckpointedPipeline,
         *,
         admit: Admit = admit_anyone,
-        operator: Operator = NOBODY,
         ownership: Ownership = Ownership.ATTACH,
-        set_aside: Sequence[StageUid] = (),
+        arguments: Callable[[StageUid], StageArguments] | None = None,
+        **of_host: Any,
     ) -> None:
+        self._resource = coordinator_of(context, pipeline.name)
         self.pipeline = pipeline
-        self.run_id = context.run_id
         self._context = context
-        self._resource = resource
-        self._restore = restore
         self._goes_on = has_other_steps(context)
         self._failed = False
-        self.events = DagsterEvents(
-            pipeline,
-            job_name=epoch_job_name(pipeline.name),
-            restore_op=RESTORE_OP,
-            ui_base_url=resource.ui_base_url,
-            page=resource.page_of(pipeline.name),
+        self.events = told_by(
+            context, pipeline, job_name=epoch_job_name(pipeline.name), restore_op=RESTORE_OP
         )
-        self.events.attach(context)
-        self.events.serving = lambda: serving_now(resource, pipeline)
-        # An epoch ends with its checkpoint: the timer is for the same pipeline's streams.
-        config = resource.checkpoint_config(pipeline, settings).model_copy(update={"interval": None})
-        setup = PipelineSetup(
-            pipeline=pipeline,
-            config=config,
-            store=resource.store(),
-            storage=resource.storage(pipeline),
-            open_storage=resource.open_storage,
-            session=self._session,
-            work_dir=resource.resolved_work_dir,
-            table_dir=resource.resolved_table_dir(pipeline),
-            owner=context.run_id,
-            root=context.run.tags.get(ROOT_RUN_TAG, context.run_id),
+        self._host = host_of(
+            context,
+            pipeline,
+            spark=self._session,
             reporter=self.events,
-            restore=restore,
-            operator=operator,
-            set_aside=set_aside,
             listeners=[self.events],
             tell_tables=self.events.table_changed,
-            library_version=__version__,
-            hook_resources=resources_of(context, pipeline.name),
-            planning=self._arguments_of,
-            admit=admit,
+            arguments=arguments or self._arguments_of,
+            **of_host,
         )
-        self._epoch = EpochAttempt(setup, ownership=ownership)
+        self._epoch = self._host.epoch(admit, ownership=ownership)
         self.coordinator = self._epoch.coordinator
-        self.events.history = lambda: recent_checkpoints(self.coordinator)
-        self.events.unpublished = lambda: self._epoch.unpublished
+        self.events.follow(self._epoch)
 
     @staticmethod
     def is_open(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> bool:
@@ -106,30 +76,18 @@ class PipelineAttempt:
         cls,
         context: dg.OpExecutionContext,
         pipeline: CheckpointedPipeline,
-        restore: RestoreOptions | None = None,
-        settings: Mapping[str, Any] | None = None,
-        *,
-        admit: Admit = admit_anyone,
-        operator: Operator = NOBODY,
-        ownership: Ownership = Ownership.ATTACH,
-        set_aside: Sequence[StageUid] = (),
+        **opened_with: Any,
     ) -> PipelineAttempt:
-        """Return this run's attempt, opening it on first use in this process. Raises Occupied where ``admit`` does."""
+        """Return this run's attempt, opening it on first use in this process. Raises Occupied where ``admit`` does.
+
+        ``opened_with``: ``admit``, ``ownership``, ``arguments`` of stages where their ops do not have them, and more as
+        ``Host`` has it.
+        """
         resource = coordinator_of(context, pipeline.name)
         key = (pipeline.name, context.run_id)
         attempt: PipelineAttempt | None = resource.remembered(key)
         if attempt is None:
-            attempt = cls(
-                pipeline,
-                resource,
-                context,
-                restore or RestoreOptions(),
-                settings or {},
-                admit=admit,
-                operator=operator,
-                ownership=ownership,
-                set_aside=set_aside,
-            )
+            attempt = cls(context, pipeline, **opened_with)
             resource.remember(key, attempt)
         attempt._context = context
         attempt.events.attach(context)
@@ -161,15 +119,11 @@ class PipelineAttempt:
         except FailRun as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
 
-    def run_all(self, arguments: Mapping[StageUid, StageArguments]) -> None:
+    def run_all(self) -> None:
         """Run all stages in one op, which repeats a stage itself where the failure manager decides so."""
         try:
             with self._failing():
-                self._epoch.run_all(
-                    arguments.__getitem__,
-                    retries=self._resource.snapshot_retries,
-                    pause=self._resource.snapshot_retry_delay,
-                )
+                self._host.run_all(self._epoch)
         except RetryStage as error:
             raise dg.Failure(description=str(error)) from error
         except FailRun as error:
@@ -219,6 +173,29 @@ class PipelineAttempt:
             self._epoch.pass_on()
         else:
             self._epoch.close_after_failure()
+
+
+def host_of(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, **more: Any) -> Host:
+    """Return the host of a run's op; ``more`` as ``Host`` has it."""
+    return Host(
+        pipeline=pipeline,
+        places=coordinator_of(context, pipeline.name),
+        run_id=context.run_id,
+        root=context.run.tags.get(ROOT_RUN_TAG, context.run_id),
+        resources=resources_of(context, pipeline.name),
+        **more,
+    )
+
+
+def told_by(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, **of_run: Any) -> DagsterEvents:
+    """Return the events of a run, written to this op first; ``of_run`` as ``DagsterEvents`` has it."""
+    resource = coordinator_of(context, pipeline.name)
+    told = DagsterEvents(
+        pipeline, ui_base_url=resource.ui_base_url, page=resource.page_of(pipeline.name), **of_run
+    )
+    told.attach(context)
+    told.serving = lambda: serving_now(resource, pipeline)
+    return told
 
 
 def has_other_steps(context: dg.OpExecutionContext) -> bool:

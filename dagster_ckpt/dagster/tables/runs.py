@@ -16,7 +16,6 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.jobs.build import clear_errors
 from dagster_ckpt.dagster.jobs.launched import launch_tables
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
-from dagster_ckpt.dagster.jobs.streaming import stage_arguments
 from dagster_ckpt.dagster.launchpad import seldom
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, TABLES_OP, op_name
 from dagster_ckpt.dagster.options import Launch
@@ -27,9 +26,10 @@ from dagster_ckpt.dagster.reports.tables import (
     result_of,
     served_events,
 )
-from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys, serving_now
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys, resources_of, serving_now
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
 from dagster_ckpt.dagster.runs.turn import Skipped, Turn
+from dagster_ckpt.running import stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.spark.stage_report import TableChanged
 
@@ -107,16 +107,23 @@ def _epoch(
     with clear_errors():
         turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
         options, settings = config.options(), config.settings()
-        arguments = stage_arguments(context, pipeline, config.stages)
-        # One op runs all: what another process has claimed for this run is an earlier try of the op.
-        new = Ownership.NEW_ATTEMPT
+        arguments = stage_arguments(pipeline, config.stages, resources_of(context, pipeline.name))
         attempt = turn.take(
-            lambda admit: PipelineAttempt.of(context, pipeline, options, settings, admit=admit, ownership=new)
+            lambda admit: PipelineAttempt.of(
+                context,
+                pipeline,
+                admit=admit,
+                # One op runs all: what another process has claimed for this run is an earlier try of the op.
+                ownership=Ownership.NEW_ATTEMPT,
+                arguments=arguments.__getitem__,
+                restore=options,
+                settings=settings,
+            )
         )
         if isinstance(attempt, Skipped):
             return ()
         with attempt.events.holding_changes() as changes:
             attempt.restore()
-            attempt.run_all(arguments)
+            attempt.run_all()
             attempt.complete(tell=lambda _: None)
         return changes

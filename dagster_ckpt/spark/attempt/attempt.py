@@ -130,20 +130,12 @@ class Attempt(Generic[G]):
         groups = [GroupOffsets(pipeline, setup.reporter)] if GroupOffsets.wanted(pipeline) else []
         reached = gateway(tables=tables, reporter=setup.reporter)
         coordinator = CheckpointCoordinator.open(
-            AttemptSetup(
+            AttemptSetup.of(
+                setup,
                 graph=pipeline.graph,
                 fits_fresh=begin.fits_fresh,
-                config=setup.config,
-                store=setup.store,
-                storage=setup.storage,
-                open_storage=setup.open_storage,
                 gateway=reached,
-                clock=setup.clock,
-                owner=setup.owner,
-                root=setup.root,
                 ownership=options.ownership,
-                restore=setup.restore,
-                operator=setup.operator,
                 purpose=RestorePurpose.FORK if setup.restore.fork else RestorePurpose.IN_PLACE,
                 listeners=[*setup.listeners, *groups],
                 hooks=hooks,
@@ -154,9 +146,7 @@ class Attempt(Generic[G]):
                 seen=lambda: [*tables.seen(), *_seen_in_directories(setup)],
                 acks=options.acks,
                 background=options.background,
-                library_version=setup.library_version,
                 lease=options.lease,
-                admit=setup.admit,
             )
         )
         return cls(setup, coordinator, tables, reached, hooks)

@@ -58,7 +58,7 @@ def chosen_chains(setup: PipelineSetup) -> Begin:
         return Begin((), fits_fresh=True)
 
     def call(spark: SparkSession, uid: StageUid, inputs: Sequence[DataFrame]) -> DataFrame:
-        return call_stage(setup.pipeline.stages[uid], spark, inputs, setup.planning(uid))
+        return call_stage(setup.pipeline.stages[uid], spark, inputs, setup.arguments(uid))
 
     chains = setup.choose(setup.pipeline, setup.session(), call, setup.reporter.info)
     return Begin(chains, fits_fresh=True)

@@ -21,7 +21,6 @@ from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.spark.attempt.attempt import Attempt
 from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
-from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.epoch.drains import AT_ONCE, Drains
@@ -82,11 +81,11 @@ class EpochAttempt:
             request=request,
             work=work,
             hooks=self._attempt.hooks,
-            arguments_of=self._setup.planning,
+            arguments_of=self._setup.arguments,
             has_turn=has_turn,
         )
 
-    def run_all(self, arguments: Callable[[StageUid], StageArguments], *, retries: int, pause: float) -> None:
+    def run_all(self, *, retries: int, pause: float) -> None:
         """Run all stages, and a stage again where the failure manager decides so; ``pause`` in seconds, doubling.
 
         Raises RetryStage where ``retries`` were not enough; FailRun, Fenced.
@@ -95,7 +94,9 @@ class EpochAttempt:
         for stage in self.pipeline.graph.topological:
             for number in itertools.count():
                 try:
-                    epoch.run_stage(stage.uid, arguments(stage.uid), retries_left=max(0, retries - number))
+                    epoch.run_stage(
+                        stage.uid, self._setup.arguments(stage.uid), retries_left=max(0, retries - number)
+                    )
                     break
                 except RetryStage:
                     if number >= retries:

@@ -6,8 +6,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, assert_never
 
 from dagster_ckpt.core.checkpoint.lease import Lease
@@ -65,12 +65,12 @@ ServiceEnd = EndOfData | StoppedWithSavepoint | TakenOver | Interrupted | GaveUp
 
 
 @dataclass(kw_only=True)
-class StreamingService(PipelineSetup):
-    """Everything a streaming run needs; ``run`` blocks until its end. Nothing of Dagster is in here."""
+class StreamingService:
+    """A streaming run; ``run`` blocks until its end. Nothing of Dagster is in here."""
 
+    setup: PipelineSetup
     strategy: RestartStrategy = ExponentialDelay()
     settings: StreamingSettings = StreamingSettings()
-    arguments: Mapping[StageUid, StageArguments] = field(default_factory=dict)
     watch: ProgressWatch = field(default_factory=ProgressWatch)
     """Looks at the run now and then."""
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -86,9 +86,9 @@ class StreamingService(PipelineSetup):
     _leased: CheckpointCoordinator | None = None
     """Of the newest attempt that was claimed: it keeps the run's lease, also between two attempts."""
 
-    def bounded(self, spark: SparkSession) -> AbstractContextManager[None]:
+    def __post_init__(self) -> None:
         """Bound the wait for executors: a master that was restarted may not know of the application."""
-        return not_for_ever(spark)
+        self.setup = replace(self.setup, bounded=not_for_ever)
 
     def run(self) -> ServiceEnd:
         """Run to the end. Raises what keeps the first attempt from starting; InvalidRequest at any attempt.
@@ -109,12 +109,12 @@ class StreamingService(PipelineSetup):
             if isinstance(end.error, ChangedQuery):
                 self._end(RunStatus.FAILED, clean=False)
                 return GaveUp("no restart would change that", end)
-            match strategy.on_failure(self.clock.monotonic(), random.random()):
+            match strategy.on_failure(self.setup.clock.monotonic(), random.random()):
                 case RestartAfter(seconds, following):
                     strategy = following
                     self.restarts += 1
                     self._leave(end.message)
-                    self.reporter.warn(f"{end.message}. Restart {self.restarts} in {duration(seconds)}")
+                    self.setup.reporter.warn(f"{end.message}. Restart {self.restarts} in {duration(seconds)}")
                     if self.stopping.wait(seconds):
                         return Interrupted(clean=False)
                 case GiveUp(why):
@@ -154,7 +154,7 @@ class StreamingService(PipelineSetup):
     def _start(self) -> None:
         self.coordinator = None
         attempt = Attempt.open(
-            self,
+            self.setup,
             StreamingGateway,
             ownership=Ownership.RESTART if self.restarts else Ownership.NEW_ATTEMPT,
             acks=AckDurability.AT_COMPLETION,
@@ -166,7 +166,7 @@ class StreamingService(PipelineSetup):
         for uid in attempt.pipeline.stages:
             attempt.coordinator.report_stage(uid, StageStatus.INITIALIZING)
         # Its executors are looked at before anything is restored for them.
-        spark = self._spark = self.session()
+        spark = self._spark = self.setup.session()
         self.current = StreamingRun(
             pipeline=attempt.pipeline,
             coordinator=attempt.coordinator,
@@ -174,13 +174,16 @@ class StreamingService(PipelineSetup):
             attempt=attempt.directory,
             spark=spark,
             tables=attempt.tables,
-            reporter=self.reporter,
-            clock=self.clock,
-            arguments=with_hooks(self.arguments, self.pipeline, attempt.hooks),
+            reporter=self.setup.reporter,
+            clock=self.setup.clock,
+            arguments=with_hooks(self._arguments(), self.setup.pipeline, attempt.hooks),
             settings=self.settings,
-            requests=Mailbox(tell=self.reporter.info).serve,
+            requests=Mailbox(tell=self.setup.reporter.info).serve,
         )
         self.current.start()
+
+    def _arguments(self) -> Mapping[StageUid, StageArguments]:
+        return {uid: self.setup.arguments(uid) for uid in self.setup.pipeline.stages}
 
     def _supervise(self) -> RunEnd | None:
         """Return how the attempt ended; None: somebody asked the run to stop."""
@@ -220,7 +223,9 @@ class StreamingService(PipelineSetup):
     def _renew_if_deserted(self) -> None:
         """Let the next attempt have a session of its own where the cluster has left this one without executors."""
         if self._spark is not None and abandon_if_deserted(self._spark):
-            self.reporter.info("no executor is left: the next attempt begins with another Spark session")
+            self.setup.reporter.info(
+                "no executor is left: the next attempt begins with another Spark session"
+            )
 
     def _stopped_apart(self) -> bool:
         """Stop from another thread: an interrupt within a call into the JVM leaves this one's answer unread in py4j."""
@@ -265,6 +270,6 @@ class StreamingService(PipelineSetup):
             except Fenced:
                 return
             except CheckpointError as error:
-                self.reporter.warn(f"the end of the attempt could not be stored: {error}")
+                self.setup.reporter.warn(f"the end of the attempt could not be stored: {error}")
             else:
                 return

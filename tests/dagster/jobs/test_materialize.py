@@ -20,6 +20,8 @@ from dagster_ckpt import (
 )
 from tests.browser.till import ORDER, Till, read_spent
 from tests.spark.epoch.conftest import Lab, failure_text, lab
+from tests.spark.epoch.small_pipeline import Feed
+from tests.spark.epoch.test_chains import CHAINED, fussy
 
 __all__ = ["lab"]
 
@@ -121,3 +123,21 @@ def test_materialize_runs_an_epoch_of_each_pipeline_and_only_tables_with_new_row
     job = shops.definitions.resolve_job_def("south").execute_in_process(instance=lab.instance)
     assert versions(job).keys() == {"south/totals"}
     assert shops.table("south") == {"ann": 5, "cleo": 1}
+
+
+@CHAINED
+def test_a_stage_of_a_chain_has_the_config_that_the_run_of_its_table_gives(lab: Lab, tmp_path: Path) -> None:
+    feed, seen = Feed(tmp_path), list[Any]()
+    feed.order(("ann", 1), ("bob", 2))
+    definitions = build_pipeline_definitions(
+        fussy(tmp_path, seen),
+        coordinator=lab.coordinator,
+        spark=SparkSessionResource(master="local[2,3]"),
+        options=PipelineOptions(tables="materializable"),
+    )
+    config = {"fussy__tables": {"config": {"stages": {"orders": {"limit": 1}}}}}
+    result = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=lab.instance, run_config={"ops": config}, raise_on_error=False
+    )
+    assert result.success, failure_text(result)
+    assert {limit for _, limit in seen} == {1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from dagster_ckpt.dagster.launched.verdict import why_not
 from dagster_ckpt.dagster.reports.op_log import AssetEvent
 from dagster_ckpt.dagster.reports.tables import result_of
 from dagster_ckpt.errors import NotFound
-from dagster_ckpt.program_run import StreamEnd
+from dagster_ckpt.programs import StreamEnd
 from tests.spark.epoch.small_pipeline import shop
 
 CHECKPOINTS = dg.AssetKey(["shop", "checkpoints"])
@@ -386,7 +387,9 @@ def test_a_program_whose_stream_was_stopped_from_outside_says_so(
     tmp_path: Path, op: Noted, monkeypatch: pytest.MonkeyPatch, interrupted: bool
 ) -> None:
     end = StreamEnd("run-1", savepoint="" if interrupted else "file:/s", interrupted=interrupted)
-    monkeypatch.setattr(pipes, "stream_of", lambda *_, **__: end)
+    monkeypatch.setattr(pipes, "hosted", lambda *_, **__: nullcontext(None))
+    monkeypatch.setattr(pipes, "turn_of", lambda *_, **__: None)
+    monkeypatch.setattr(pipes, "host_stream", lambda *_, **__: end)
     heard = Heard(op=op)
     remote = RemoteOp(lambda payload: heard.hear(json.loads(json.dumps(payload))))
     pipes._Program(shop(tmp_path), order(work=Work.STREAM), remote).stream({})

@@ -15,9 +15,9 @@ from dagster_ckpt import (
     spark_source,
     spark_stage,
 )
-from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.config import STREAM_INTERVAL, CheckpointConfig, RestoreOptions
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
-from dagster_ckpt.dagster.jobs.streaming import StreamConfig, streaming_config
+from dagster_ckpt.dagster.jobs.streaming import StreamConfig
 from dagster_ckpt.dagster.sensors.restart import restart_config
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.exchange.mounts import exchange_of
@@ -206,7 +206,9 @@ def test_run_over_pipeline_over_resource() -> None:
     config = resource.checkpoint_config(pipeline, run.settings())
     assert (config.timeout, config.min_pause, config.num_retained, config.interval) == (3.0, 2.0, 2, 60.0)
     assert run.options() == RestoreOptions(restore_from="chk-3")
-    assert streaming_config(resource, pipeline, {"interval": "5 min"}).interval == 300.0
+    assert resource.checkpoint_config(pipeline, {"interval": "5 min"}).of_stream.interval == 300.0
+    assert config.of_epoch.interval is None, "an epoch ends with its checkpoint"
+    assert config.of_epoch.of_stream.interval == STREAM_INTERVAL
 
 
 def test_where_checkpoints_live_is_not_a_runs_to_change() -> None:

@@ -34,15 +34,11 @@ class Noting:
         self.left = "closed"
 
 
-class Resource:
-    snapshot_retries = 0
-    snapshot_retry_delay = 0.0
-
-
 def attempt_with(epoch: Noting) -> PipelineAttempt:
     """Return the attempt of a run that has other steps."""
     made = object.__new__(PipelineAttempt)
-    made.__dict__.update(_epoch=epoch, _resource=Resource(), _goes_on=True, _failed=False)
+    host = SimpleNamespace(run_all=lambda epoch: epoch.run_all())
+    made.__dict__.update(_epoch=epoch, _host=host, _goes_on=True, _failed=False)
     return made
 
 
@@ -61,7 +57,7 @@ def test_a_step_of_all_stages_that_fails_is_not_passed_on_to_the_next_step(
     epoch = Noting(error)
     attempt = attempt_with(epoch)
     with pytest.raises(raised):
-        attempt.run_all({})
+        attempt.run_all()
     attempt.leave()
     assert epoch.left == "closed"
 
@@ -69,7 +65,7 @@ def test_a_step_of_all_stages_that_fails_is_not_passed_on_to_the_next_step(
 def test_one_that_ends_well_is_passed_on() -> None:
     epoch = Noting(None)
     attempt = attempt_with(epoch)
-    attempt.run_all({})
+    attempt.run_all()
     attempt.leave()
     assert epoch.left == "passed on"
 

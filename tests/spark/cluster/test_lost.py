@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from dagster_ckpt import InvalidRequest, SparkSessionResource, Unavailable
-from dagster_ckpt.program_run import _session_of
+from dagster_ckpt.programs import _session_of
 from dagster_ckpt.spark.cluster import lost
 from dagster_ckpt.spark.session import build_session
 from tests.progress import wait_until

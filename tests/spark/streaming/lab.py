@@ -25,6 +25,7 @@ from dagster_ckpt.core.outcomes import CheckpointOutcome, Completed, Pending, Qu
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.restart import FixedDelay, RestartStrategy
@@ -83,8 +84,8 @@ class Running:
 
     @property
     def reporter(self) -> Lines:
-        assert isinstance(self.service.reporter, Lines)
-        return self.service.reporter
+        assert isinstance(self.service.setup.reporter, Lines)
+        return self.service.setup.reporter
 
     def moves(self) -> object:
         """What progress of the run can be seen in; not its checkpoints, which a wait may ask for again and again."""
@@ -259,19 +260,21 @@ class StreamLab:
         self.runs += 1
         events: list[CoordinatorEvent] = []
         service = StreamingService(
-            pipeline=pipeline,
-            config=self.config(pipeline, **settings),
-            store=self.store(),
-            storage=self.wrap_storage(self.open_storage(self.storage_uri)),
-            open_storage=self.open_storage,
-            session=lambda: self.spark,
-            work_dir=self.folder / "work",
-            table_dir=self.tables,
-            owner=f"run-{self.runs}",
-            root=root,
-            reporter=Lines(),
-            restore=restore or RestoreOptions(),
-            listeners=[events.append],
+            setup=PipelineSetup(
+                pipeline=pipeline,
+                config=self.config(pipeline, **settings),
+                store=self.store(),
+                storage=self.wrap_storage(self.open_storage(self.storage_uri)),
+                open_storage=self.open_storage,
+                spark=lambda: self.spark,
+                work_dir=self.folder / "work",
+                table_dir=self.tables,
+                owner=f"run-{self.runs}",
+                root=root,
+                reporter=Lines(),
+                restore=restore or RestoreOptions(),
+                listeners=[events.append],
+            ),
             strategy=strategy or FixedDelay(attempts=3, delay=0.5),
             settings=SETTINGS,
         )

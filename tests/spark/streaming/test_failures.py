@@ -197,7 +197,7 @@ def test_a_reader_whose_process_is_slow_to_start_is_started_again_within_the_sam
     running = lab.start(straight(numbers.folder))
     until(lambda: bool(running.checkpoint()) and sum(read_rows(lab.tables).values()) == 5, running)
     assert (tmp_path / "was-slow").is_dir()
-    said = running.service.reporter.said  # type: ignore[attr-defined]
+    said = running.service.setup.reporter.said  # type: ignore[attr-defined]
     assert [line for line in said if "slow to start" in line] == [
         "WARN the reader of stage rows was slow to start: started again"
     ]
