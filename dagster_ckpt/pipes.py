@@ -20,7 +20,7 @@ from dagster_ckpt.core.supervision.owner import OwnerState
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig
 from dagster_ckpt.dagster.launched.messages import Ended, RemoteOp
-from dagster_ckpt.dagster.launched.order import Order, Work
+from dagster_ckpt.dagster.launched.order import Order, RunKind
 from dagster_ckpt.dagster.reports.events import DagsterEvents
 from dagster_ckpt.dagster.reports.lines import on_stderr
 from dagster_ckpt.dagster.reports.metadata import history_metadata
@@ -32,7 +32,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.programs import EpochEnd, StreamEnd, host_epoch, host_stream, hosted, turn_of
 from dagster_ckpt.running import Host
 from dagster_ckpt.runtime.audit import Operator
-from dagster_ckpt.runtime.turn import Turn
+from dagster_ckpt.runtime.turn import RunTurn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ def run_launched(
             _refuse_other(pipeline, order)
             program = _Program(pipeline, order, op)
             where = {"coordinator": coordinator, "spark": spark, "resources": resources}
-            end = program.epoch(where) if order.work is Work.EPOCH else program.stream(where)
+            end = program.epoch(where) if order.work is RunKind.EPOCH else program.stream(where)
         except BaseException as error:
             op.failed(error)
             raise
@@ -185,7 +185,7 @@ class _Program:
             opened_as=opened_as,
         )
 
-    def _turn(self, host: Host) -> Turn:
+    def _turn(self, host: Host) -> RunTurn:
         order = self.order
         return turn_of(
             host,

@@ -32,7 +32,7 @@ from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
 from dagster_ckpt.running import Host, run_to_end, stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.record_store import RecordStore
-from dagster_ckpt.runtime.turn import Skipped, Turn
+from dagster_ckpt.runtime.turn import RunTurn, Skipped
 from dagster_ckpt.spark.cluster.lost import refuse_stopped
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
@@ -226,9 +226,9 @@ def turn_of(
     concurrent_runs: str = "",
     how_to_stop: str = "stop it with a savepoint (dagster-ckpt savepoint PIPELINE --stop), or terminate it",
     **known: Any,
-) -> Turn:
-    """Return the turn of a run, as the coordinator says, or ``concurrent_runs``; ``known`` as ``Turn`` has it."""
-    return Turn(
+) -> RunTurn:
+    """Return the turn of a run, as the coordinator says, or ``concurrent_runs``; ``known`` as ``RunTurn`` has it."""
+    return RunTurn(
         records=RecordStore(host.places.store()),
         pipeline=host.pipeline.name,
         run_id=host.run_id,
@@ -241,7 +241,7 @@ def turn_of(
 
 
 def host_epoch(
-    host: Host, turn: Turn, *, began: Callable[[EpochAttempt], None] = lambda attempt: None
+    host: Host, turn: RunTurn, *, began: Callable[[EpochAttempt], None] = lambda attempt: None
 ) -> EpochEnd:
     """Run an epoch in its turn; ``began``: gets the attempt, once it owns the pipeline."""
     _ = host.config  # settings that cannot be are refused before anything is waited for
@@ -261,7 +261,7 @@ def host_epoch(
 
 def host_stream(
     host: Host,
-    turn: Turn,
+    turn: RunTurn,
     *,
     began: Callable[[StreamingService], None] = lambda service: None,
     **of_stream: Any,

@@ -31,7 +31,7 @@ from dagster_ckpt.operations.records import only_pipeline
 __all__ = [
     "Command",
     "ExitCode",
-    "Work",
+    "Invocation",
     "command",
     "exit_code_of",
     "key_values",
@@ -74,7 +74,7 @@ def exit_code_of(error: CheckpointError) -> ExitCode:
             return ExitCode.TROUBLE
 
 
-class Work:
+class Invocation:
     """One invocation: where to work and how to answer."""
 
     def __init__(self, locations: Locations, output: Output) -> None:
@@ -144,7 +144,7 @@ def command(name: str) -> Callable[[Command], click.Command]:
                 savepoints=savepoints,
                 storage_options=key_values("--storage-option", storage_option),
             )
-            work = Work(locations, output)
+            work = Invocation(locations, output)
             try:
                 code = function(work, **arguments)
             except CheckpointError as error:

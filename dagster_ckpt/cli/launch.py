@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, job_in
-from dagster_ckpt.cli.context import ExitCode, Work, refuse_unused, user
+from dagster_ckpt.cli.context import ExitCode, Invocation, refuse_unused, user
 from dagster_ckpt.dagster.names import USER_TAG
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 
@@ -116,7 +116,13 @@ def launch_options(function: Any) -> Any:
 
 
 def launched(
-    work: Work, target: LaunchTarget, job: str, op: str, *, config: Mapping[str, Any], tags: Mapping[str, str]
+    work: Invocation,
+    target: LaunchTarget,
+    job: str,
+    op: str,
+    *,
+    config: Mapping[str, Any],
+    tags: Mapping[str, str],
 ) -> Launched:
     """Run a job whose op ``op`` has this config."""
     # In this process Dagster itself tells how the run goes.
@@ -125,7 +131,7 @@ def launched(
         return _launch(target, job, {"ops": {op: {"config": dict(config)}}}, {**tags, USER_TAG: user()})
 
 
-def ended(work: Work, run: Launched, **more: Any) -> ExitCode:
+def ended(work: Invocation, run: Launched, **more: Any) -> ExitCode:
     """Say how the run ended."""
     work.output.result({"run": run, **more})
     work.output.say(f"run {run.run_id} of job {run.job}: {run.status} ({run.where})")

@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from dagster_ckpt.cli.json_output import plain
-from dagster_ckpt.operations.deployment import Progress, ProgressCallback, silent
+from dagster_ckpt.operations.deployment import ByteProgress, ProgressCallback, silent
 
 __all__ = ["Output"]
 
@@ -90,7 +90,7 @@ class Output:
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=None)
 
-            def move(progress: Progress) -> None:
+            def move(progress: ByteProgress) -> None:
                 bar.update(task, completed=progress.done, total=progress.total)
 
             yield move

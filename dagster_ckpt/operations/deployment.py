@@ -10,7 +10,7 @@ from dagster_ckpt.core.in_store import NO_SAVEPOINTS_IN_STORE, is_in_store
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 
-__all__ = ["Deployment", "InUse", "Meter", "Progress", "ProgressCallback", "silent"]
+__all__ = ["ByteProgress", "Deployment", "InUse", "Meter", "ProgressCallback", "silent"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class InUse(InvalidRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ByteProgress:
     """Progress of long work, in bytes."""
 
     done: int
@@ -53,10 +53,10 @@ class Progress:
     """What was finished last, for people."""
 
 
-ProgressCallback = Callable[[Progress], None]
+ProgressCallback = Callable[[ByteProgress], None]
 
 
-def silent(progress: Progress) -> None:
+def silent(progress: ByteProgress) -> None:
     """Tell nobody."""
 
 
@@ -73,4 +73,4 @@ class Meter:
         """Count ``amount`` bytes of ``what`` as done."""
         with self._lock:
             self._done += amount
-            self._tell(Progress(done=self._done, total=self._total, what=what))
+            self._tell(ByteProgress(done=self._done, total=self._total, what=what))

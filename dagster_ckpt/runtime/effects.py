@@ -38,7 +38,7 @@ from dagster_ckpt.runtime.driver.hooks import (
     ResultPending,
     serialized,
 )
-from dagster_ckpt.runtime.engine import Engine
+from dagster_ckpt.runtime.engine import AttemptEngine
 from dagster_ckpt.runtime.shared_files import write_subtask_handles
 from dagster_ckpt.runtime.stored import read_stored_metadata
 
@@ -296,7 +296,7 @@ def _sentence(error: Exception) -> str:
 _PROOF = object()
 
 
-def make_permit(engine: Engine, checkpoint_id: CheckpointId) -> CommitPermit:
+def make_permit(engine: AttemptEngine, checkpoint_id: CheckpointId) -> CommitPermit:
     """Return the permit to publish what belongs to a completed checkpoint.
 
     The record is read again first. Raises Fenced when a newer attempt owns the pipeline, InvalidRequest when the

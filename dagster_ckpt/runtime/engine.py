@@ -47,7 +47,7 @@ REPLAYED = 1000
 """So many events not yet stored are kept for being decided again on another process's record."""
 
 
-class Engine:
+class AttemptEngine:
     """The state of one attempt and the store it lives in; thread-safe."""
 
     def __init__(

@@ -36,7 +36,7 @@ from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.cleaner import Cleaner
 from dagster_ckpt.runtime.driver.hooks import HearsAcknowledgements, close_hooks
 from dagster_ckpt.runtime.effects import EffectRunner, make_permit
-from dagster_ckpt.runtime.engine import Engine
+from dagster_ckpt.runtime.engine import AttemptEngine
 from dagster_ckpt.runtime.record_store import parse_row
 from dagster_ckpt.runtime.shared_files import SharedFiles
 from dagster_ckpt.runtime.stored import CheckpointLocation, read_metadata
@@ -58,7 +58,7 @@ class EventLoop:
 
     def __init__(self, outside: AttemptSetup, state: CoordinatorState, version: int) -> None:
         self.outside = outside
-        self.engine = Engine(
+        self.engine = AttemptEngine(
             state=state, version=version, store=outside.records, clock=outside.clock, random=outside.random
         )
         self._shared = SharedFiles(

@@ -54,7 +54,7 @@ def unknown_state(_run_id: str) -> OwnerState:
 
 
 @dataclass(kw_only=True)
-class Turn:
+class RunTurn:
     """Turn of one run; waits in the calling thread."""
 
     records: RecordStore

@@ -18,12 +18,18 @@ from typing import TypeVar
 from dagster_ckpt.core.ids import CheckpointId, checkpoint_id
 from dagster_ckpt.core.messages import BarrierOptions, StateHandle, SubtaskReport
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.subtask.checkpoints import OnSyncFailure, Step, SubtaskCheckpoints, TaskPhase, refusal
+from dagster_ckpt.core.subtask.checkpoints import (
+    OnSyncFailure,
+    SubtaskCheckpoints,
+    SubtaskStep,
+    TaskPhase,
+    refusal,
+)
 from dagster_ckpt.core.subtask.effects import (
     Acknowledge,
     ConfirmLocalCopy,
     DeclineCheckpoint,
-    DiscardFiles,
+    DiscardOwnFiles,
     DropLocalCopy,
     EmitBarrier,
     EmitCancelMarker,
@@ -154,7 +160,7 @@ class SubtaskHarness:
     @property
     def discarded(self) -> list[int]:
         """Checkpoints whose files it deleted again."""
-        return [e.checkpoint_id for e in self._of(DiscardFiles)]
+        return [e.checkpoint_id for e in self._of(DiscardOwnFiles)]
 
     @property
     def remembered_aborts(self) -> list[int]:
@@ -222,7 +228,7 @@ class SubtaskHarness:
     def _of(self, kind: type[E]) -> list[E]:
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
-    def _take(self, step: Step) -> Effects:
+    def _take(self, step: SubtaskStep) -> Effects:
         self.state = step.state
         self.effects += step.effects
         return step.effects

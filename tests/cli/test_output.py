@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dagster_ckpt.cli.output import Output
-from dagster_ckpt.operations.deployment import Progress
+from dagster_ckpt.operations.deployment import ByteProgress
 
 
 class Terminal(io.StringIO):
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 def work(output: Output) -> None:
     with output.progress("verifying chk-1") as progress:
-        progress(Progress(done=1_000, total=4_000, what="a file"))
+        progress(ByteProgress(done=1_000, total=4_000, what="a file"))
     with output.busy("reading state"):
         pass
 

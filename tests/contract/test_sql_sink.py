@@ -17,7 +17,7 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.sink import SqlSink
-from dagster_ckpt.ext.sql.table import SqlTable as SqlTransactionTable
+from dagster_ckpt.ext.sql.table import TableTransaction as SqlTransactionTable
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing.sink_contract import SinkContract
 

@@ -24,7 +24,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.dagster.names import PIPELINE_TAG
 from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
-from dagster_ckpt.testing.coordinator.world import World
+from dagster_ckpt.testing.coordinator.world import ScenarioWorld
 from tests.records import stored_record
 from tests.spark.epoch.small_pipeline import shop
 
@@ -83,7 +83,7 @@ class Site:
         """The coordinator that this run has opened."""
         resource = self.resource
         storage = resource.storage()
-        world = World(
+        world = ScenarioWorld(
             clock=self.clock, memory_store=resource.store(), memory_storages={storage.base_uri: storage}
         )
         return CoordinatorHarness(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dagster_ckpt.cli.context import Work, command, key_values, label_option
+from dagster_ckpt.cli.context import Invocation, command, key_values, label_option
 from dagster_ckpt.cli.dagster_partitions import savepoint_added
 from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.core.ids import BatchId, StageUid, pipeline_id, stage_uid
@@ -27,7 +27,7 @@ from dagster_ckpt.operations.snapshots.adopt import adopt_checkpoint
 )
 @label_option
 def adopt(
-    work: Work,
+    work: Invocation,
     *,
     pipeline: str,
     stages: tuple[str, ...],

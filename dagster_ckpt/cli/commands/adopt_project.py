@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.cli.context import Work, command, label_option
+from dagster_ckpt.cli.context import Invocation, command, label_option
 from dagster_ckpt.cli.dagster_partitions import savepoint_added
 from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.cli.spark_session import spark_options, started
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 @label_option
 @spark_options
 def adopt_project(
-    work: Work,
+    work: Invocation,
     *,
     spec: str,
     with_checkpoints: bool,
@@ -103,7 +103,7 @@ def adopt_project(
 class _Places:
     """Places of the pipeline, as options say."""
 
-    work: Work
+    work: Invocation
     table_dir: str
 
     @property
@@ -122,7 +122,7 @@ class _Places:
         return self.work.opened(StoreExpectation.MAY_BEGIN)
 
 
-def _tell(work: Work, done: Adoption) -> None:
+def _tell(work: Invocation, done: Adoption) -> None:
     savepoint_added(done.savepoint.pipeline, done.savepoint.key)
     work.output.result(done)
     work.output.say(f"{done.savepoint.key}: {done.savepoint.location.uri} ({size(done.savepoint.bytes)})")
@@ -141,7 +141,7 @@ def _tell(work: Work, done: Adoption) -> None:
     )
 
 
-def _look(work: Work, spec: str, spark: SparkSession, *, name: str) -> None:
+def _look(work: Invocation, spec: str, spark: SparkSession, *, name: str) -> None:
     project = load_spec(spec)
     graph = traced(project, spark)
     save_graph(project, graph)

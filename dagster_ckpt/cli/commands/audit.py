@@ -6,7 +6,7 @@ import time
 
 import click
 
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
 from dagster_ckpt.core.units import ago, moment
 from dagster_ckpt.operations.audit import AuditRow, audit_of
 from dagster_ckpt.operations.records import load_record
@@ -19,7 +19,7 @@ NOTHING = "from nothing"
 @pipeline_option
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
 @click.option("--previews", is_flag=True, help="With what was shown before each.")
-def audit(work: Work, *, pipeline: str, limit: int, previews: bool) -> ExitCode:
+def audit(work: Invocation, *, pipeline: str, limit: int, previews: bool) -> ExitCode:
     """Show who restored, forked, swapped readers to and disposed of what, newest first."""
     chosen = work.pipeline(pipeline)
     found = audit_of(work.deployment, chosen, limit=limit)

@@ -13,7 +13,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.cli.code_location import CodeOptions, declared_in, job_in
 from dagster_ckpt.cli.commands.diff_tables import show_examples
 from dagster_ckpt.cli.completion import pipelines_known
-from dagster_ckpt.cli.context import ExitCode, Work, command, key_values, refuse_unused
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, key_values, refuse_unused
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.units import moment
@@ -47,7 +47,7 @@ from dagster_ckpt.operations.records import load_record
 @click.option("--exit-code", is_flag=True, help="compare: exit with 1 when readers would find other rows.")
 @launch_options
 def blue_green(
-    work: Work,
+    work: Invocation,
     *,
     action: str,
     pipeline: str,
@@ -89,7 +89,7 @@ def blue_green(
     return ended(work, launched(work, target, swap_job_name(name), SWAP_OP, config=config, tags={}))
 
 
-def _show(work: Work, name: PipelineId) -> ExitCode:
+def _show(work: Invocation, name: PipelineId) -> ExitCode:
     store = work.deployment.store
     own = load_record(store, name)  # says what there is
     swap = readers_of(store, own)
@@ -109,7 +109,13 @@ def _show(work: Work, name: PipelineId) -> ExitCode:
 
 
 def _compare(
-    work: Work, name: PipelineId, code: CodeOptions, only: dict[str, str], examples: int, *, exit_code: bool
+    work: Invocation,
+    name: PipelineId,
+    code: CodeOptions,
+    only: dict[str, str],
+    examples: int,
+    *,
+    exit_code: bool,
 ) -> ExitCode:
     with forked(name, code) as fork, work.output.busy("comparing rows"):
         found = compare_readers(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dagster_ckpt.cli.commands.savepoint import taken_by
-from dagster_ckpt.cli.context import ExitCode, Work, command
+from dagster_ckpt.cli.context import ExitCode, Invocation, command
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.request import SnapshotScope
@@ -19,7 +19,9 @@ from dagster_ckpt.dagster.names import CHECKPOINT_OP, STARTED_BY_TAG, checkpoint
     "--incremental", is_flag=True, help="Upload only what is new, even where that is not configured."
 )
 @launch_options
-def checkpoint(work: Work, *, pipeline: str, full: bool, incremental: bool, target: LaunchTarget) -> ExitCode:
+def checkpoint(
+    work: Invocation, *, pipeline: str, full: bool, incremental: bool, target: LaunchTarget
+) -> ExitCode:
     """Take a checkpoint of PIPELINE now, with the job <pipeline>_checkpoint: of its stream, or of the idle pipeline."""
     if full and incremental:
         raise click.UsageError("give one of --full and --incremental")

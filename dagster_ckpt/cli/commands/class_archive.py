@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from dagster_ckpt.cli.context import Work, command
+from dagster_ckpt.cli.context import Invocation, command
 from dagster_ckpt.core.units import size
 
 
 @command("class-archive")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-def class_archive(work: Work, *, folder: Path) -> None:
+def class_archive(work: Invocation, *, folder: Path) -> None:
     """Archive the Java classes Spark uses in FOLDER, so that runs start Spark in half the time.
 
     Takes half a minute and some 200 MB, once for each version of Java and PySpark. Runs use it where their Spark

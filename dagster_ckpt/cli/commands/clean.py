@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dagster_ckpt.cli.context import Work, command
+from dagster_ckpt.cli.context import Invocation, command
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size
@@ -17,7 +17,7 @@ _SHOWN = 20
 @click.argument("pipelines", nargs=-1, metavar="[PIPELINE]...")
 @click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
 @click.option("--verbose", "-v", is_flag=True, help="Name every file, also those that stay.")
-def clean(work: Work, *, pipelines: tuple[str, ...], yes: bool, verbose: bool) -> None:
+def clean(work: Invocation, *, pipelines: tuple[str, ...], yes: bool, verbose: bool) -> None:
     """Remove what checkpoints that are over have left in storage (default: of all pipelines).
 
     Only files are removed whose checkpoint failed, was subsumed or discarded, and that nothing restorable, nothing
@@ -43,7 +43,7 @@ def clean(work: Work, *, pipelines: tuple[str, ...], yes: bool, verbose: bool) -
     work.output.result({"dry_run": not yes, "plans": plans, "totals": totals, "done": done})
 
 
-def _show_plan(work: Work, plan: CleaningPlan, *, verbose: bool) -> None:
+def _show_plan(work: Invocation, plan: CleaningPlan, *, verbose: bool) -> None:
     output = work.output
     columns = ("files>", "size>", "verdict")
     rows = [(files, size(total), _VERDICT[d]) for d, (files, total) in plan.totals().items()]

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import click
 
 from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import duration, size
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
-from dagster_ckpt.operations.snapshots.diff import Difference, SnapshotDiff, StageDiff, diff_snapshots
+from dagster_ckpt.operations.snapshots.diff import SnapshotDiff, StageDiff, ValueDifference, diff_snapshots
 from dagster_ckpt.operations.snapshots.diff_state import TableDiff, diff_state
 
 
@@ -38,7 +38,7 @@ class _Compared:
 @click.option("--exit-code", is_flag=True, help="Exit with 1 when they differ.")
 @spark_options
 def diff(
-    work: Work,
+    work: Invocation,
     *,
     before: str,
     after: str,
@@ -106,7 +106,7 @@ def _stage_row(s: StageDiff) -> tuple[object, ...]:
     )
 
 
-def _differences(output: Output, title: str, differences: Iterable[Difference]) -> None:
+def _differences(output: Output, title: str, differences: Iterable[ValueDifference]) -> None:
     rows = [(d.name, d.before, d.after) for d in differences]
     if rows:
         output.table(title, ("what", "before", "after"), rows)

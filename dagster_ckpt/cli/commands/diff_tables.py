@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
-from dagster_ckpt.cli.context import ExitCode, Work, command, key_values, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, key_values, pipeline_option
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.units import counted
@@ -37,7 +37,7 @@ NOW = "now"
 @pipeline_option
 @code_options
 def diff_tables_(
-    work: Work,
+    work: Invocation,
     *,
     before: str,
     after: str,

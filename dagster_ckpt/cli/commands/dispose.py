@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import Work, command, pipeline_option, user
+from dagster_ckpt.cli.context import Invocation, command, pipeline_option, user
 from dagster_ckpt.cli.dagster_partitions import savepoint_removed
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size
@@ -17,7 +17,7 @@ from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposa
 @click.argument("savepoint", shell_complete=snapshots_known)
 @pipeline_option
 @click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
-def dispose(work: Work, *, savepoint: str, pipeline: str, yes: bool) -> None:
+def dispose(work: Invocation, *, savepoint: str, pipeline: str, yes: bool) -> None:
     """Remove a SAVEPOINT; refused while a pipeline needs it. Without --yes nothing is changed."""
     plan = plan_disposal(work.deployment, savepoint, pipeline_id(pipeline) if pipeline else None)
     left = (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options
-from dagster_ckpt.cli.context import ExitCode, Work, command
+from dagster_ckpt.cli.context import ExitCode, Invocation, command
 from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import size
@@ -22,7 +22,7 @@ from dagster_ckpt.operations.care.repair import repair_store
     "--repair", is_flag=True, help="Build records that were lost, or are behind, again from the storage."
 )
 @code_options
-def doctor(work: Work, *, pipeline: str, repair: bool, code: CodeOptions) -> ExitCode:
+def doctor(work: Invocation, *, pipeline: str, repair: bool, code: CodeOptions) -> ExitCode:
     """Compare the coordinator store with checkpoint storage and tables: missing, left over, unknown, behind.
 
     With the pipeline's code (-m, -f or -w) it also says for how long each of its snapshots can still be restored, as

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import Work, command, label_option, pipeline_option
+from dagster_ckpt.cli.context import Invocation, command, label_option, pipeline_option
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.units import counted, size
@@ -19,7 +19,7 @@ from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapsho
 @pipeline_option
 @label_option
 def export(
-    work: Work,
+    work: Invocation,
     *,
     snapshot: str,
     target: str,

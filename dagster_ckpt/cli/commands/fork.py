@@ -6,7 +6,7 @@ import click
 
 from dagster_ckpt.cli.commands.restore import is_possible, restore_options, start
 from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import ExitCode, Work, command
+from dagster_ckpt.cli.context import ExitCode, Invocation, command
 from dagster_ckpt.cli.launch import LaunchTarget, launch_options
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
@@ -21,7 +21,7 @@ from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 @restore_options
 @launch_options
 def fork(
-    work: Work,
+    work: Invocation,
     *,
     new_pipeline: str,
     snapshot: str,

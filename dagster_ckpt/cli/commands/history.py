@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, MinMaxAvg
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.units import ago, count, duration, size
@@ -20,7 +20,7 @@ from dagster_ckpt.page.facts import CheckpointPage, page_facts
 @command("history")
 @pipeline_option
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
-def history(work: Work, *, pipeline: str, limit: int) -> ExitCode:
+def history(work: Invocation, *, pipeline: str, limit: int) -> ExitCode:
     """Show a pipeline's last checkpoints, failed ones too: how long they took, how large they are, what went wrong."""
     found = _facts(work, work.pipeline(pipeline), limit)
     work.output.result(found)
@@ -37,7 +37,7 @@ def history(work: Work, *, pipeline: str, limit: int) -> ExitCode:
 @click.option(
     "--times", type=click.IntRange(min=1), default=None, help="End after so many looks; default: Ctrl-C."
 )
-def top(work: Work, *, pipeline: str, limit: int, every: float, times: int | None) -> ExitCode:
+def top(work: Invocation, *, pipeline: str, limit: int, every: float, times: int | None) -> ExitCode:
     """Watch a pipeline's checkpoints live: what is in progress, and who is waited for. Ctrl-C ends it."""
     chosen = work.pipeline(pipeline)
     if work.output.as_json:
@@ -57,7 +57,7 @@ def top(work: Work, *, pipeline: str, limit: int, every: float, times: int | Non
         return ExitCode.FINE
 
 
-def _facts(work: Work, pipeline: PipelineId, limit: int) -> CheckpointPage:
+def _facts(work: Invocation, pipeline: PipelineId, limit: int) -> CheckpointPage:
     return page_facts(work.deployment, pipeline, now=time.time(), shown=limit, with_positions=False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dagster_ckpt.cli.context import Work, command, label_option
+from dagster_ckpt.cli.context import Invocation, command, label_option
 from dagster_ckpt.cli.dagster_partitions import savepoint_added
 from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.core.label import LabelChanges
@@ -20,7 +20,7 @@ from dagster_ckpt.operations.snapshots.registration import ImportMode, import_sn
 )
 @label_option
 def import_(
-    work: Work,
+    work: Invocation,
     *,
     uri: str,
     no_copy: bool,

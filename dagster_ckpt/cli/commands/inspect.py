@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import Work, command, pipeline_option
+from dagster_ckpt.cli.context import Invocation, command, pipeline_option
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--output", "target", default="", metavar="DIR", help="Write all rows as Parquet instead.")
 @spark_options
 def inspect(
-    work: Work,
+    work: Invocation,
     *,
     snapshot: str,
     stage: str,
@@ -84,7 +84,7 @@ def _filtered(frame: DataFrame, where: str) -> DataFrame:
         raise InvalidRequest(f"--where {where!r} cannot be used: {first} (columns: {columns})") from error
 
 
-def _show(work: Work, table: str, total: int, rows: list[dict[str, Any]], frame: DataFrame) -> None:
+def _show(work: Invocation, table: str, total: int, rows: list[dict[str, Any]], frame: DataFrame) -> None:
     work.output.result({"table": table, "rows": total, "schema": frame.schema.simpleString(), "shown": rows})
     columns = list(frame.columns)
     work.output.table(

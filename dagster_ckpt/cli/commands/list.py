@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option, refuse_unused
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option, refuse_unused
 from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
@@ -40,7 +40,7 @@ T = TypeVar("T")
 @code_options
 @click.option("--from-storage", is_flag=True, help="Ask the storage alone: for when the store is lost.")
 def list_(
-    work: Work,
+    work: Invocation,
     *,
     pipeline: str,
     pipelines: bool,
@@ -122,7 +122,7 @@ def _horizons(code: CodeOptions, summaries: Sequence[SnapshotSummary]) -> Horizo
 
 
 def _show_snapshots(
-    work: Work, summaries: Sequence[SnapshotSummary], *, long: bool, horizons: Horizons
+    work: Invocation, summaries: Sequence[SnapshotSummary], *, long: bool, horizons: Horizons
 ) -> None:
     """Show what fits 80 columns, unless more is wanted; why one failed stands below, whole."""
     if long:
@@ -152,7 +152,7 @@ def _left(s: SnapshotSummary, horizons: Horizons) -> str:
     return "-" if horizon is None else horizon.brief()
 
 
-def _show_readers(work: Work, names: Sequence[PipelineId], *, is_one: bool) -> None:
+def _show_readers(work: Invocation, names: Sequence[PipelineId], *, is_one: bool) -> None:
     """Say whose tables readers find after a swap, and of which checkpoint where that is not the newest."""
     store = work.deployment.store
     for name in names:
@@ -172,7 +172,7 @@ def _short_row(s: SnapshotSummary, now: float, horizons: Horizons, *, is_newest:
     return (s.key, s.status.value, taken, timed, *sizes, " ".join(filter(None, (s.name or beside, shown))))
 
 
-def _show_pipelines(work: Work, found: Sequence[PipelineSummary], *, long: bool) -> None:
+def _show_pipelines(work: Invocation, found: Sequence[PipelineSummary], *, long: bool) -> None:
     """Show what fits 80 columns, unless more is wanted."""
     work.output.result(found)
     if not long:
@@ -214,7 +214,7 @@ def _long_row(s: SnapshotSummary) -> tuple[Any, ...]:
             size(s.bytes_new), s.epoch, s.kept_for or "-", s.name, place)  # fmt: skip
 
 
-def _list_storage(work: Work, pipeline: str, limit: int | None) -> None:
+def _list_storage(work: Invocation, pipeline: str, limit: int | None) -> None:
     locations = work.locations
     uris = [uri for uri in (locations.storage, locations.savepoints) if uri]
     if locations.base:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
-from dagster_ckpt.cli.context import ExitCode, Work, command
+from dagster_ckpt.cli.context import ExitCode, Invocation, command
 from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.care.maintain import TableUpkeep, maintain_tables, plan_maintenance
 
@@ -14,7 +14,7 @@ from dagster_ckpt.operations.care.maintain import TableUpkeep, maintain_tables, 
 @click.argument("pipeline", default="")
 @click.option("--yes", is_flag=True, help="Do it; without this it is only said what would be done.")
 @code_options
-def maintain(work: Work, *, pipeline: str, yes: bool, code: CodeOptions) -> ExitCode:
+def maintain(work: Invocation, *, pipeline: str, yes: bool, code: CodeOptions) -> ExitCode:
     """Merge small files of a pipeline's tables and remove old ones, of Iceberg tables old snapshots.
 
     What any retained checkpoint or savepoint goes back to stays, whatever its age. The pipeline may run meanwhile.
@@ -41,7 +41,7 @@ def maintain(work: Work, *, pipeline: str, yes: bool, code: CodeOptions) -> Exit
     return ExitCode.TROUBLE if any(table.problem for table in found) else ExitCode.FINE
 
 
-def _show(work: Work, found: tuple[TableUpkeep, ...]) -> None:
+def _show(work: Invocation, found: tuple[TableUpkeep, ...]) -> None:
     rows = [
         (table.sink, upkeep.what, upkeep.files, upkeep.bytes and size(upkeep.bytes), upkeep.note)
         for table in found

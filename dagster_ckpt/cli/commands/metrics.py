@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.ext.metrics.gauges import PipelineReading, read_pipelines
@@ -38,7 +38,7 @@ from dagster_ckpt.ext.metrics.prometheus import exposition, serve
     "--times", type=click.IntRange(min=1), default=None, help="With --otlp: end after so many looks."
 )
 def metrics(
-    work: Work,
+    work: Invocation,
     *,
     pipeline: str,
     is_served: bool,
@@ -80,7 +80,7 @@ def metrics(
     return ExitCode.FINE
 
 
-def _send(work: Work, exporter: Exporter, every: float, times: int | None) -> None:
+def _send(work: Invocation, exporter: Exporter, every: float, times: int | None) -> None:
     looks = 0
     try:
         while times is None or looks < times:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.dagster.names import PREVIEW_OP, RESTORE_OP, epoch_job_name, preview_job_name
 from dagster_ckpt.errors import InvalidRequest
@@ -35,7 +35,15 @@ _REFRESH = 5
 )
 @click.option("--location", default="", metavar="NAME", help="With --dagster: the pipeline's code location.")
 def page(
-    work: Work, *, pipeline: str, output: str, serve: bool, host: str, port: int, dagster: str, location: str
+    work: Invocation,
+    *,
+    pipeline: str,
+    output: str,
+    serve: bool,
+    host: str,
+    port: int,
+    dagster: str,
+    location: str,
 ) -> ExitCode:
     """Make the checkpoint page: counts, durations, what can be restored, stages, history.
 
@@ -64,7 +72,7 @@ def page(
     return ExitCode.FINE
 
 
-def _serve(work: Work, at: tuple[str, int], only: str, links_of: Callable[[PipelineId], Links]) -> None:
+def _serve(work: Invocation, at: tuple[str, int], only: str, links_of: Callable[[PipelineId], Links]) -> None:
     deployment = work.deployment
 
     def render(name: str) -> str:

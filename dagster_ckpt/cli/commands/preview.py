@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.positions import show_positions
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 )
 @code_options
 def preview(
-    work: Work,
+    work: Invocation,
     *,
     snapshot: str,
     pipeline: str,
@@ -87,7 +87,7 @@ def preview(
 
 
 def _with_queries_tried(
-    work: Work,
+    work: Invocation,
     found: RestorePreview,
     options: RestoreOptions,
     pipeline: CheckpointedPipeline,

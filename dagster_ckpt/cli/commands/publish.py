@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
-from dagster_ckpt.cli.context import ExitCode, Work, command
+from dagster_ckpt.cli.context import ExitCode, Invocation, command
 from dagster_ckpt.cli.launch import Launched, LaunchTarget, ended, launched
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
 from dagster_ckpt.core.units import counted
@@ -20,7 +20,7 @@ from dagster_ckpt.operations.readers.waiting import WaitingRows, waiting_rows
 @command("publish")
 @click.argument("pipeline")
 @code_options
-def publish(work: Work, *, pipeline: str, code: CodeOptions) -> ExitCode:
+def publish(work: Invocation, *, pipeline: str, code: CodeOptions) -> ExitCode:
     """Publish the rows of PIPELINE that wait for its sinks, with a checkpoint of the idle pipeline; nothing is read.
 
     Give the code (-m, -f or -w) with the definition that the rows were staged for.
@@ -44,7 +44,7 @@ def publish(work: Work, *, pipeline: str, code: CodeOptions) -> ExitCode:
 @click.option("--sink", default="", metavar="UID", help="Sink whose rows are meant, where several have some.")
 @click.option("--yes", is_flag=True, help="Do it; without this the rows are only shown.")
 @code_options
-def set_aside(work: Work, *, pipeline: str, sink: str, yes: bool, code: CodeOptions) -> ExitCode:
+def set_aside(work: Invocation, *, pipeline: str, sink: str, yes: bool, code: CodeOptions) -> ExitCode:
     """Show the rows of PIPELINE that a sink cannot show; with --yes write them to files and go on without them.
 
     The files lie in the folder .set_aside beside the tables. A restore of an older checkpoint brings the rows again.
@@ -66,7 +66,7 @@ def set_aside(work: Work, *, pipeline: str, sink: str, yes: bool, code: CodeOpti
     return ended(work, run, waiting=waiting)
 
 
-def _waiting(work: Work, pipeline: PipelineId, code: CodeOptions) -> tuple[WaitingRows, ...]:
+def _waiting(work: Invocation, pipeline: PipelineId, code: CodeOptions) -> tuple[WaitingRows, ...]:
     import dagster as dg
 
     declared = declared_in(code, pipeline)
@@ -77,13 +77,13 @@ def _waiting(work: Work, pipeline: PipelineId, code: CodeOptions) -> tuple[Waiti
         return waiting_rows(declared, getattr(resources, COORDINATOR_KEY))
 
 
-def _nothing_waits(work: Work, pipeline: PipelineId) -> ExitCode:
+def _nothing_waits(work: Invocation, pipeline: PipelineId) -> ExitCode:
     work.output.say(f"nothing waits: every sink of {pipeline} shows what was prepared for it")
     work.output.result({"waiting": []})
     return ExitCode.FINE
 
 
-def _show(work: Work, one: WaitingRows) -> None:
+def _show(work: Invocation, one: WaitingRows) -> None:
     of = "no checkpoint yet" if one.checkpoint_id is None else f"checkpoint {one.checkpoint_id}"
     batches = ", ".join(map(str, one.batches))
     work.output.say(
@@ -104,7 +104,9 @@ def _meant(waiting: Sequence[WaitingRows], sink: str) -> StageUid:
     return StageUid(sink) if sink else uids[0]
 
 
-def _checkpoint(work: Work, pipeline: PipelineId, code: CodeOptions, config: dict[str, Any]) -> Launched:
+def _checkpoint(
+    work: Invocation, pipeline: PipelineId, code: CodeOptions, config: dict[str, Any]
+) -> Launched:
     return launched(
         work,
         LaunchTarget(code=code),

@@ -6,7 +6,7 @@ import click
 
 from dagster_ckpt.cli.commands.blue_green import forked
 from dagster_ckpt.cli.completion import pipelines_known
-from dagster_ckpt.cli.context import ExitCode, Work, command, key_values
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, key_values
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import moment
@@ -25,7 +25,7 @@ from dagster_ckpt.operations.readers.replay import plan_replay
 )
 @launch_options
 def replay(
-    work: Work,
+    work: Invocation,
     *,
     pipeline: str,
     since: str,

@@ -9,7 +9,7 @@ import click
 from dagster_ckpt.cli.code_location import declared_in
 from dagster_ckpt.cli.commands.preview import show_preview
 from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
@@ -48,7 +48,7 @@ def restore_options(function: Any) -> Any:
 @restore_options
 @launch_options
 def restore(
-    work: Work,
+    work: Invocation,
     *,
     snapshot: str,
     pipeline: str,
@@ -76,7 +76,9 @@ def restore(
     return start(work, options, chosen, target, streaming=streaming)
 
 
-def is_possible(work: Work, options: RestoreOptions, pipeline: PipelineId, target: LaunchTarget) -> bool:
+def is_possible(
+    work: Invocation, options: RestoreOptions, pipeline: PipelineId, target: LaunchTarget
+) -> bool:
     """Return whether a restore would be made, and say why where it would not; True where the store is out of reach."""
     if not work.locations.is_given:
         return True  # the run itself decides
@@ -96,7 +98,7 @@ def is_possible(work: Work, options: RestoreOptions, pipeline: PipelineId, targe
 
 
 def start(
-    work: Work, options: RestoreOptions, pipeline: PipelineId, target: LaunchTarget, *, streaming: bool
+    work: Invocation, options: RestoreOptions, pipeline: PipelineId, target: LaunchTarget, *, streaming: bool
 ) -> ExitCode:
     """Start the pipeline's job from the snapshot the options name."""
     config = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dagster_ckpt.cli.context import ExitCode, Work, command, label_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, label_option
 from dagster_ckpt.cli.launch import Launched, LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
@@ -32,7 +32,7 @@ from dagster_ckpt.operations.snapshots.catalog import absolute_uri, snapshot_of_
 @label_option
 @launch_options
 def savepoint(
-    work: Work,
+    work: Invocation,
     *,
     pipeline: str,
     folder: str,
@@ -56,7 +56,7 @@ def savepoint(
     return ended(work, run, savepoint=newest)
 
 
-def taken_by(work: Work, pipeline: PipelineId, run: Launched) -> dict[str, str] | None:
+def taken_by(work: Invocation, pipeline: PipelineId, run: Launched) -> dict[str, str] | None:
     """Return the snapshot that the run took or asked for, where the store is within reach."""
     if run.status != "SUCCESS" or not work.locations.is_given:
         return None

@@ -10,7 +10,7 @@ import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in
 from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import Work, command, pipeline_option
+from dagster_ckpt.cli.context import Invocation, command, pipeline_option
 from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.positions import show_positions
@@ -47,7 +47,7 @@ class _Shown:
 @click.argument("snapshot", shell_complete=snapshots_known)
 @pipeline_option
 @code_options
-def show(work: Work, *, snapshot: str, pipeline: str, code: CodeOptions) -> None:
+def show(work: Invocation, *, snapshot: str, pipeline: str, code: CodeOptions) -> None:
     """Show what a snapshot holds: stages, offsets, sizes, state, tables.
 
     With the pipeline's code (-m, -f or -w) it also says how far behind the ends of its topics it is, and for how

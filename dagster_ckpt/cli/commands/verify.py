@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from dagster_ckpt.cli.context import ExitCode, Work, command, pipeline_option, refuse_unused
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option, refuse_unused
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size
@@ -21,7 +21,7 @@ from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 @click.argument("snapshots", nargs=-1)
 @pipeline_option
 @click.option("--all", "everything", is_flag=True, help="Everything that pipelines can be restored from.")
-def verify(work: Work, *, snapshots: tuple[str, ...], pipeline: str, everything: bool) -> ExitCode:
+def verify(work: Invocation, *, snapshots: tuple[str, ...], pipeline: str, everything: bool) -> ExitCode:
     """Read every file of SNAPSHOTS (default: latest) and compare checksums. Exit code 1 when one is damaged."""
     if everything:
         refuse_unused(
@@ -40,7 +40,7 @@ def verify(work: Work, *, snapshots: tuple[str, ...], pipeline: str, everything:
     return ExitCode.FINE if all(found.is_intact for found in results) else ExitCode.TROUBLE
 
 
-def _verified(work: Work, listed: SnapshotSummary) -> Verified:
+def _verified(work: Invocation, listed: SnapshotSummary) -> Verified:
     """Verify one of many: one that cannot even be opened must not hide what is wrong with the others."""
     try:
         stored = find_snapshot(work.deployment, listed.uri, listed.pipeline).stored
@@ -49,7 +49,7 @@ def _verified(work: Work, listed: SnapshotSummary) -> Verified:
     return _read_all(work, listed.key, stored)
 
 
-def _read_all(work: Work, name: str, stored: StoredSnapshot) -> Verified:
+def _read_all(work: Invocation, name: str, stored: StoredSnapshot) -> Verified:
     with work.output.progress(f"verifying {name}") as progress:
         return with_tables(verify_snapshot(stored, progress=progress), stored)
 

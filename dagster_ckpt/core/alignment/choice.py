@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import assert_never
 
 from dagster_ckpt.core.alignment.events import BarrierHandler, Channel
-from dagster_ckpt.core.alignment.progress import Progress
+from dagster_ckpt.core.alignment.progress import AlignmentCount
 from dagster_ckpt.core.alignment.single import AfterEnd, SingleCheckpointHandler, Switching
 from dagster_ckpt.core.alignment.tracker import CheckpointTracker
 from dagster_ckpt.core.config import CheckpointConfig, CheckpointingMode
@@ -34,6 +34,6 @@ def handler_for(config: CheckpointConfig, channels: Collection[Channel]) -> Barr
         case CheckpointingMode.EXACTLY_ONCE:
             switching = Switching.ALTERNATING if config.unaligned else Switching.ALIGNED_ONLY
             return SingleCheckpointHandler(
-                progress=Progress(open_channels=names), switching=switching, after_end=after_end
+                progress=AlignmentCount(open_channels=names), switching=switching, after_end=after_end
             )
     assert_never(config.mode)

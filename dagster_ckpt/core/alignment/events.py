@@ -170,13 +170,13 @@ class BarrierHandler(Protocol):
         """True while barriers of a checkpoint are awaited."""
         ...
 
-    def on(self, event: BarrierEvent, *, now: float) -> Turn:
+    def on(self, event: BarrierEvent, *, now: float) -> BarrierAnswer:
         """Return the handler after an event, and its effects. Raises InvalidRequest for an illegal event."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class BarrierAnswer:
     """Answer to one event."""
 
     handler: BarrierHandler

@@ -22,7 +22,7 @@ from dagster_ckpt.core.alignment.events import (
     Unblock,
 )
 from dagster_ckpt.core.alignment.options import as_unaligned, is_unaligned
-from dagster_ckpt.core.alignment.progress import Progress, deadline
+from dagster_ckpt.core.alignment.progress import AlignmentCount, deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class AlignedPhase:
     collecting: bool = False
     """A barrier has been reached, by a channel that may have ended since: a time-out triggers at once."""
 
-    def barrier(self, barrier: Barrier, progress: Progress, now: float) -> Outcome:
+    def barrier(self, barrier: Barrier, progress: AlignmentCount, now: float) -> Outcome:
         """``progress`` counts the barrier already."""
         mine = replace(self, announced=self.announced - {barrier.channel})
         if is_unaligned(barrier.options):
@@ -56,14 +56,14 @@ class AlignedPhase:
             return _then(standing.switch(progress, now), barrier, progress, now)
         return Outcome(standing, (Block(barrier.channel),))
 
-    def announcement(self, announcement: Announcement, progress: Progress, now: float) -> Outcome:
+    def announcement(self, announcement: Announcement, progress: AlignmentCount, now: float) -> Outcome:
         """Remember it, or switch when its time is over already."""
         mine = replace(self, announced=self.announced | {announcement.channel})
         if is_unaligned(announcement.options) or _is_late(announcement, now):
             return mine.switch(progress, now)
         return Outcome(mine)
 
-    def end(self, channel: Channel, progress: Progress, now: float) -> Outcome:
+    def end(self, channel: Channel, progress: AlignmentCount, now: float) -> Outcome:
         """``progress`` counts the ended channel already; its time may be over though no timer has fired yet
         (ALT#testTimeoutAlignmentAfterReceivedEndOfPartition)."""
         mine = replace(self, blocked=self.blocked - {channel}, announced=self.announced - {channel})
@@ -73,7 +73,7 @@ class AlignedPhase:
             return mine.switch(progress, now)
         return Outcome(mine)
 
-    def complete(self, progress: Progress, now: float) -> Outcome:
+    def complete(self, progress: AlignmentCount, now: float) -> Outcome:
         """Snapshot first, release after: what follows the barriers must not be in the snapshot."""
         pending = _pending(progress)
         trigger = TriggerSnapshot(
@@ -86,7 +86,7 @@ class AlignedPhase:
         )
         return Outcome(AlignedPhase(), (trigger, *_release(self.blocked)), finished=True)
 
-    def switch(self, progress: Progress, now: float) -> Outcome:
+    def switch(self, progress: AlignmentCount, now: float) -> Outcome:
         """Go unaligned: pull announced barriers forward, and snapshot at once if a barrier is here
         already."""
         pulled = tuple(PullForward(channel) for channel in _ordered(self.announced))
@@ -109,7 +109,7 @@ class UnalignedPhase:
     pulled: frozenset[Channel] = frozenset()
     """Channels whose barrier was asked for ahead of the data before it."""
 
-    def barrier(self, barrier: Barrier, progress: Progress, now: float) -> Outcome:
+    def barrier(self, barrier: Barrier, progress: AlignmentCount, now: float) -> Outcome:
         """``progress`` counts the barrier already."""
         effects: list[AlignmentEffect] = []
         if not self.triggered:
@@ -119,19 +119,19 @@ class UnalignedPhase:
         effects.append(Unblock(barrier.channel))
         return self._completed(effects, progress, now)
 
-    def announcement(self, announcement: Announcement, progress: Progress, now: float) -> Outcome:
+    def announcement(self, announcement: Announcement, progress: AlignmentCount, now: float) -> Outcome:
         """Ignore an announcement: an unaligned checkpoint need not wait for its barrier."""
         mine = replace(self, pulled=self.pulled | {announcement.channel})
         return Outcome(mine, (PullForward(announcement.channel),))
 
-    def end(self, channel: Channel, progress: Progress, now: float) -> Outcome:
+    def end(self, channel: Channel, progress: AlignmentCount, now: float) -> Outcome:
         """``progress`` counts the ended channel already."""
         if not progress.is_complete:
             return Outcome(self)
         missed = () if self.triggered else (_trigger_unaligned(progress, standing=frozenset()),)
         return self._completed([*missed], progress, now)
 
-    def switch(self, progress: Progress, now: float) -> Outcome:
+    def switch(self, progress: AlignmentCount, now: float) -> Outcome:
         """Change nothing: the checkpoint is unaligned already."""
         return Outcome(self)
 
@@ -139,7 +139,7 @@ class UnalignedPhase:
         """Nothing was held."""
         return ()
 
-    def _completed(self, effects: list[AlignmentEffect], progress: Progress, now: float) -> Outcome:
+    def _completed(self, effects: list[AlignmentEffect], progress: AlignmentCount, now: float) -> Outcome:
         if not progress.is_complete:
             return Outcome(replace(self, triggered=True), tuple(effects))
         done = InFlightComplete(
@@ -151,7 +151,7 @@ class UnalignedPhase:
 Phase: TypeAlias = AlignedPhase | UnalignedPhase
 
 
-def _then(switched: Outcome, barrier: Barrier, progress: Progress, now: float) -> Outcome:
+def _then(switched: Outcome, barrier: Barrier, progress: AlignmentCount, now: float) -> Outcome:
     """Let the phase switched to see the barrier that caused the switch, unless it was released with the
     rest."""
     released = {effect.channel for effect in switched.effects if isinstance(effect, Unblock)}
@@ -160,7 +160,7 @@ def _then(switched: Outcome, barrier: Barrier, progress: Progress, now: float) -
     return Outcome(after.phase, (*switched.effects, *effects), after.finished)
 
 
-def _trigger_unaligned(progress: Progress, *, standing: frozenset[Channel]) -> TriggerSnapshot:
+def _trigger_unaligned(progress: AlignmentCount, *, standing: frozenset[Channel]) -> TriggerSnapshot:
     """``standing``: channels read up to their barrier, which have nothing in flight."""
     pending = _pending(progress)
     return TriggerSnapshot(
@@ -173,7 +173,7 @@ def _trigger_unaligned(progress: Progress, *, standing: frozenset[Channel]) -> T
     )
 
 
-def _pending(progress: Progress) -> Barrier | Announcement:
+def _pending(progress: AlignmentCount) -> Barrier | Announcement:
     if progress.barrier is None:
         raise AssertionError("no checkpoint is pending")
     return progress.barrier

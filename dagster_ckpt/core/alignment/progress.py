@@ -10,7 +10,7 @@ from dagster_ckpt.core.ids import CheckpointId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class AlignmentCount:
     """The count of one alignment. A channel that ended counts once, whether or not its barrier had come."""
 
     open_channels: frozenset[Channel]
@@ -47,7 +47,7 @@ class Progress:
             return False
         return checkpoint_id < self.current or not self.is_pending
 
-    def begin(self, barrier: Barrier | Announcement) -> Progress:
+    def begin(self, barrier: Barrier | Announcement) -> AlignmentCount:
         """Return the count of a new checkpoint."""
         return replace(
             self,
@@ -57,18 +57,18 @@ class Progress:
             awaited=self.open_channels,
         )
 
-    def arrive(self, channel: Channel, now: float) -> Progress:
+    def arrive(self, channel: Channel, now: float) -> AlignmentCount:
         """Return the count with one channel more."""
         first = self.first_arrival if self.arrived else now
         return replace(self, arrived=self.arrived | {channel}, first_arrival=first)
 
-    def finish(self) -> Progress:
+    def finish(self) -> AlignmentCount:
         """Return the state after the pending checkpoint is done."""
         return replace(
             self, over=self.current, barrier=None, arrived=frozenset(), awaited=frozenset(), timer=None
         )
 
-    def give_up(self, checkpoint_id: CheckpointId) -> Progress:
+    def give_up(self, checkpoint_id: CheckpointId) -> AlignmentCount:
         """Return the state after ``checkpoint_id`` was given up: later barriers of it are obsolete."""
         highest = max(checkpoint_id, self.current or checkpoint_id)
         return replace(
@@ -81,7 +81,7 @@ class Progress:
             timer=None,
         )
 
-    def without(self, channel: Channel) -> Progress:
+    def without(self, channel: Channel) -> AlignmentCount:
         """Return the state with ``channel`` closed."""
         return replace(self, open_channels=self.open_channels - {channel})
 

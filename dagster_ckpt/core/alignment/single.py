@@ -14,6 +14,7 @@ from dagster_ckpt.core.alignment.events import (
     Announcement,
     ArmTimer,
     Barrier,
+    BarrierAnswer,
     BarrierEvent,
     CancelMarker,
     CancelTimer,
@@ -23,12 +24,11 @@ from dagster_ckpt.core.alignment.events import (
     EndOfPartition,
     ForwardCancel,
     TimerFired,
-    Turn,
     Unblock,
 )
 from dagster_ckpt.core.alignment.options import check_options, is_unaligned
 from dagster_ckpt.core.alignment.phases import AlignedPhase, Outcome, Phase
-from dagster_ckpt.core.alignment.progress import Progress, deadline
+from dagster_ckpt.core.alignment.progress import AlignmentCount, deadline
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import Alignment
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
@@ -54,7 +54,7 @@ class AfterEnd(StrEnum):
 class SingleCheckpointHandler:
     """Tracks exactly one checkpoint: a newer one supersedes it."""
 
-    progress: Progress
+    progress: AlignmentCount
     switching: Switching = Switching.ALIGNED_ONLY
     after_end: AfterEnd = AfterEnd.COUNTS_AS_BARRIER
     phase: Phase = AlignedPhase()  # noqa: RUF009 - frozen, without fields that change
@@ -70,13 +70,13 @@ class SingleCheckpointHandler:
         """True while barriers of a checkpoint are awaited."""
         return self.progress.is_pending
 
-    def on(self, event: BarrierEvent, *, now: float) -> Turn:
+    def on(self, event: BarrierEvent, *, now: float) -> BarrierAnswer:
         """Return the handler after an event, and its effects.
 
         Raises InvalidRequest for an unknown or ended channel and for a barrier this handler cannot take.
         """
         if self.closed:
-            return Turn(self)
+            return BarrierAnswer(self)
         match event:
             case Barrier():
                 turn = self._barrier(event, now)
@@ -90,52 +90,52 @@ class SingleCheckpointHandler:
                 turn = self._timer(event.checkpoint_id, now)
             case Close():
                 idle = replace(self.progress, timer=None)
-                turn = Turn(replace(self, closed=True, progress=idle), self._cancel_timer())
+                turn = BarrierAnswer(replace(self, closed=True, progress=idle), self._cancel_timer())
             case _:
                 assert_never(event)
         return turn
 
     # --- one event each ------------------------------------------------------------------------
 
-    def _barrier(self, barrier: Barrier, now: float) -> Turn:
+    def _barrier(self, barrier: Barrier, now: float) -> BarrierAnswer:
         self._check(barrier)
         if self.progress.is_obsolete(barrier.checkpoint_id):
-            return Turn(self, (Unblock(barrier.channel),))
+            return BarrierAnswer(self, (Unblock(barrier.channel),))
         begun, effects = self._begun(barrier)
         if barrier.channel in begun.progress.arrived:
-            return Turn(begun, effects)
+            return BarrierAnswer(begun, effects)
         progress = begun.progress.arrive(barrier.channel, now)
         return begun._after(begun.phase.barrier(barrier, progress, now), progress, effects, now)
 
-    def _announcement(self, announcement: Announcement, now: float) -> Turn:
+    def _announcement(self, announcement: Announcement, now: float) -> BarrierAnswer:
         self._check(announcement)
         aligned_only = self.switching is Switching.ALIGNED_ONLY
         if aligned_only or self.progress.is_obsolete(announcement.checkpoint_id):
-            return Turn(self)
+            return BarrierAnswer(self)
         begun, effects = self._begun(announcement)
         if announcement.channel in begun.progress.arrived:
-            return Turn(begun, effects)
+            return BarrierAnswer(begun, effects)
         outcome = begun.phase.announcement(announcement, begun.progress, now)
         return begun._after(outcome, begun.progress, effects, now)
 
-    def _cancel_marker(self, marker: CancelMarker) -> Turn:
+    def _cancel_marker(self, marker: CancelMarker) -> BarrierAnswer:
         self._check_channel(marker.channel)
         current = self.progress.current
         newer = current is None or marker.checkpoint_id > current
         if newer:
             left, effects = self._superseded()
             turn = left._aborted(marker.checkpoint_id, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)
-            return Turn(turn.handler, (*effects, *turn.effects))
+            return BarrierAnswer(turn.handler, (*effects, *turn.effects))
         if marker.checkpoint_id == current and self.progress.is_pending:
             return self._aborted(marker.checkpoint_id, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)
-        return Turn(self)
+        return BarrierAnswer(self)
 
-    def _end(self, channel: Channel, now: float) -> Turn:
+    def _end(self, channel: Channel, now: float) -> BarrierAnswer:
         self._check_channel(channel)
         left = replace(self, progress=self.progress.without(channel))
         current = left.progress.current
         if current is None or not left.progress.is_pending:
-            return Turn(left)
+            return BarrierAnswer(left)
         match self.after_end:
             case AfterEnd.ABORTS:
                 return left._aborted(current, Reason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM)
@@ -144,9 +144,9 @@ class SingleCheckpointHandler:
                 return left._after(left.phase.end(channel, progress, now), progress, (), now)
         assert_never(self.after_end)
 
-    def _timer(self, checkpoint_id: CheckpointId, now: float) -> Turn:
+    def _timer(self, checkpoint_id: CheckpointId, now: float) -> BarrierAnswer:
         if self.progress.timer != checkpoint_id or not self.progress.is_pending:
-            return Turn(self)
+            return BarrierAnswer(self)
         progress = replace(self.progress, timer=None)
         return self._after(self.phase.switch(progress, now), progress, (), now)
 
@@ -169,8 +169,8 @@ class SingleCheckpointHandler:
         left = self._left(pending)
         return left, self._abort_effects(pending, Reason.CHECKPOINT_DECLINED_SUBSUMED)
 
-    def _aborted(self, checkpoint_id: CheckpointId, reason: Reason) -> Turn:
-        return Turn(self._left(checkpoint_id), self._abort_effects(checkpoint_id, reason))
+    def _aborted(self, checkpoint_id: CheckpointId, reason: Reason) -> BarrierAnswer:
+        return BarrierAnswer(self._left(checkpoint_id), self._abort_effects(checkpoint_id, reason))
 
     def _left(self, checkpoint_id: CheckpointId) -> SingleCheckpointHandler:
         return replace(self, progress=self.progress.give_up(checkpoint_id), phase=AlignedPhase())
@@ -180,8 +180,8 @@ class SingleCheckpointHandler:
         return (*told, *self.phase.abort(), *self._cancel_timer())
 
     def _after(
-        self, outcome: Outcome, progress: Progress, before: tuple[AlignmentEffect, ...], now: float
-    ) -> Turn:
+        self, outcome: Outcome, progress: AlignmentCount, before: tuple[AlignmentEffect, ...], now: float
+    ) -> BarrierAnswer:
         """Take over the outcome of a phase; keep a timer exactly while the checkpoint may still switch."""
         pending = not outcome.finished
         due = deadline(progress.barrier) if pending and progress.barrier is not None else None
@@ -196,7 +196,7 @@ class SingleCheckpointHandler:
         handler = replace(
             self, phase=outcome.phase, progress=progress.finish() if outcome.finished else progress
         )
-        return Turn(handler, (*before, *outcome.effects, *timer))
+        return BarrierAnswer(handler, (*before, *outcome.effects, *timer))
 
     def _cancel_timer(self) -> tuple[AlignmentEffect, ...]:
         return () if self.progress.timer is None else (CancelTimer(self.progress.timer),)

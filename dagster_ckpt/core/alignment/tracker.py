@@ -12,6 +12,7 @@ from dagster_ckpt.core.alignment.events import (
     AlignmentEffect,
     Announcement,
     Barrier,
+    BarrierAnswer,
     BarrierEvent,
     CancelMarker,
     Channel,
@@ -21,7 +22,6 @@ from dagster_ckpt.core.alignment.events import (
     ForwardCancel,
     TimerFired,
     TriggerSnapshot,
-    Turn,
     Unblock,
 )
 from dagster_ckpt.core.alignment.options import check_options, is_unaligned
@@ -74,18 +74,18 @@ class CheckpointTracker:
         """True while any checkpoint is counted."""
         return bool(self.counts)
 
-    def on(self, event: BarrierEvent, *, now: float) -> Turn:
+    def on(self, event: BarrierEvent, *, now: float) -> BarrierAnswer:
         """Return the tracker after an event, and its effects.
 
         Raises InvalidRequest for an unknown or ended channel and for an unaligned barrier.
         """
         if self.closed:
-            return Turn(self)
+            return BarrierAnswer(self)
         match event:
             case Barrier():
                 self._check(event)
                 turn = self._barrier(event, now)
-                return Turn(turn.handler, (*turn.effects, Unblock(event.channel)))
+                return BarrierAnswer(turn.handler, (*turn.effects, Unblock(event.channel)))
             case CancelMarker():
                 self._check_channel(event.channel)
                 return self._cancel_marker(event, now)
@@ -93,19 +93,19 @@ class CheckpointTracker:
                 self._check_channel(event.channel)
                 return self._end(event.channel, now)
             case Announcement() | TimerFired():
-                return Turn(self)
+                return BarrierAnswer(self)
             case Close():
-                return Turn(replace(self, closed=True))
+                return BarrierAnswer(replace(self, closed=True))
         assert_never(event)
 
-    def _barrier(self, barrier: Barrier, now: float) -> Turn:
+    def _barrier(self, barrier: Barrier, now: float) -> BarrierAnswer:
         if self._takes_shortcut(barrier.checkpoint_id):
-            return Turn(replace(self, latest=barrier.checkpoint_id), (_trigger(barrier, now, now),))
+            return BarrierAnswer(replace(self, latest=barrier.checkpoint_id), (_trigger(barrier, now, now),))
         known = next((c for c in self.counts if c.checkpoint_id == barrier.checkpoint_id), None)
         if known is not None:
             return self._arrived(known, barrier.channel, now)
         if self.latest is not None and barrier.checkpoint_id <= self.latest:
-            return Turn(self)
+            return BarrierAnswer(self)
         count = _Count(
             checkpoint_id=barrier.checkpoint_id,
             barrier=barrier,
@@ -114,26 +114,26 @@ class CheckpointTracker:
             started=now,
         )
         counts = (*self.counts, count)[-MAX_TRACKED:]
-        return Turn(replace(self, counts=counts, latest=barrier.checkpoint_id))
+        return BarrierAnswer(replace(self, counts=counts, latest=barrier.checkpoint_id))
 
-    def _arrived(self, known: _Count, channel: Channel, now: float) -> Turn:
+    def _arrived(self, known: _Count, channel: Channel, now: float) -> BarrierAnswer:
         count = known.with_channel(channel)
         if count.is_complete:
             return self._completed(count, now)
-        return Turn(replace(self, counts=tuple(count if c is known else c for c in self.counts)))
+        return BarrierAnswer(replace(self, counts=tuple(count if c is known else c for c in self.counts)))
 
-    def _completed(self, count: _Count, now: float) -> Turn:
+    def _completed(self, count: _Count, now: float) -> BarrierAnswer:
         """Drop this count and all older ones, which are subsumed; trigger unless it was aborted."""
         left = tuple(c for c in self.counts if c.checkpoint_id > count.checkpoint_id)
         effects: tuple[AlignmentEffect, ...] = ()
         if count.barrier is not None and not count.aborted:
             effects = (_trigger(count.barrier, count.started, now),)
-        return Turn(replace(self, counts=left), effects)
+        return BarrierAnswer(replace(self, counts=left), effects)
 
-    def _cancel_marker(self, marker: CancelMarker, now: float) -> Turn:
+    def _cancel_marker(self, marker: CancelMarker, now: float) -> BarrierAnswer:
         canceled = marker.checkpoint_id
         if self._takes_shortcut(canceled):
-            return Turn(replace(self, latest=canceled), _given_up(canceled))
+            return BarrierAnswer(replace(self, latest=canceled), _given_up(canceled))
         effects: list[AlignmentEffect] = []
         for older in self.counts:
             if older.checkpoint_id <= canceled and not older.aborted:
@@ -143,9 +143,9 @@ class CheckpointTracker:
         if known is not None:
             count = replace(known.with_channel(marker.channel), aborted=True)
             kept = left if count.is_complete else (count, *left)
-            return Turn(replace(self, counts=kept), tuple(effects))
+            return BarrierAnswer(replace(self, counts=kept), tuple(effects))
         if self.latest is not None and canceled <= self.latest:
-            return Turn(replace(self, counts=left), tuple(effects))
+            return BarrierAnswer(replace(self, counts=left), tuple(effects))
         count = _Count(
             checkpoint_id=canceled,
             barrier=None,
@@ -154,9 +154,11 @@ class CheckpointTracker:
             started=now,
             aborted=True,
         )
-        return Turn(replace(self, counts=(count, *left), latest=canceled), (*effects, *_given_up(canceled)))
+        return BarrierAnswer(
+            replace(self, counts=(count, *left), latest=canceled), (*effects, *_given_up(canceled))
+        )
 
-    def _end(self, channel: Channel, now: float) -> Turn:
+    def _end(self, channel: Channel, now: float) -> BarrierAnswer:
         left = replace(self, open_channels=self.open_channels - {channel})
         match self.after_end:
             case AfterEnd.ABORTS:
@@ -166,12 +168,12 @@ class CheckpointTracker:
                         effects += _given_up(
                             count.checkpoint_id, Reason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
                         )
-                return Turn(replace(left, counts=()), tuple(effects))
+                return BarrierAnswer(replace(left, counts=()), tuple(effects))
             case AfterEnd.COUNTS_AS_BARRIER:
                 counts = tuple(count.with_channel(channel) for count in self.counts)
                 counted = replace(left, counts=counts)
                 newest = next((count for count in reversed(counts) if count.is_complete), None)
-                return Turn(counted) if newest is None else counted._completed(newest, now)
+                return BarrierAnswer(counted) if newest is None else counted._completed(newest, now)
         assert_never(self.after_end)
 
     def _takes_shortcut(self, checkpoint_id: CheckpointId) -> bool:

@@ -116,7 +116,7 @@ class StageProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class PendingState:
     """Everything volatile about one pending checkpoint."""
 
     checkpoint_id: CheckpointId
@@ -142,7 +142,7 @@ class Progress:
         """True until the stages were told."""
         return self.phase in (Phase.LOCATION, Phase.COORDINATORS, Phase.HOOKS, Phase.TRIGGERING)
 
-    def with_stage(self, stage: StageProgress) -> Progress:
+    def with_stage(self, stage: StageProgress) -> PendingState:
         """Return the progress with one stage's part replaced."""
         return replace_fast(self, stages={**self.stages, stage.uid: stage})
 
@@ -167,7 +167,7 @@ def begin_progress(
     deadline_at: float,
     is_savepoint: bool,
     request_number: int,
-) -> Progress:
+) -> PendingState:
     """Return the progress of a checkpoint just triggered."""
     stages = {
         uid: StageProgress(
@@ -180,7 +180,7 @@ def begin_progress(
         )
         for uid, mask in plan.wait.items()
     }
-    return Progress(
+    return PendingState(
         checkpoint_id=checkpoint_id,
         phase=Phase.LOCATION,
         plan=plan,
@@ -192,7 +192,7 @@ def begin_progress(
     )
 
 
-def resume_progress(pending: PendingRecord, tasks: TaskTable, *, deadline: float) -> Progress:
+def resume_progress(pending: PendingRecord, tasks: TaskTable, *, deadline: float) -> PendingState:
     """Return the progress of a checkpoint that another process of the attempt triggered.
 
     Its subtask acknowledgements, if any, are unknown here; whole stages are in the record.
@@ -202,7 +202,7 @@ def resume_progress(pending: PendingRecord, tasks: TaskTable, *, deadline: float
     wait = {uid: tasks.stage(uid).everyone & ~before[uid] for uid, s in parts.items() if not s.finished}
     finished = {uid: mask for uid, mask in before.items() if mask}
     fully = frozenset(uid for uid, s in parts.items() if s.finished)
-    return Progress(
+    return PendingState(
         checkpoint_id=CheckpointId(pending.checkpoint_id),
         phase=Phase.COLLECTING,
         plan=CheckpointPlan(trigger={}, wait=wait, finished=finished, fully_finished=fully),
@@ -232,7 +232,7 @@ def _resumed(part: PendingStageRecord, tasks: TaskTable, waiting: int, finished:
     )
 
 
-def caught_up(progress: Progress, pending: PendingRecord) -> Progress:
+def caught_up(progress: PendingState, pending: PendingRecord) -> PendingState:
     """Return the progress with what another process stored: stages acknowledged, snapshots retried."""
     stages = dict(progress.stages)
     for part in pending.stages:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.failures import FailureDecision, FailureScope
-from dagster_ckpt.core.checkpoint.pending import Phase, Progress, StageProgress
+from dagster_ckpt.core.checkpoint.pending import PendingState, Phase, StageProgress
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, PendingRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus, SubtaskStatistics, with_late_subtask
 from dagster_ckpt.core.coordinator.completion import abort
@@ -94,7 +94,7 @@ def _judge_stage(stage: StageProgress, attempt: ExecutionAttempt) -> Acknowledge
 def _with_stage_snapshot(
     state: CoordinatorState,
     pending: PendingRecord,
-    progress: Progress,
+    progress: PendingState,
     ack: StageAcknowledgement,
     now: Now,
 ) -> CoordinatorState:
@@ -135,7 +135,7 @@ def _stage_complete(decision: Decision, checkpoint_id: CheckpointId, uid: StageU
 
 def _not_accepted(
     state: CoordinatorState,
-    progress: Progress,
+    progress: PendingState,
     attempt: ExecutionAttempt,
     handles: tuple[StateHandle, ...],
     result: AcknowledgeResult,
@@ -312,7 +312,7 @@ def _is_outdated(state: CoordinatorState, stage: StageProgress | None, attempt: 
 
 
 def _retried(
-    state: CoordinatorState, pending: PendingRecord, progress: Progress, stage: StageProgress
+    state: CoordinatorState, pending: PendingRecord, progress: PendingState, stage: StageProgress
 ) -> Decision:
     parts = tuple(
         p.model_copy(update={"retries": p.retries + 1}) if p.uid == stage.uid else p for p in pending.stages

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision, FailureScope
-from dagster_ckpt.core.checkpoint.pending import Phase, Progress
+from dagster_ckpt.core.checkpoint.pending import PendingState, Phase
 from dagster_ckpt.core.checkpoint.record import (
     EXPIRED_REMEMBERED,
     CleanupRecord,
@@ -126,7 +126,7 @@ def _why_failed(pending: PendingRecord, reason: CheckpointFailureReason, message
     return f"Checkpoint {number} failed and no more failures are tolerable ({why})"
 
 
-def _writers(progress: Progress, pending: PendingRecord, ended: frozenset[str]) -> tuple[str, ...]:
+def _writers(progress: PendingState, pending: PendingRecord, ended: frozenset[str]) -> tuple[str, ...]:
     return tuple(uid for uid in progress.outstanding(pending) if uid not in ended)
 
 
@@ -163,7 +163,7 @@ def _aborted_record(
 
 
 def _abort_message(
-    state: CoordinatorState, progress: Progress, reason: CheckpointFailureReason, message: str
+    state: CoordinatorState, progress: PendingState, reason: CheckpointFailureReason, message: str
 ) -> NotifyAborted:
     latest = state.record.latest_completed
     return NotifyAborted(
@@ -258,7 +258,7 @@ def _entry(
     )
 
 
-def _stored(state: CoordinatorState, entry: CompletedRecord, progress: Progress, now: Now) -> Decision:
+def _stored(state: CoordinatorState, entry: CompletedRecord, progress: PendingState, now: Now) -> Decision:
     """Put the entry where it belongs; answer the id stages are told was subsumed (None: none)."""
     record = state.record
     changes: dict[str, object] = {
@@ -305,7 +305,7 @@ def subsume(state: CoordinatorState, old: CompletedRecord) -> Decision:
 def _notified(
     state: CoordinatorState,
     entry: CompletedRecord,
-    progress: Progress,
+    progress: PendingState,
     subsumed: CheckpointId | None,
     now: Now,
 ) -> Decision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagster_ckpt.core.checkpoint.pending import Progress, StageProgress
+from dagster_ckpt.core.checkpoint.pending import PendingState, StageProgress
 from dagster_ckpt.core.checkpoint.record import PendingRecord, PendingStageRecord
 from dagster_ckpt.core.checkpoint.statistics import (
     CheckpointStatistics,
@@ -24,7 +24,7 @@ REMEMBERED = 200
 
 
 def pending_statistics(
-    state: CoordinatorState, pending: PendingRecord, progress: Progress
+    state: CoordinatorState, pending: PendingRecord, progress: PendingState
 ) -> CheckpointStatistics:
     """Return the numbers of a pending checkpoint."""
     stages = tuple(_stage(part, progress, pending.triggered_at) for part in pending.stages)
@@ -45,7 +45,7 @@ def pending_statistics(
 def ended_statistics(
     state: CoordinatorState,
     pending: PendingRecord,
-    progress: Progress,
+    progress: PendingState,
     now: Now,
     *,
     status: CheckpointStatus,
@@ -85,7 +85,7 @@ def remembered(state: CoordinatorState, statistics: CheckpointStatistics) -> Coo
     return replace(state, statistics=kept)
 
 
-def _stage(part: PendingStageRecord, progress: Progress, triggered_at: float) -> StageStatistics:
+def _stage(part: PendingStageRecord, progress: PendingState, triggered_at: float) -> StageStatistics:
     stage = progress.stages.get(StageUid(part.uid))
     if stage is None:
         before = _finished_before(StageUid(part.uid), progress, triggered_at)
@@ -108,13 +108,15 @@ def _stage(part: PendingStageRecord, progress: Progress, triggered_at: float) ->
     return _per_subtask(stage, progress, triggered_at)
 
 
-def _finished_before(uid: StageUid, progress: Progress, triggered_at: float) -> tuple[SubtaskStatistics, ...]:
+def _finished_before(
+    uid: StageUid, progress: PendingState, triggered_at: float
+) -> tuple[SubtaskStatistics, ...]:
     """Return the subtasks that had finished before the trigger: acknowledged then, without any numbers."""
     finished = bits(progress.plan.finished.get(uid, 0))
     return tuple(SubtaskStatistics(index=index, acknowledged_at=triggered_at) for index in finished)
 
 
-def _details_of(part: PendingStageRecord, progress: Progress) -> tuple[SubtaskStatistics, ...]:
+def _details_of(part: PendingStageRecord, progress: PendingState) -> tuple[SubtaskStatistics, ...]:
     metrics = progress.subtask_metrics.get(StageUid(part.uid), {})
     at = part.acknowledged_at or 0.0
     return tuple(
@@ -122,7 +124,7 @@ def _details_of(part: PendingStageRecord, progress: Progress) -> tuple[SubtaskSt
     )
 
 
-def _per_subtask(stage: StageProgress, progress: Progress, triggered_at: float) -> StageStatistics:
+def _per_subtask(stage: StageProgress, progress: PendingState, triggered_at: float) -> StageStatistics:
     """Return the numbers of a stage that acknowledges per subtask; finished ones count as acknowledged."""
     before = _finished_before(stage.uid, progress, triggered_at)
     acks = [*stage.acks()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dagster_ckpt.core.checkpoint.pending import Progress, StageProgress
+from dagster_ckpt.core.checkpoint.pending import PendingState, StageProgress
 from dagster_ckpt.core.checkpoint.record import PendingRecord, PendingStageRecord
 from dagster_ckpt.core.checkpoint.statistics import combined
 from dagster_ckpt.core.checkpoint.tasks import bits
@@ -17,7 +17,9 @@ from dagster_ckpt.core.units import counted
 SubtaskHandles = Mapping[int, tuple[StateHandle, ...]]
 
 
-def partly_finished_union(state: CoordinatorState, pending: PendingRecord, progress: Progress) -> str | None:
+def partly_finished_union(
+    state: CoordinatorState, pending: PendingRecord, progress: PendingState
+) -> str | None:
     """Return why the checkpoint must fail: union state of which only part would be saved; None: it need not.
 
     Where the operators of a part are finished, nothing would be lost yet, but those would be gone before the
@@ -39,7 +41,7 @@ def partly_finished_union(state: CoordinatorState, pending: PendingRecord, progr
 
 
 def build_metadata(
-    state: CoordinatorState, pending: PendingRecord, progress: Progress, now: Now
+    state: CoordinatorState, pending: PendingRecord, progress: PendingState, now: Now
 ) -> tuple[CheckpointMetadata, dict[str, SubtaskHandles]]:
     """Return the metadata of a fully acknowledged checkpoint, and the file lists of stages acked per subtask."""
     handles: dict[str, SubtaskHandles] = {}
@@ -72,7 +74,7 @@ def build_metadata(
 
 
 def _snapshot(
-    state: CoordinatorState, pending: PendingRecord, progress: Progress, part: PendingStageRecord
+    state: CoordinatorState, pending: PendingRecord, progress: PendingState, part: PendingStageRecord
 ) -> StageSnapshot:
     spec = state.graph.by_uid[StageUid(part.uid)]
     stage = progress.stages.get(spec.uid)

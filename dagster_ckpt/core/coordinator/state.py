@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
-from dagster_ckpt.core.checkpoint.pending import Progress, caught_up, resume_progress
+from dagster_ckpt.core.checkpoint.pending import PendingState, caught_up, resume_progress
 from dagster_ckpt.core.checkpoint.plan import blocking_edge
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
 from dagster_ckpt.core.checkpoint.replace_fast import replace_fast
@@ -71,7 +71,7 @@ class CoordinatorState:
     setup: Setup
     record: CoordinatorRecord
     tasks: TaskTable
-    progress: Mapping[CheckpointId, Progress] = field(default_factory=dict)
+    progress: Mapping[CheckpointId, PendingState] = field(default_factory=dict)
     """One per pending checkpoint of the record."""
     queue: RequestQueue = field(default_factory=RequestQueue)
     requests: int = 0
@@ -121,7 +121,7 @@ class CoordinatorState:
             return 0.0
         return self.last_completion + effective_min_pause(self.config) - now.monotonic
 
-    def with_progress(self, progress: Progress) -> CoordinatorState:
+    def with_progress(self, progress: PendingState) -> CoordinatorState:
         """Return the state with one checkpoint's progress replaced."""
         return replace_fast(self, progress={**self.progress, progress.checkpoint_id: progress})
 
@@ -188,7 +188,7 @@ def reconciled(state: CoordinatorState, record: CoordinatorRecord, now: Now) -> 
         own = {p.checkpoint_id: p for p in state.record.pending}
         kept = tuple(_with_kept_snapshots(p, own.get(p.checkpoint_id)) for p in record.pending)
         record = record.model_copy(update={"pending": kept})
-    progress: dict[CheckpointId, Progress] = {}
+    progress: dict[CheckpointId, PendingState] = {}
     for pending in record.pending:
         number = CheckpointId(pending.checkpoint_id)
         deadline = now.monotonic + pending.deadline_at - now.wall

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from dagster_ckpt.core.alignment.options import options_for
 from dagster_ckpt.core.checkpoint.line import on_line
-from dagster_ckpt.core.checkpoint.pending import Phase, Progress, begin_progress
+from dagster_ckpt.core.checkpoint.pending import PendingState, Phase, begin_progress
 from dagster_ckpt.core.checkpoint.plan import CheckpointPlan, NotPossible, calculate_plan
 from dagster_ckpt.core.checkpoint.record import (
     OperationRecord,
@@ -250,7 +250,7 @@ def location_made(state: CoordinatorState, input: LocationMade, now: Now) -> Dec
     return Decision(state=after).doing(AskCoordinators(input.checkpoint_id, asked))
 
 
-def to_hooks(state: CoordinatorState, progress: Progress, now: Now) -> Decision:
+def to_hooks(state: CoordinatorState, progress: PendingState, now: Now) -> Decision:
     """Call the master hooks, or go on to the stages where there is none."""
     if not state.setup.hooks:
         return to_stages(state, progress)
@@ -267,7 +267,7 @@ def hooks_called(state: CoordinatorState, input: HooksCalled) -> Decision:
     return to_stages(state, progress)
 
 
-def to_stages(state: CoordinatorState, progress: Progress) -> Decision:
+def to_stages(state: CoordinatorState, progress: PendingState) -> Decision:
     """Tell the roots of the plan to start."""
     pending = state.record.pending_of(progress.checkpoint_id)
     if pending is None:

@@ -72,7 +72,7 @@ class LocalCopies:
         return LocalChange(copies=replace(self, stored=kept), pruned=pruned)
 
 
-class Source(StrEnum):
+class RecoverySource(StrEnum):
     """Source a file is restored from."""
 
     LOCAL = "local"
@@ -84,7 +84,7 @@ class Candidate:
     """A file to restore and the places to try, best first; storage is always the last."""
 
     entry: FileEntry
-    sources: tuple[Source, ...]
+    sources: tuple[RecoverySource, ...]
 
 
 def prioritize(entries: Iterable[FileEntry], local: Mapping[str, FileEntry] | None) -> tuple[Candidate, ...]:
@@ -97,12 +97,14 @@ def prioritize(entries: Iterable[FileEntry], local: Mapping[str, FileEntry] | No
     """
     wanted = tuple(entries)
     if local is None:
-        return tuple(Candidate(entry=entry, sources=(Source.STORAGE,)) for entry in wanted)
+        return tuple(Candidate(entry=entry, sources=(RecoverySource.STORAGE,)) for entry in wanted)
     differing = {_group(entry) for entry in wanted if not _same(entry, local.get(entry.path))}
     return tuple(
         Candidate(
             entry=entry,
-            sources=(Source.STORAGE,) if _group(entry) in differing else (Source.LOCAL, Source.STORAGE),
+            sources=(RecoverySource.STORAGE,)
+            if _group(entry) in differing
+            else (RecoverySource.LOCAL, RecoverySource.STORAGE),
         )
         for entry in wanted
     )

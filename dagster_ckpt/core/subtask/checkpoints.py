@@ -24,7 +24,7 @@ from dagster_ckpt.core.subtask.effects import (
     ConfirmLocalCopy,
     DeclineCheckpoint,
     DiscardChannelState,
-    DiscardFiles,
+    DiscardOwnFiles,
     DropLocalCopy,
     EmitBarrier,
     EmitCancelMarker,
@@ -85,7 +85,7 @@ def refusal(phase: TaskPhase) -> Reason | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SubtaskStep:
     """State to go on with, and what to do."""
 
     state: SubtaskCheckpoints
@@ -117,24 +117,24 @@ class SubtaskCheckpoints:
 
     # --- the checkpoint itself -----------------------------------------------------------------
 
-    def checkpoint(self, checkpoint_id: CheckpointId, options: BarrierOptions) -> Step:
+    def checkpoint(self, checkpoint_id: CheckpointId, options: BarrierOptions) -> SubtaskStep:
         """Begin: a barrier has been aligned, or the coordinator has triggered.
 
         The barrier goes downstream before the snapshot is taken, so that downstream waits as little as
         possible.
         """
         if self.last_seen is not None and checkpoint_id <= self.last_seen:
-            return Step(self._without_abort(checkpoint_id), (DiscardChannelState(checkpoint_id),))
+            return SubtaskStep(self._without_abort(checkpoint_id), (DiscardChannelState(checkpoint_id),))
         seen = replace(self, last_seen=checkpoint_id)
         passed_on: tuple[SubtaskEffect, ...] = (
             EmitCancelMarker(checkpoint_id),
             DiscardChannelState(checkpoint_id),
         )
         if seen.was_aborted(checkpoint_id):
-            return Step(seen._without_abort(checkpoint_id), passed_on)
+            return SubtaskStep(seen._without_abort(checkpoint_id), passed_on)
         if (reason := refusal(self.phase)) is not None:
             declined = DeclineCheckpoint(checkpoint_id, reason, f"the task is {self.phase}")
-            return Step(seen, (*passed_on, declined))
+            return SubtaskStep(seen, (*passed_on, declined))
         return seen._started(checkpoint_id, with_unaligned_supported(options))
 
     def was_aborted(self, checkpoint_id: CheckpointId) -> bool:
@@ -144,7 +144,7 @@ class SubtaskCheckpoints:
         greatest = self.greatest_aborted
         return greatest is not None and checkpoint_id + MAX_ABORTED_REMEMBERED < greatest
 
-    def _started(self, checkpoint_id: CheckpointId, options: BarrierOptions) -> Step:
+    def _started(self, checkpoint_id: CheckpointId, options: BarrierOptions) -> SubtaskStep:
         effects: list[SubtaskEffect] = []
         state = self
         if options.kind.is_synchronous:
@@ -161,96 +161,102 @@ class SubtaskCheckpoints:
         if priority or is_timeoutable(options):
             effects.append(FinishOutputChannelState(checkpoint_id))
         effects.append(TakeSnapshot(checkpoint_id, options))
-        return Step(state, tuple(effects))
+        return SubtaskStep(state, tuple(effects))
 
-    def sync_part_done(self, checkpoint_id: CheckpointId) -> Step:
+    def sync_part_done(self, checkpoint_id: CheckpointId) -> SubtaskStep:
         """The synchronous part succeeded: the asynchronous one runs from now on."""
-        return Step(self._with_part(checkpoint_id, AsyncPart.RUNNING))
+        return SubtaskStep(self._with_part(checkpoint_id, AsyncPart.RUNNING))
 
-    def sync_part_failed(self, checkpoint_id: CheckpointId, message: str) -> Step:
+    def sync_part_failed(self, checkpoint_id: CheckpointId, message: str) -> SubtaskStep:
         """The synchronous part raised. Nothing happens where the task does not run any more."""
-        cleanup = (DiscardChannelState(checkpoint_id), DiscardFiles(checkpoint_id))
+        cleanup = (DiscardChannelState(checkpoint_id), DiscardOwnFiles(checkpoint_id))
         if self.phase is not TaskPhase.RUNNING:
-            return Step(self, cleanup)
+            return SubtaskStep(self, cleanup)
         match self.on_sync_failure:
             case OnSyncFailure.FAIL_TASK:
-                return Step(self, (*cleanup, FailTask(message)))
+                return SubtaskStep(self, (*cleanup, FailTask(message)))
             case OnSyncFailure.DECLINE:
                 declined = DeclineCheckpoint(checkpoint_id, Reason.CHECKPOINT_DECLINED, message)
-                return Step(self, (*cleanup, declined))
+                return SubtaskStep(self, (*cleanup, declined))
         assert_never(self.on_sync_failure)
 
-    def async_part_done(self, checkpoint_id: CheckpointId, handles: tuple[StateHandle, ...]) -> Step:
+    def async_part_done(self, checkpoint_id: CheckpointId, handles: tuple[StateHandle, ...]) -> SubtaskStep:
         """The asynchronous part has finished; a snapshot without any state is acknowledged as None.
 
         Discarded in the meantime: the files are already going, only the numbers are reported.
         """
         if self.async_parts.get(checkpoint_id) is not AsyncPart.RUNNING:
-            return Step(self, (ReportMetrics(checkpoint_id),))
+            return SubtaskStep(self, (ReportMetrics(checkpoint_id),))
         state = self._with_part(checkpoint_id, AsyncPart.COMPLETED)
         return state._finishing((Acknowledge(checkpoint_id, handles or None, self._report(checkpoint_id)),))
 
     def async_part_failed(
         self, checkpoint_id: CheckpointId, message: str, nested: Reason | None = None
-    ) -> Step:
+    ) -> SubtaskStep:
         """The asynchronous part raised: decline with the reason found in the cause chain, if there was
         one."""
         if self.async_parts.get(checkpoint_id) is not AsyncPart.RUNNING:
-            return Step(self, (ReportMetrics(checkpoint_id),))
+            return SubtaskStep(self, (ReportMetrics(checkpoint_id),))
         state = self._with_part(checkpoint_id, AsyncPart.DISCARDED)
-        effects: tuple[SubtaskEffect, ...] = (DiscardFiles(checkpoint_id),)
+        effects: tuple[SubtaskEffect, ...] = (DiscardOwnFiles(checkpoint_id),)
         if self.phase is TaskPhase.RUNNING:
             reason = nested or Reason.CHECKPOINT_ASYNC_EXCEPTION
             effects = (*effects, DeclineCheckpoint(checkpoint_id, reason, message))
         return state._finishing(effects)
 
-    def async_part_closed(self, checkpoint_id: CheckpointId) -> Step:
+    def async_part_closed(self, checkpoint_id: CheckpointId) -> SubtaskStep:
         """The task closes while the part runs: its files go, unless it was acknowledged before."""
         if self.async_parts.get(checkpoint_id) is not AsyncPart.RUNNING:
-            return Step(self)
-        canceled = (CancelAsyncPart(checkpoint_id), DiscardFiles(checkpoint_id))
+            return SubtaskStep(self)
+        canceled = (CancelAsyncPart(checkpoint_id), DiscardOwnFiles(checkpoint_id))
         return self._with_part(checkpoint_id, AsyncPart.DISCARDED)._finishing(canceled)
 
     # --- notices from the coordinator ----------------------------------------------------------
 
-    def notify_complete(self, checkpoint_id: CheckpointId) -> Step:
+    def notify_complete(self, checkpoint_id: CheckpointId) -> SubtaskStep:
         """A checkpoint is complete; an older or repeated notice is skipped
         (ST#testSkipRepeatCheckpointComplete)."""
         if self.last_complete is not None and checkpoint_id <= self.last_complete:
-            return Step(self)
+            return SubtaskStep(self)
         parts = {k: part for k, part in self.async_parts.items() if _is_live(k, part, checkpoint_id)}
         state = replace(self, last_complete=checkpoint_id, async_parts=parts)
         if self.phase is not TaskPhase.RUNNING:
-            return Step(state, (ConfirmLocalCopy(checkpoint_id),))
+            return SubtaskStep(state, (ConfirmLocalCopy(checkpoint_id),))
         effects = (*self._of_operators(TellComplete(checkpoint_id)), ConfirmLocalCopy(checkpoint_id))
         if self.synchronous is not None and self.synchronous[0] == checkpoint_id:
             ended = replace(state, synchronous=None, phase=TaskPhase.CLOSING)
-            return Step(ended, (*effects, FinishTask()))
+            return SubtaskStep(ended, (*effects, FinishTask()))
         final = self.final_from is not None and checkpoint_id >= self.final_from
         return replace(state, final_seen=state.final_seen or final)._finishing(effects)
 
-    def notify_aborted(self, checkpoint_id: CheckpointId, latest_completed: CheckpointId | None) -> Step:
+    def notify_aborted(
+        self, checkpoint_id: CheckpointId, latest_completed: CheckpointId | None
+    ) -> SubtaskStep:
         """A checkpoint is over; ``latest_completed`` makes up for a lost notice of completion first."""
-        made_up = self.notify_complete(latest_completed) if latest_completed is not None else Step(self)
+        made_up = (
+            self.notify_complete(latest_completed) if latest_completed is not None else SubtaskStep(self)
+        )
         state, effects = made_up.state, made_up.effects
         if state.phase is not TaskPhase.RUNNING:
-            return Step(state, (*effects, DropLocalCopy(checkpoint_id)))
+            return SubtaskStep(state, (*effects, DropLocalCopy(checkpoint_id)))
         if state.async_parts.get(checkpoint_id) is AsyncPart.RUNNING:
             state = state._with_part(checkpoint_id, AsyncPart.DISCARDED)
-            effects = (*effects, CancelAsyncPart(checkpoint_id), DiscardFiles(checkpoint_id))
+            effects = (*effects, CancelAsyncPart(checkpoint_id), DiscardOwnFiles(checkpoint_id))
         elif state.last_seen is None or checkpoint_id > state.last_seen:
             state = state._remember_abort(checkpoint_id)
         told = self._of_operators(TellAborted(checkpoint_id))
         effects = (*effects, DiscardChannelState(checkpoint_id), *told, DropLocalCopy(checkpoint_id))
         if state.synchronous is not None and state.synchronous[0] == checkpoint_id:
-            return Step(replace(state, synchronous=None), (*effects, FailTask("Stop-with-savepoint failed")))
+            return SubtaskStep(
+                replace(state, synchronous=None), (*effects, FailTask("Stop-with-savepoint failed"))
+            )
         return state._finishing(effects)
 
-    def notify_subsumed(self, checkpoint_id: CheckpointId) -> Step:
+    def notify_subsumed(self, checkpoint_id: CheckpointId) -> SubtaskStep:
         """Nothing will ever be restored from this checkpoint or an older one
         (SCC#testNotifyCheckpointSubsumed)."""
         told = self._of_operators(TellSubsumed(checkpoint_id))
-        return Step(self, told if self.phase is TaskPhase.RUNNING else ())
+        return SubtaskStep(self, told if self.phase is TaskPhase.RUNNING else ())
 
     # --- the end of the task -------------------------------------------------------------------
 
@@ -258,15 +264,15 @@ class SubtaskCheckpoints:
         """Return the state of a task restored from this checkpoint: its completion is old news."""
         return replace(self, last_complete=checkpoint_id)
 
-    def end_of_data(self) -> Step:
+    def end_of_data(self) -> SubtaskStep:
         """All input is processed: finish the operators, then wait for a checkpoint that begins after
         this."""
-        return Step(replace(self, at_end_of_data=True), self._finish_operators())
+        return SubtaskStep(replace(self, at_end_of_data=True), self._finish_operators())
 
-    def end_of_data_without_checkpoints(self) -> Step:
+    def end_of_data_without_checkpoints(self) -> SubtaskStep:
         """All input is processed and checkpointing is off: there is nothing to wait for."""
         done = replace(self, at_end_of_data=True, phase=TaskPhase.CLOSING)
-        return Step(done, (*self._finish_operators(), FinishTask()))
+        return SubtaskStep(done, (*self._finish_operators(), FinishTask()))
 
     def leave(self, phase: TaskPhase) -> SubtaskCheckpoints:
         """Return the state in another phase of the task's life."""
@@ -274,7 +280,7 @@ class SubtaskCheckpoints:
 
     # --- helpers -------------------------------------------------------------------------------
 
-    def _finishing(self, effects: tuple[SubtaskEffect, ...]) -> Step:
+    def _finishing(self, effects: tuple[SubtaskEffect, ...]) -> SubtaskStep:
         """Let the task end when its final checkpoint is complete and no part is in progress.
 
         A savepoint that ends the run is waited for as well, so that its completion is heard
@@ -282,8 +288,8 @@ class SubtaskCheckpoints:
         """
         busy = AsyncPart.RUNNING in self.async_parts.values() or self.synchronous is not None
         if not self.final_seen or busy or self.phase is not TaskPhase.RUNNING:
-            return Step(self, effects)
-        return Step(replace(self, phase=TaskPhase.CLOSING), (*effects, FinishTask()))
+            return SubtaskStep(self, effects)
+        return SubtaskStep(replace(self, phase=TaskPhase.CLOSING), (*effects, FinishTask()))
 
     def _finish_operators(self) -> tuple[SubtaskEffect, ...]:
         """Finish the operators for the end of data, unless a savepoint that ends the run is pending.

@@ -70,7 +70,7 @@ class CancelAsyncPart:
 
 
 @dataclass(frozen=True, slots=True)
-class DiscardFiles:
+class DiscardOwnFiles:
     """Delete the files this subtask wrote for the checkpoint itself; shared ones stay."""
 
     checkpoint_id: CheckpointId
@@ -165,7 +165,7 @@ SubtaskEffect = (
     | FinishOutputChannelState
     | TakeSnapshot
     | CancelAsyncPart
-    | DiscardFiles
+    | DiscardOwnFiles
     | DiscardChannelState
     | Acknowledge
     | DeclineCheckpoint

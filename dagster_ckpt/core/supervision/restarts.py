@@ -59,7 +59,7 @@ class LastRunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class NoRestart:
+class RestartDeclined:
     """Nothing to restart; ``why`` is for people."""
 
     why: str
@@ -80,7 +80,7 @@ class RestartNow:
     number: int
 
 
-RestartDecision = NoRestart | RestartLater | RestartNow
+RestartDecision = RestartDeclined | RestartLater | RestartNow
 
 
 _NOT_FAILED = {
@@ -94,10 +94,10 @@ _NOT_FAILED = {
 def decide_restart(policy: RestartPolicy, last: LastRunFacts, *, now: float) -> RestartDecision:
     """Return the decision about the newest run."""
     if last.state is not LastRun.FAILED:
-        return NoRestart(_NOT_FAILED[last.state].format(last.run_id))
+        return RestartDeclined(_NOT_FAILED[last.state].format(last.run_id))
     before = 0 if last.completed_a_checkpoint else last.restarts
     if before >= policy.max_restarts:
-        return NoRestart(
+        return RestartDeclined(
             f"run {last.run_id} failed, and {before} restarts in a row completed no checkpoint: "
             "repair the cause and start the pipeline yourself"
         )

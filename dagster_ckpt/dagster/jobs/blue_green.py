@@ -38,7 +38,7 @@ from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
 from dagster_ckpt.dagster.reports.tables import swapped_events
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
-from dagster_ckpt.dagster.runs.turn import Skipped, Turn
+from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.readers.blue_green import (
     Swapped,
@@ -214,7 +214,7 @@ def _replay_job(
                 operator=operator,
             )
 
-        attempt = Turn.chosen(context, fork).take(begin)
+        attempt = OpTurn.chosen(context, fork).take(begin)
         if isinstance(attempt, Skipped):
             return
         restored = attempt.coordinator.restored

@@ -26,7 +26,7 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.resources.pipeline import spark_of
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt, has_other_steps
-from dagster_ckpt.dagster.runs.turn import Skipped, Turn
+from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.errors import Fenced, InvalidRequest
 from dagster_ckpt.runtime.attempt_setup import Admit
 
@@ -65,7 +65,7 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
     def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
         with clear_errors():
             spark = spark_of(context, pipeline.name)
-            turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs, spark=spark)
+            turn = OpTurn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs, spark=spark)
             options, settings = config.options(), config.settings()
             gate = RestoreGate(context, pipeline, options, approved=config.approved)
             if not gate.is_open():
@@ -91,7 +91,7 @@ def _joined(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, step
     if has_other_steps(context) and not _opens(context, pipeline, step):
         admit = _refusing_others(context, pipeline)
         return PipelineAttempt.of(context, pipeline, settings=settings, admit=admit)
-    attempt = Turn.of(context, pipeline, ConcurrentRuns.QUEUE).take(
+    attempt = OpTurn.of(context, pipeline, ConcurrentRuns.QUEUE).take(
         lambda admit: PipelineAttempt.of(context, pipeline, settings=settings, admit=admit)
     )
     assert not isinstance(attempt, Skipped), "who queues is not skipped"

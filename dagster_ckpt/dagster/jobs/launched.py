@@ -16,7 +16,7 @@ from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig
 from dagster_ckpt.dagster.launched.messages import Heard
-from dagster_ckpt.dagster.launched.order import Order, Work
+from dagster_ckpt.dagster.launched.order import Order, RunKind
 from dagster_ckpt.dagster.launched.run import LaunchedRun
 from dagster_ckpt.dagster.names import (
     CONCURRENCY_TAG,
@@ -33,7 +33,7 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.options import Context, Launch
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
-from dagster_ckpt.dagster.runs.turn import Skipped, Turn
+from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.running import stage_arguments
 
 
@@ -80,7 +80,7 @@ def build_launched_streaming_job(
             return
         launched = _Launched(pipeline, launch, context, gate, config, concurrent_runs)
         launched.take(
-            work=Work.STREAM,
+            work=RunKind.STREAM,
             job_name=streaming_job_name(pipeline.name),
             restore_op=STREAM_OP,
             stage_config=config.stages,
@@ -119,7 +119,7 @@ def launch_tables(
         launched = _Launched(pipeline, launch, op, gate, config, concurrent_runs, client_context=context)
         heard = launched.take(
             hold=hold,
-            work=Work.EPOCH,
+            work=RunKind.EPOCH,
             job_name=epoch_job_name(pipeline.name),
             restore_op=RESTORE_OP,
             stage_config=config.stages,
@@ -175,7 +175,7 @@ def _launch_op(pipeline: CheckpointedPipeline, launch: Launch, concurrent_runs: 
             opened = _opened_gate(context, pipeline)
             launched = _Launched(pipeline, launch, context, opened.gate, opened.config, concurrent_runs)
             heard = launched.take(
-                work=Work.EPOCH,
+                work=RunKind.EPOCH,
                 job_name=epoch_job_name(pipeline.name),
                 restore_op=RESTORE_OP,
                 stage_config=config.stages,
@@ -217,7 +217,7 @@ class _Launched:
 
     def take(self, *, hold: frozenset[dg.AssetKey] = frozenset(), **more: Any) -> Heard | Skipped:
         """Wait for the turn, launch the program, and return what was heard of it."""
-        turn = Turn.chosen(self.context, self.pipeline, self.concurrent_runs, self.config.concurrent_runs)
+        turn = OpTurn.chosen(self.context, self.pipeline, self.concurrent_runs, self.config.concurrent_runs)
         run = LaunchedRun(
             pipeline=self.pipeline,
             launch=self.launch,

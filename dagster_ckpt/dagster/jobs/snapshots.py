@@ -31,7 +31,7 @@ from dagster_ckpt.dagster.names import (
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
 from dagster_ckpt.dagster.runs.lease import request_from_running_stream
-from dagster_ckpt.dagster.runs.turn import Skipped, Turn
+from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.spark.sink.waiting.aside import FOLDER
@@ -135,7 +135,7 @@ def take_snapshot(
         place = of_stream.uri or "a newer checkpoint has taken its place"
         context.log.info(f"{what} {of_stream.checkpoint_id}, taken by run {of_stream.run_id}: {place}")
         return
-    turn = Turn.of(context, pipeline, ConcurrentRuns.QUEUE, patience=wait_for_run)
+    turn = OpTurn.of(context, pipeline, ConcurrentRuns.QUEUE, patience=wait_for_run)
     operator = _who_sets_aside(context, pipeline) if set_aside else NOBODY
     attempt = turn.take(
         lambda admit: PipelineAttempt.of(

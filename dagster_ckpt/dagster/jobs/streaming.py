@@ -27,7 +27,7 @@ from dagster_ckpt.dagster.reports.lines import on_stderr
 from dagster_ckpt.dagster.reports.stream_events import StreamingEvents, StreamReports
 from dagster_ckpt.dagster.resources.pipeline import resources_of, spark_of
 from dagster_ckpt.dagster.runs.attempt import host_of, told_by
-from dagster_ckpt.dagster.runs.turn import Skipped, Turn
+from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.running import run_to_end, stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit
@@ -110,7 +110,7 @@ def build_streaming_job(
 
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
         spark = spark_of(context, pipeline.name)
-        turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs, spark=spark)
+        turn = OpTurn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs, spark=spark)
         gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
         if not gate.is_open():
             return

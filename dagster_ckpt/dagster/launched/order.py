@@ -15,7 +15,7 @@ EXTRA = "dagster_ckpt"
 """Key of the order in the extras."""
 
 
-class Work(StrEnum):
+class RunKind(StrEnum):
     """Kind of run."""
 
     EPOCH = "epoch"
@@ -28,7 +28,7 @@ class Order(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format_version: Literal[1] = 1
-    work: Work
+    work: RunKind
     pipeline: str
     stages: tuple[str, ...]
     """Stages as the code location knows them."""

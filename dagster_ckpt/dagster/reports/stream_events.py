@@ -55,7 +55,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StreamMoment:
     """A stream at one moment, and its latest checkpoints."""
 
     seen: StreamProgress
@@ -70,7 +70,7 @@ class Line:
     is_warning: bool = False
 
 
-Item = Told | Line | Progress | TableChanged
+Item = Told | Line | StreamMoment | TableChanged
 
 
 class StreamReports:
@@ -104,7 +104,7 @@ class StreamReports:
         """Hear one thing, and tell what is due by now."""
         if isinstance(item, Line):
             self._line(item)
-        elif isinstance(item, Progress):
+        elif isinstance(item, StreamMoment):
             self._progress(item)
         elif isinstance(item, TableChanged):
             self._table(item)
@@ -249,7 +249,7 @@ class StreamReports:
         text = f"{line.text} (and {untold:,} times more since it was last told)" if untold else line.text
         (self._events.warn if line.is_warning else self._events.info)(text)
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, progress: StreamMoment) -> None:
         now, seen = self._clock(), progress.seen
         if self._observed is not None and not self._policy.is_all:
             at, before = self._observed
@@ -295,7 +295,7 @@ class StreamingEvents:
 
     def progress(self, seen: StreamProgress, history: Sequence[CheckpointStatistics]) -> None:
         """Show how the run is going, as an observation of the checkpoints asset."""
-        self._queue.put(Progress(seen, history))
+        self._queue.put(StreamMoment(seen, history))
 
     def look_on(self, seen: StreamProgress) -> None:
         """Say how it is going, and which input a checkpoint that hangs waits for, while it does."""

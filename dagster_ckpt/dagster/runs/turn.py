@@ -30,14 +30,14 @@ from dagster_ckpt.runtime.turn import Skipped, StillAlive
 
 T = TypeVar("T")
 
-__all__ = ["Skipped", "Turn"]
+__all__ = ["OpTurn", "Skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class OpTurn:
     """Turn of the run an op belongs to; Dagster interrupts the wait when the run is terminated."""
 
-    turn: turn.Turn
+    turn: turn.RunTurn
     instance: dg.DagsterInstance
 
     @classmethod
@@ -49,7 +49,7 @@ class Turn:
         *,
         patience: float | None = None,
         spark: SparkSessionResource | None = None,
-    ) -> Turn:
+    ) -> OpTurn:
         """Return the turn of the run an op belongs to, unless it cannot start; ``patience`` in seconds, None: for ever.
 
         ``spark``: how the op starts a session; None: it starts none.
@@ -71,9 +71,9 @@ class Turn:
     @classmethod
     def of_run(
         cls, instance: dg.DagsterInstance, pipeline: CheckpointedPipeline, *, run_id: str, **more: Any
-    ) -> Turn:
-        """Return the turn of a run; ``more`` as ``runtime.turn.Turn`` has it."""
-        found = turn.Turn(
+    ) -> OpTurn:
+        """Return the turn of a run; ``more`` as ``runtime.turn.RunTurn`` has it."""
+        found = turn.RunTurn(
             pipeline=pipeline.name,
             run_id=run_id,
             how_to_stop=f"stop it with job {stop_job_name(pipeline.name)}, or terminate it",
@@ -90,7 +90,7 @@ class Turn:
         pipeline: CheckpointedPipeline,
         *more: str,
         spark: SparkSessionResource | None = None,
-    ) -> Turn:
+    ) -> OpTurn:
         """Return the turn as the resource's ``concurrent_runs`` says, or the last of ``more`` that says anything."""
         resource = coordinator_of(context, pipeline.name)
         if lost := gone_with_container(resource, pipeline):

@@ -16,7 +16,7 @@ from dagster_ckpt.core.supervision.owner import OwnerState
 from dagster_ckpt.core.supervision.restarts import (
     LastRun,
     LastRunFacts,
-    NoRestart,
+    RestartDeclined,
     RestartLater,
     RestartPolicy,
     decide_restart,
@@ -130,7 +130,7 @@ class _Runner:
             return dg.SkipReason(f"the next tick tries again: {error}")
         now = time.time()
         decision = decide_restart(self.policy, _facts(found, record, now), now=now)
-        if isinstance(decision, NoRestart | RestartLater):
+        if isinstance(decision, RestartDeclined | RestartLater):
             return dg.SkipReason(decision.why)
         claimed = record is not None and record.owner == run.run_id
         request = dg.RunRequest(

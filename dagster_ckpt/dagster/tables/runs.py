@@ -28,7 +28,7 @@ from dagster_ckpt.dagster.reports.tables import (
 )
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys, resources_of, serving_now
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
-from dagster_ckpt.dagster.runs.turn import Skipped, Turn
+from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.running import stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.spark.stage_report import TableChanged
@@ -105,7 +105,7 @@ def _epoch(
 ) -> Sequence[TableChanged]:
     """Run an epoch in its turn; return the changes of tables, which are materialized by the results of the op."""
     with clear_errors():
-        turn = Turn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
+        turn = OpTurn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
         options, settings = config.options(), config.settings()
         arguments = stage_arguments(pipeline, config.stages, resources_of(context, pipeline.name))
         attempt = turn.take(

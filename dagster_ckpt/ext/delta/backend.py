@@ -29,7 +29,7 @@ from dagster_ckpt.ext.delta.upsert import upsert
 from dagster_ckpt.ext.delta.version import DeltaVersion, Known
 from dagster_ckpt.spark.sink.committables import PreparedBatch, from_last_replacing, shown_files
 from dagster_ckpt.spark.sink.table_files import StagedFiles
-from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, Origin
+from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, OriginState
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
 from dagster_ckpt.spark.sink.versioned.version import State
 
@@ -96,9 +96,9 @@ class DeltaBackend:
 
     # --- columns ----------------------------------------------------------------------------------------------
 
-    def columns(self, what: Sequence[PreparedBatch] | Origin) -> list[Column]:
+    def columns(self, what: Sequence[PreparedBatch] | OriginState) -> list[Column]:
         """Return the columns of these batches together, or those of a version."""
-        if isinstance(what, Origin):
+        if isinstance(what, OriginState):
             return table_columns(what.source.lake.at(what.number))
         columns = columns_together([delta_columns(batch.row_schema) for batch in what])
         refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)

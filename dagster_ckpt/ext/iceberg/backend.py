@@ -34,7 +34,7 @@ from dagster_ckpt.spark.files import batch_folder_name
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, shown_files
 from dagster_ckpt.spark.sink.rewrite import conformed
 from dagster_ckpt.spark.sink.table_files import StagedFiles
-from dagster_ckpt.spark.sink.versioned.backend import Change, Origin
+from dagster_ckpt.spark.sink.versioned.backend import Change, OriginState
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
 from dagster_ckpt.spark.sink.versioned.version import State
 
@@ -83,9 +83,9 @@ class IcebergBackend:
 
     # --- columns ----------------------------------------------------------------------------------------------
 
-    def columns(self, what: Sequence[PreparedBatch] | Origin) -> Sequence[NestedField]:
+    def columns(self, what: Sequence[PreparedBatch] | OriginState) -> Sequence[NestedField]:
         """Return the columns of these batches together, or those of a table."""
-        if isinstance(what, Origin):
+        if isinstance(what, OriginState):
             return list(what.version.table.schema().fields)
         columns = columns_together([iceberg_columns(batch.row_schema) for batch in what])
         refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
@@ -197,7 +197,7 @@ def files_of(version: IcebergVersion, snapshot: Snapshot) -> set[str]:
     }
 
 
-def _copied(origin: Origin) -> Rewrite:
+def _copied(origin: OriginState) -> Rewrite:
     """Return the function that writes the rows of another table's snapshot."""
     source: Table = origin.version.table
 

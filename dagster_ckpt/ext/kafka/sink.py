@@ -14,7 +14,7 @@ from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts
 from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition
 from dagster_ckpt.spark.sink.positions import refuse_fenced
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
-from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
+from dagster_ckpt.spark.sink.staged_sink import StagedSink, StepTarget
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -59,7 +59,7 @@ class KafkaSink(StagedSink):
         refuse_unfit(frame.schema, self.context.key, self.place)
 
     @contextmanager
-    def exclusively(self) -> Iterator[Outside]:
+    def exclusively(self) -> Iterator[StepTarget]:
         """Fence the producers of other attempts, unless they are the newer ones."""
         attempt = self.context.attempt()
         refuse_fenced(

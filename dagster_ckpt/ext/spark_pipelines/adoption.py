@@ -40,8 +40,8 @@ from dagster_ckpt.ext.spark_pipelines.source_order import source_orders
 from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, load_spec
 from dagster_ckpt.ext.spark_pipelines.table_rows import (
     ADOPTED_BATCH,
-    Staging,
     TableLeft,
+    TableStaging,
     find_table,
     refuse_same_place,
     refuse_unadoptable,
@@ -222,7 +222,7 @@ class _Work:
         if isinstance(sink, DeltaSink):
             prepared: tuple[int, ...] = ()
             if left is not None and not left.is_empty:
-                staging = Staging(sink=sink, written=self.staged.append)
+                staging = TableStaging(sink=sink, written=self.staged.append)
                 write_committable(directory.root, staging.rows_of(left, self.spark))
                 prepared = (ADOPTED_BATCH,)
             snapshot = TableSnapshot(uri=sink.place, prepared=prepared, sink=sink.kind)

@@ -21,7 +21,7 @@ from dagster_ckpt.ext.delta.lake import client, reading
 from dagster_ckpt.ext.spark_pipelines.flow_checkpoints import AGAIN, NOWHERE, FlowCheckpoint, parsed_position
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode
 from dagster_ckpt.ext.spark_pipelines.parquet_left import footers
-from dagster_ckpt.ext.spark_pipelines.source_order import Source
+from dagster_ckpt.ext.spark_pipelines.source_order import PlannedSource
 from dagster_ckpt.spark.quoting import quoted
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class DeltaLeft:
 
     # --- whether a reader has read it -------------------------------------------------------------------------
 
-    def refuse_unread(self, reader: FlowCheckpoint, source: Source, text: str) -> None:
+    def refuse_unread(self, reader: FlowCheckpoint, source: PlannedSource, text: str) -> None:
         """Raise InvalidRequest where a flow that stands at ``text`` has not read exactly this table."""
         name = self.table.name
         if text in NOWHERE:

@@ -15,7 +15,7 @@ from dagster_ckpt.core.location import local_path
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.ext.spark_pipelines.graph import FlowNode
 from dagster_ckpt.ext.spark_pipelines.naming import parts_of
-from dagster_ckpt.ext.spark_pipelines.source_order import Source, SourceOrder
+from dagster_ckpt.ext.spark_pipelines.source_order import PlannedSource, SourceOrder
 from dagster_ckpt.ext.spark_pipelines.spark_logs import local_part, read_file_log
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 
@@ -95,7 +95,7 @@ class ReadTable(Protocol):
     def is_empty(self) -> bool:
         """True where it has no rows."""
 
-    def refuse_unread(self, reader: FlowCheckpoint, source: Source, text: str) -> None:
+    def refuse_unread(self, reader: FlowCheckpoint, source: PlannedSource, text: str) -> None:
         """Raise InvalidRequest where a flow that stands at ``text`` has not read exactly this table."""
 
 
@@ -209,7 +209,7 @@ def _refuse_unproven(found: FlowCheckpoint, order: SourceOrder, tables: Mapping[
             f"{found.title} has positions in {len(offsets)} sources, and its function reads {len(order.sparks)}: "
             f"it was changed since Spark ran it. {AGAIN}"
         )
-    nameless: list[Source] = []
+    nameless: list[PlannedSource] = []
     for source, text in zip(order.sparks, offsets, strict=True):
         if source.stands_for:
             tables[source.stands_for].refuse_unread(found, source, text)
@@ -226,7 +226,7 @@ def _refuse_unproven(found: FlowCheckpoint, order: SourceOrder, tables: Mapping[
         )
 
 
-def files_read(found: FlowCheckpoint, source: Source, text: str) -> frozenset[str]:
+def files_read(found: FlowCheckpoint, source: PlannedSource, text: str) -> frozenset[str]:
     """Return the files that a file source has read. Raises InvalidRequest for a position of another one, Declined."""
     if text in NOWHERE:
         return frozenset()
@@ -241,7 +241,7 @@ def files_read(found: FlowCheckpoint, source: Source, text: str) -> frozenset[st
     ).files
 
 
-def _refuse_other_files(found: FlowCheckpoint, source: Source, text: str) -> None:
+def _refuse_other_files(found: FlowCheckpoint, source: PlannedSource, text: str) -> None:
     path = local_part(source.name.removeprefix("FileSource[").removesuffix("]"))
     other = min((file for file in files_read(found, source, text) if not _is_below(file, path)), default=None)
     if other is not None:
@@ -258,7 +258,7 @@ def _is_below(file: str, path: str) -> bool:
     return file.startswith(plain) if plain != path else f"{file}/".startswith(f"{path.rstrip('/')}/")
 
 
-def _refuse_other_topics(found: FlowCheckpoint, source: Source, text: str) -> None:
+def _refuse_other_topics(found: FlowCheckpoint, source: PlannedSource, text: str) -> None:
     wanted = {topic.strip() for topic in source.topics.split(",")}
     other = sorted(set(parsed_position(text)) - wanted)
     if other:

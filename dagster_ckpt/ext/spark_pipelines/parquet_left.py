@@ -13,7 +13,7 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.flow_checkpoints import AGAIN, FlowCheckpoint, files_read
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode
 from dagster_ckpt.ext.spark_pipelines.schemas import columns_of_text
-from dagster_ckpt.ext.spark_pipelines.source_order import Source
+from dagster_ckpt.ext.spark_pipelines.source_order import PlannedSource
 from dagster_ckpt.ext.spark_pipelines.spark_logs import read_file_log
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ParquetLeft:
         """True where it has no rows."""
         return not self.files
 
-    def refuse_unread(self, reader: FlowCheckpoint, source: Source, text: str) -> None:
+    def refuse_unread(self, reader: FlowCheckpoint, source: PlannedSource, text: str) -> None:
         """Raise InvalidRequest where a flow that stands at ``text`` has not read exactly these files."""
         name, read = self.table.name, files_read(reader, source, text)
         if read - self.files:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["Source", "SourceOrder", "source_orders"]
+__all__ = ["PlannedSource", "SourceOrder", "source_orders"]
 
 _TAG = "dagster_ckpt_stands_for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PlannedSource:
     """A place of a plan at which a stream is read."""
 
     number: int
@@ -40,8 +40,8 @@ class Source:
 class SourceOrder:
     """A flow's sources in the order of Spark's plan, and of ours."""
 
-    sparks: tuple[Source, ...]
-    ours: tuple[Source, ...]
+    sparks: tuple[PlannedSource, ...]
+    ours: tuple[PlannedSource, ...]
 
 
 def source_orders(running: RunningProject, graph: ProjectGraph) -> dict[tuple[str, str], SourceOrder]:
@@ -89,13 +89,13 @@ def _order(flow: FlowNode, sparks: Evaluated, ours: Evaluated) -> SourceOrder:
     return order
 
 
-def _unique(sources: tuple[Source, ...]) -> list[Source]:
+def _unique(sources: tuple[PlannedSource, ...]) -> list[PlannedSource]:
     """Return the sources outside of the project, each once, in the order of the plan."""
     found = {source.number: source for source in sources if not source.stands_for}
     return [found[number] for number in sorted(found)]
 
 
-def _outside(source: Source) -> tuple[str, str]:
+def _outside(source: PlannedSource) -> tuple[str, str]:
     return source.name, source.topics
 
 
@@ -107,9 +107,9 @@ def _tagged(running: RunningProject, what: str, schema: StructType) -> DataFrame
     return stand_in(running.spark, schema, streaming=True, options={_TAG: what})
 
 
-def _sources(flow: FlowNode, frame: DataFrame) -> tuple[Source, ...]:
+def _sources(flow: FlowNode, frame: DataFrame) -> tuple[PlannedSource, ...]:
     relations: list[Any] = []
-    found: list[Source] = []
+    found: list[PlannedSource] = []
     for leaf in scala_items(frame._jdf.queryExecution().analyzed().collectLeaves()):
         kind = str(leaf.getClass().getSimpleName())
         if not leaf.isStreaming():
@@ -124,7 +124,7 @@ def _sources(flow: FlowNode, frame: DataFrame) -> tuple[Source, ...]:
             relations.append(leaf)
         options = leaf.extraOptions() if kind == "StreamingRelationV2" else None
         found.append(
-            Source(
+            PlannedSource(
                 number=number,
                 stands_for="" if options is None else str(options.get(_TAG) or ""),
                 name=str(leaf.sourceName()),

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADOPTED_BATCH",
-    "Staging",
     "TableLeft",
+    "TableStaging",
     "find_table",
     "refuse_same_place",
     "refuse_unadoptable",
@@ -182,7 +182,7 @@ def _in_warehouse(spec: ProjectSpec, name: str, warehouse: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staging:
+class TableStaging:
     """Where the rows that a table of ours begins with are staged."""
 
     sink: DeltaSink

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.ext.sql.history import Way, way
+from dagster_ckpt.ext.sql.history import UndoPath, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
 from dagster_ckpt.ext.sql.positions import Positions
-from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
+from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 from dagster_ckpt.spark.sink.committables import batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import refuse_fenced
@@ -27,14 +27,14 @@ _COPIED = ("", "undo", "set_aside")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class OriginTable:
     """The table that a fork begins from, in the fork's transaction."""
 
     name: SqlName
     positions: Positions
     cut: SinkCut
 
-    def steps(self, connection: Connection) -> tuple[int | None, Way]:
+    def steps(self, connection: Connection) -> tuple[int | None, UndoPath]:
         """Return the head of the cut and the way to it, which is read for as long as the transaction lasts.
 
         Raises InvalidRequest where the rows between them are not kept.
@@ -52,7 +52,7 @@ class Origin:
                     "fork(..., sinks={...})"
                 )
         if now is not None and wanted == shown:
-            return wanted, Way((), (), now.through_batch)
+            return wanted, UndoPath((), (), now.through_batch)
         found = way(tree, shown, wanted) if now is not None else None
         if found is None and (now is not None or wanted is not None):
             raise InvalidRequest(
@@ -60,10 +60,12 @@ class Origin:
                 "kept (SqlTable(..., keep_before_images=True) keeps them): fork from its newest checkpoint, or give "
                 "the sink another place with fork(..., sinks={...})"
             )
-        return wanted, found or Way((), (), None)
+        return wanted, found or UndoPath((), (), None)
 
 
-def fork(target: SqlTable, positions: Positions, attempt: AttemptId, origin: Origin, *, place: str) -> str:
+def fork(
+    target: TableTransaction, positions: Positions, attempt: AttemptId, origin: OriginTable, *, place: str
+) -> str:
     """Begin with the rows of a cut; repeating it changes nothing. Raises InvalidRequest where there are other rows."""
     connection = target.connection
     before = positions.lock(connection)
@@ -83,7 +85,7 @@ def fork(target: SqlTable, positions: Positions, attempt: AttemptId, origin: Ori
         )
     wanted, steps = origin.steps(connection)
     if wanted is not None:
-        _fill(target, SqlTable(connection, origin.name, target.key), steps)
+        _fill(target, TableTransaction(connection, origin.name, target.key), steps)
     positions.write(connection, _position(attempt, None if wanted is None else SEED, steps.through_batch))
     positions.note_origin(connection, text)
     return f"{place} begins with the rows of {text}"
@@ -95,7 +97,7 @@ def _position(attempt: AttemptId, head: int | None, through: int | None) -> Sink
     )
 
 
-def _fill(target: SqlTable, source: SqlTable, steps: Way) -> None:
+def _fill(target: TableTransaction, source: TableTransaction, steps: UndoPath) -> None:
     if not source.exists():
         raise Corrupt(f"table {source.name} was removed, and its rows with it: fork from another place")
     columns = {column.name: column.type for column in source.kept_columns() if column.name != CHECKPOINT}
@@ -103,7 +105,7 @@ def _fill(target: SqlTable, source: SqlTable, steps: Way) -> None:
         target.create(columns)
     shown = source
     if steps.undo or steps.redo:
-        shown = SqlTable(source.connection, _COPY, source.key)
+        shown = TableTransaction(source.connection, _COPY, source.key)
         for suffix in _COPIED:
             _copy(source, source.name.with_suffix(suffix) if suffix else source.name, suffix)
         images = Images(shown)
@@ -118,7 +120,7 @@ def _fill(target: SqlTable, source: SqlTable, steps: Way) -> None:
     )
 
 
-def _copy(source: SqlTable, name: SqlName, suffix: str) -> None:
+def _copy(source: TableTransaction, name: SqlName, suffix: str) -> None:
     copy = source.table(_COPY.with_suffix(suffix) if suffix else _COPY)
     on_commit = " ON COMMIT DROP" if source.dialect.name == "postgresql" else ""
     source.execute(f"CREATE TEMPORARY TABLE {copy}{on_commit} AS SELECT * FROM {source.table(name)}")

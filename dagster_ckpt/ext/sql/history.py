@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Change(StrEnum):
+class RowChange(StrEnum):
     """Change of the rows that were there, by a publish."""
 
     APPENDED = "appended"
@@ -25,11 +25,11 @@ class Publish:
     parent_through: int | None
     """Last micro-batch shown before it."""
     through_batch: int | None
-    change: Change
+    change: RowChange
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class UndoPath:
     """Steps from one state to another."""
 
     undo: tuple[Publish, ...]
@@ -41,7 +41,7 @@ class Way:
 Tree = Mapping[int, Publish]
 
 
-def way(tree: Tree, start: int | None, end: int | None) -> Way | None:
+def way(tree: Tree, start: int | None, end: int | None) -> UndoPath | None:
     """Return the way from one head to another, None being no rows; None when a step of it is not known."""
     up, down = _chain(tree, start), _chain(tree, end)
     mine = {publish.checkpoint_id for publish in up}
@@ -53,7 +53,7 @@ def way(tree: Tree, start: int | None, end: int | None) -> Way | None:
     if top != bottom:
         return None
     through = redo[-1].through_batch if redo else undo[-1].parent_through if undo else None
-    return Way(tuple(undo), tuple(redo), through)
+    return UndoPath(tuple(undo), tuple(redo), through)
 
 
 def no_longer_needed(tree: Tree, heads: Collection[int | None]) -> set[int]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dagster_ckpt.ext.sql.history import Change, Way
+from dagster_ckpt.ext.sql.history import RowChange, UndoPath
 from dagster_ckpt.ext.sql.load import STAGED
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
-from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
+from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 
 PUBLISH = "_dagster_ckpt_publish"
 """Checkpoint whose publish the row is kept for."""
@@ -24,7 +24,7 @@ _T, _O = f"{RESERVED}these", f"{RESERVED}others"
 class Images:
     """The side tables of one table, in its transaction."""
 
-    def __init__(self, table: SqlTable) -> None:
+    def __init__(self, table: TableTransaction) -> None:
         self._table = table
         self._undo = table.name.with_suffix("undo")
         self._aside = table.name.with_suffix("set_aside")
@@ -46,45 +46,45 @@ class Images:
                 f"CREATE INDEX {quoted(name.generated('_index'))} ON {self._table.table(name)} ({quoted(PUBLISH)})"
             )
 
-    def keep(self, checkpoint: int, change: Change) -> None:
+    def keep(self, checkpoint: int, change: RowChange) -> None:
         """Write down the rows that the staged ones, or all new ones, are about to change."""
         self.forget([checkpoint])
         match change:
-            case Change.APPENDED:
+            case RowChange.APPENDED:
                 return
-            case Change.REPLACED:
+            case RowChange.REPLACED:
                 self._copy(self._table.name, self._undo, checkpoint)
-            case Change.UPSERTED:
+            case RowChange.UPSERTED:
                 self._copy(self._table.name, self._undo, checkpoint, f"WHERE {self._is_in(STAGED)}")
                 self._keep_absent(checkpoint)
 
-    def undo(self, checkpoint: int, change: Change) -> None:
+    def undo(self, checkpoint: int, change: RowChange) -> None:
         """Set aside what a publish wrote, and bring back what was there before it."""
         self._delete(self._aside, checkpoint)
         chosen = self._written_by(checkpoint, change)
         self._copy(self._table.name, self._aside, checkpoint, chosen)
         self._table.execute(f"DELETE FROM {self._table.table()} AS {_T} {chosen}")
-        if change is not Change.APPENDED:
+        if change is not RowChange.APPENDED:
             self._bring(self._undo, checkpoint, f"AND {self._table.quoted(WAS)} = 1")
 
-    def redo(self, checkpoint: int, change: Change) -> None:
+    def redo(self, checkpoint: int, change: RowChange) -> None:
         """Bring back what a publish had written."""
-        if change is not Change.APPENDED:
+        if change is not RowChange.APPENDED:
             self._table.execute(
                 f"DELETE FROM {self._table.table()} AS {_T} {self._written_by(checkpoint, change)}"
             )
         self._bring(self._aside, checkpoint, "")
         self._delete(self._aside, checkpoint)
 
-    def query(self, steps: Way) -> str:
+    def query(self, steps: UndoPath) -> str:
         """Return the query of the rows that the table would show after these steps, with the columns it has now."""
         found = f"SELECT {self._listed()} FROM {self._table.table()}"
         for publish in steps.undo:
-            number, is_append = publish.checkpoint_id, publish.change is Change.APPENDED
+            number, is_append = publish.checkpoint_id, publish.change is RowChange.APPENDED
             kept = self._left_by(found, number, publish.change)
             found = kept if is_append else self._with(kept, self._undo, number)
         for publish in steps.redo:
-            number, is_append = publish.checkpoint_id, publish.change is Change.APPENDED
+            number, is_append = publish.checkpoint_id, publish.change is RowChange.APPENDED
             kept = found if is_append else self._left_by(found, number, publish.change)
             found = self._with(kept, self._aside, number)
         return found
@@ -110,24 +110,24 @@ class Images:
         mine = self._table.list_of(self._table.key, f"{_T}.")
         return f"({mine}) IN (SELECT {key} FROM {self._table.table(other)} WHERE {condition})"
 
-    def _written_by(self, checkpoint: int, change: Change) -> str:
+    def _written_by(self, checkpoint: int, change: RowChange) -> str:
         match change:
-            case Change.APPENDED:
+            case RowChange.APPENDED:
                 return f"WHERE {_T}.{self._table.quoted(CHECKPOINT)} = {int(checkpoint)}"
-            case Change.REPLACED:
+            case RowChange.REPLACED:
                 return ""
-            case Change.UPSERTED:
+            case RowChange.UPSERTED:
                 return f"WHERE {self._is_in(self._undo, self._is_of(checkpoint))}"
 
-    def _left_by(self, rows: str, checkpoint: int, change: Change) -> str:
+    def _left_by(self, rows: str, checkpoint: int, change: RowChange) -> str:
         """Return the query of those of some rows that a publish did not write."""
         mark = f"{_T}.{self._table.quoted(CHECKPOINT)}"
         match change:
-            case Change.APPENDED:
+            case RowChange.APPENDED:
                 chosen = f"({mark} IS NULL OR {mark} <> {int(checkpoint)})"
-            case Change.REPLACED:
+            case RowChange.REPLACED:
                 chosen = "1 = 0"
-            case Change.UPSERTED:
+            case RowChange.UPSERTED:
                 chosen = f"NOT {self._is_in(self._undo, self._is_of(checkpoint))}"
         return f"SELECT {self._listed()} FROM ({rows}) AS {_T} WHERE {chosen}"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
-from dagster_ckpt.ext.sql.table import SqlTable
+from dagster_ckpt.ext.sql.table import TableTransaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,13 +19,13 @@ _RANK, _INTO, _FROM = f"{RESERVED}rank", f"{RESERVED}into", f"{RESERVED}from"
 """A column of our own, and what the statement calls its two tables: a user's may have any other name."""
 
 
-def append(table: SqlTable, rows: pa.RecordBatchReader, *, marks: dict[str, int]) -> None:
+def append(table: TableTransaction, rows: pa.RecordBatchReader, *, marks: dict[str, int]) -> None:
     """Add all rows; ``marks`` are columns with the same value in all of them."""
     columns = [*rows.schema.names, *marks]
     _insert(table, table.table(), columns, (_marked(batch, marks) for batch in rows))
 
 
-def stage(table: SqlTable, rows: pa.RecordBatchReader) -> None:
+def stage(table: TableTransaction, rows: pa.RecordBatchReader) -> None:
     """Put the rows into a temporary table, numbered in their order."""
     columns = rows.schema.names
     on_commit = " ON COMMIT DROP" if table.dialect.name == "postgresql" else ""
@@ -36,7 +36,7 @@ def stage(table: SqlTable, rows: pa.RecordBatchReader) -> None:
     _insert(table, table.table(STAGED), [*columns, NUMBER], _numbered(rows))
 
 
-def upsert_staged(table: SqlTable, columns: list[str]) -> None:
+def upsert_staged(table: TableTransaction, columns: list[str]) -> None:
     """Write the last staged row of each key, and forget what was staged."""
     key, listed, staged = table.list_of(table.key), table.list_of(columns), table.table(STAGED)
     changed = [column for column in columns if column not in table.key]
@@ -49,7 +49,9 @@ def upsert_staged(table: SqlTable, columns: list[str]) -> None:
     table.execute(f"DROP TABLE {staged}")
 
 
-def _insert(table: SqlTable, into: str, columns: list[str], batches: Iterable[pa.RecordBatch]) -> None:
+def _insert(
+    table: TableTransaction, into: str, columns: list[str], batches: Iterable[pa.RecordBatch]
+) -> None:
     listed = table.list_of(columns)
     if table.dialect.name == "postgresql":
         # Said, because a database of another encoding would take the bytes for text in its own.
@@ -64,7 +66,7 @@ def _insert(table: SqlTable, into: str, columns: list[str], batches: Iterable[pa
         )
 
 
-def _copy(table: SqlTable, statement: str, batches: Iterable[pa.RecordBatch]) -> None:
+def _copy(table: TableTransaction, statement: str, batches: Iterable[pa.RecordBatch]) -> None:
     import pyarrow as pa
     from pyarrow import csv
 

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.sql.history import Change, Publish
+from dagster_ckpt.ext.sql.history import Publish, RowChange
 from dagster_ckpt.ext.sql.names import SqlName
 from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
 
@@ -121,7 +121,7 @@ class Positions:
                 parent=row.parent,
                 parent_through=row.parent_through,
                 through_batch=row.through_batch,
-                change=Change(row.change),
+                change=RowChange(row.change),
             )
             for row in found
         }

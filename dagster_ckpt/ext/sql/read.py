@@ -13,7 +13,7 @@ from dagster_ckpt.ext.sql.catalog import Existing
 from dagster_ckpt.ext.sql.columns import arrow_type
 from dagster_ckpt.ext.sql.database import Database
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
-from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
+from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
 Query = Callable[[Connection], str]
@@ -37,7 +37,7 @@ class SqlRows(PublishedRows):
     @cached_property
     def _rows(self) -> pa.Table:
         with self._database.at_one_moment() as connection:
-            table = SqlTable(connection, self._name, ())
+            table = TableTransaction(connection, self._name, ())
             existing = table.columns() if self._query is None else table.kept_columns()
             columns = [column for column in existing if column.name != CHECKPOINT]
             names = tuple(column.name for column in columns)

@@ -13,20 +13,20 @@ from dagster_ckpt.authoring.targets import SqlTable as SqlTarget
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
-from dagster_ckpt.ext.sql.fork import Origin, fork
-from dagster_ckpt.ext.sql.history import Change, Publish, no_longer_needed, way
+from dagster_ckpt.ext.sql.fork import OriginTable, fork
+from dagster_ckpt.ext.sql.history import Publish, RowChange, no_longer_needed, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
 from dagster_ckpt.ext.sql.names import SqlName
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.read import NoRows, SqlRows
-from dagster_ckpt.ext.sql.table import CHECKPOINT, SqlTable
+from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import Joint, SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
-from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
+from dagster_ckpt.spark.sink.staged_sink import StagedSink, StepTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,8 +68,8 @@ class SqlSink(StagedSink):
             return noted
         return replace(noted, head=None, through_batch=None)
 
-    def _table(self, connection: Connection) -> SqlTable:
-        return SqlTable(connection, self.name, self.context.key)
+    def _table(self, connection: Connection) -> TableTransaction:
+        return TableTransaction(connection, self.name, self.context.key)
 
     @property
     def accepts(self) -> Accepts:
@@ -92,7 +92,7 @@ class SqlSink(StagedSink):
                 self._table(connection).refuse_unfit(schema, self.place)
 
     @contextmanager
-    def exclusively(self) -> Iterator[Outside]:
+    def exclusively(self) -> Iterator[StepTarget]:
         """Begin a transaction that holds the position's row."""
         with self._database.transaction() as connection:
             yield SqlTransaction(self, connection, self._shown(connection, self.positions.lock(connection)))
@@ -148,7 +148,9 @@ class SqlSink(StagedSink):
                 "table)})"
             )
         theirs = SqlName.parsed(cut.snapshot.uri.removeprefix(ours), self._database.backend)
-        origin = Origin(name=theirs, positions=Positions(theirs, self.context, cut.snapshot.uri), cut=cut)
+        origin = OriginTable(
+            name=theirs, positions=Positions(theirs, self.context, cut.snapshot.uri), cut=cut
+        )
         with self._database.transaction() as connection:
             table = self._table(connection)
             return fork(table, self.positions, self.context.attempt(), origin, place=self.place)
@@ -253,7 +255,7 @@ class SqlTransaction:
 
     def __init__(self, sink: SqlSink, connection: Connection, position: SinkPosition | None) -> None:
         self._sink, self._connection, self._position = sink, connection, position
-        self._table = SqlTable(connection, sink.name, sink.context.key)
+        self._table = TableTransaction(connection, sink.name, sink.context.key)
 
     def position(self) -> SinkPosition | None:
         """Return the position that the transaction holds."""
@@ -264,7 +266,7 @@ class SqlTransaction:
         schema = rows.spark_schema
         if schema is not None and position.head is not None:
             self._table.fit(schema, self._sink.place, with_checkpoints=self._has_marks)
-            change = Change.REPLACED if rows.replaces else self._usual_change
+            change = RowChange.REPLACED if rows.replaces else self._usual_change
             self._write(rows, position.head, change)
             if self._sink.keeps_before_images:
                 self._note(position, change)
@@ -291,14 +293,14 @@ class SqlTransaction:
         return self._position
 
     @property
-    def _usual_change(self) -> Change:
-        return Change.UPSERTED if self._table.key else Change.APPENDED
+    def _usual_change(self) -> RowChange:
+        return RowChange.UPSERTED if self._table.key else RowChange.APPENDED
 
     @property
     def _has_marks(self) -> bool:
         return self._sink.keeps_before_images and not self._table.key
 
-    def _write(self, rows: StagedRows, checkpoint: int, change: Change) -> None:
+    def _write(self, rows: StagedRows, checkpoint: int, change: RowChange) -> None:
         reader = rows.reader()
         if self._table.key:
             stage(self._table, reader)
@@ -306,14 +308,14 @@ class SqlTransaction:
             images = Images(self._table)
             images.fit()
             images.keep(checkpoint, change)
-        if change is Change.REPLACED:
+        if change is RowChange.REPLACED:
             self._table.execute(f"DELETE FROM {self._table.table()}")
         if self._table.key:
             upsert_staged(self._table, reader.schema.names)
         else:
             append(self._table, reader, marks={CHECKPOINT: checkpoint} if self._has_marks else {})
 
-    def _note(self, position: SinkPosition, change: Change) -> None:
+    def _note(self, position: SinkPosition, change: RowChange) -> None:
         before = self._position
         publish = Publish(
             checkpoint_id=position.head or 0,

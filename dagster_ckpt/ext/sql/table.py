@@ -20,7 +20,7 @@ CHECKPOINT = f"{RESERVED}checkpoint"
 """Column of appended rows whose before-images are kept: the checkpoint that published them."""
 
 
-class SqlTable:
+class TableTransaction:
     """One table, worked on in one transaction."""
 
     def __init__(self, connection: Connection, name: SqlName, key: tuple[str, ...]) -> None:

@@ -28,21 +28,21 @@ from dagster_ckpt.runtime.restore_facts import absolute, absolute_uri, facts_of
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 
 __all__ = [
-    "absolute",
-    "absolute_uri",
     "FoundSnapshot",
     "PipelineSummary",
     "SnapshotStatus",
     "SnapshotSummary",
     "StoredFolder",
+    "absolute",
+    "absolute_uri",
     "find_snapshot",
     "list_history",
     "list_pipelines",
-    "pipeline_summary",
     "list_snapshots",
-    "snapshots_of",
     "list_storage",
+    "pipeline_summary",
     "snapshot_of_run",
+    "snapshots_of",
 ]
 
 

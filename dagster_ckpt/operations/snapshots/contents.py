@@ -20,8 +20,8 @@ from dagster_ckpt.spark.snapshot.checkpoint_files import OffsetRecord, Unreadabl
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 __all__ = [
-    "Operator",
     "SnapshotFiles",
+    "StatefulOperator",
     "batch_conf",
     "files_of",
     "missing_files",
@@ -119,7 +119,7 @@ def _parsed_offset(source: StoredSnapshot, snapshot: StageSnapshot, entry: FileE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class StatefulOperator:
     """One stateful operator of a stage's query, as Spark describes it in the checkpoint."""
 
     operator: str
@@ -132,7 +132,7 @@ class Operator:
     """What the operator says of its state variables (JSON), where it has any."""
 
 
-def operators_of(source: StoredSnapshot, snapshot: StageSnapshot) -> tuple[Operator, ...]:
+def operators_of(source: StoredSnapshot, snapshot: StageSnapshot) -> tuple[StatefulOperator, ...]:
     """Return the stateful operators of a stage: the part of its plan that its state depends on."""
     newest: dict[str, FileEntry] = {}
     for entry in source.entries(snapshot):
@@ -159,12 +159,12 @@ def _born(entry: FileEntry) -> int:
 
 def _operator(
     source: StoredSnapshot, snapshot: StageSnapshot, number: str, entry: FileEntry
-) -> Operator | None:
+) -> StatefulOperator | None:
     lines = source.read(snapshot, entry).decode("utf-8", "replace").split("\n", 1)
     try:
         document: dict[str, Any] = parse_json(lines[1])
         stores: list[dict[str, Any]] = document.get("stateStoreInfo") or []
-        return Operator(
+        return StatefulOperator(
             operator=number,
             name=str(document.get("operatorInfo", {}).get("operatorName", "")),
             stores=tuple(str(store.get("storeName", "default")) for store in stores),

@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from dagster_ckpt.core.model import FileEntry, StageSnapshot
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.operations.snapshots.contents import Operator, batch_conf, operators_of
+from dagster_ckpt.operations.snapshots.contents import StatefulOperator, batch_conf, operators_of
 from dagster_ckpt.operations.snapshots.offsets import OffsetStep, step_between
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["Difference", "FileDiff", "Presence", "SnapshotDiff", "StageDiff", "diff_snapshots"]
+__all__ = ["FileDiff", "Presence", "SnapshotDiff", "StageDiff", "ValueDifference", "diff_snapshots"]
 
 
 class Presence(StrEnum):
@@ -24,7 +24,7 @@ class Presence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ValueDifference:
     """One value that is not the same; None: it is not there."""
 
     name: str
@@ -55,11 +55,11 @@ class StageDiff:
     """Every source, also those that stand still."""
     bytes_full: tuple[int, int]
     files: FileDiff
-    values: tuple[Difference, ...]
+    values: tuple[ValueDifference, ...]
     """Watermark, parallelism, query id, barrier positions, table, formats."""
-    conf: tuple[Difference, ...]
+    conf: tuple[ValueDifference, ...]
     """Spark settings of the cut's batch."""
-    plan: tuple[Difference, ...]
+    plan: tuple[ValueDifference, ...]
     """Stateful operators: name, stores, partitions, state variables."""
 
     @property
@@ -87,8 +87,8 @@ class SnapshotDiff:
     """From the trigger of the one to that of the other."""
     bytes_full: tuple[int, int]
     stages: tuple[StageDiff, ...]
-    edges: tuple[Difference, ...]
-    values: tuple[Difference, ...]
+    edges: tuple[ValueDifference, ...]
+    values: tuple[ValueDifference, ...]
     """Pipeline, kind, name, labels, note, library version."""
 
     @property
@@ -127,7 +127,7 @@ class _Side:
     snapshot: StageSnapshot | None
     files: Mapping[str, FileEntry]
     conf: Mapping[str, str]
-    operators: tuple[Operator, ...]
+    operators: tuple[StatefulOperator, ...]
 
     @classmethod
     def of(cls, source: StoredSnapshot, uid: str) -> _Side:
@@ -229,10 +229,10 @@ def _size(entries: Iterable[FileEntry]) -> int:
     return sum(entry.size for entry in entries)
 
 
-def _differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Difference, ...]:
+def _differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[ValueDifference, ...]:
     names = sorted({*old, *new})
     return tuple(
-        Difference(name=name, before=old.get(name), after=new.get(name))
+        ValueDifference(name=name, before=old.get(name), after=new.get(name))
         for name in names
         if old.get(name) != new.get(name)
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
-from dagster_ckpt.operations.snapshots.contents import Operator, operators_of, require_stage
+from dagster_ckpt.operations.snapshots.contents import StatefulOperator, operators_of, require_stage
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.spark.session import HDFS_PROVIDER, ROCKSDB_PROVIDER, refuse_connect
@@ -61,7 +61,7 @@ def state_tables(source: StoredSnapshot, uid: str) -> tuple[StateTable, ...]:
     )
 
 
-def _parts(operator: Operator) -> Iterator[tuple[str, dict[str, str]]]:
+def _parts(operator: StatefulOperator) -> Iterator[tuple[str, dict[str, str]]]:
     variables = _variables(operator)
     if operator.name == "symmetricHashJoin":
         yield from ((side, {"joinSide": side}) for side in _JOIN_SIDES)
@@ -71,7 +71,7 @@ def _parts(operator: Operator) -> Iterator[tuple[str, dict[str, str]]]:
         yield "", {}
 
 
-def _variables(operator: Operator) -> list[str]:
+def _variables(operator: StatefulOperator) -> list[str]:
     """Return the names of the state variables of ``transformWithState``; timers are no variables of the user."""
     try:
         document: Any = parse_json(operator.properties or "{}")

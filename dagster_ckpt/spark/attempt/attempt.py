@@ -26,7 +26,7 @@ from dagster_ckpt.runtime.driver.user_hook import UserHook
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.attempt.gateway import StageGateway
 from dagster_ckpt.spark.attempt.hooks import make_hooks
-from dagster_ckpt.spark.attempt.layout import Begin, chains_to_begin_with, chosen_chains
+from dagster_ckpt.spark.attempt.layout import OpenedChains, chains_to_begin_with, chosen_chains
 from dagster_ckpt.spark.attempt.mark import seen_in_directory
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.restore import (
@@ -107,14 +107,18 @@ class Attempt(Generic[G]):
                 return cls._opened(setup, gateway, options, chains)
             except OtherChains as other:
                 chains = (
-                    chosen_chains(setup) if other.chains is None else Begin(other.chains, fits_fresh=True)
+                    chosen_chains(setup)
+                    if other.chains is None
+                    else OpenedChains(other.chains, fits_fresh=True)
                 )
         raise Unavailable(
             "what the pipeline starts from has changed while it was looked at: start the run again"
         )
 
     @classmethod
-    def _opened(cls, setup: PipelineSetup, gateway: type[G], options: _Options, begin: Begin) -> Attempt[G]:
+    def _opened(
+        cls, setup: PipelineSetup, gateway: type[G], options: _Options, begin: OpenedChains
+    ) -> Attempt[G]:
         pipeline = run_as(setup.pipeline, begin.chains)
         tables = PipelineSinks(
             pipeline=pipeline,

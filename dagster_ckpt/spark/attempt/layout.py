@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class OpenedChains:
     """Chains an attempt is opened with; opening it finds out whether they are those of what it starts from."""
 
     chains: tuple[Chain, ...]
@@ -33,7 +33,7 @@ class Begin:
     """They may be those of a start without state too."""
 
 
-def chains_to_begin_with(setup: PipelineSetup, ownership: Ownership) -> Begin:
+def chains_to_begin_with(setup: PipelineSetup, ownership: Ownership) -> OpenedChains:
     """Return the chains the attempt most probably has: the last one's.
 
     Raises InvalidRequest where this very run has begun with chains that the stages do not fit any more.
@@ -49,16 +49,16 @@ def chains_to_begin_with(setup: PipelineSetup, ownership: Ownership) -> Begin:
         if ownership is Ownership.ATTACH and runs_now:
             raise
         chains = ()  # the directory is not adopted then, and a snapshot of it is refused
-    return Begin(chains, fits_fresh=not chains and not setup.config.operator_chaining)
+    return OpenedChains(chains, fits_fresh=not chains and not setup.config.operator_chaining)
 
 
-def chosen_chains(setup: PipelineSetup) -> Begin:
+def chosen_chains(setup: PipelineSetup) -> OpenedChains:
     """Return the chains of a pipeline that begins without state: none, unless ``operator_chaining`` is on."""
     if not setup.config.operator_chaining:
-        return Begin((), fits_fresh=True)
+        return OpenedChains((), fits_fresh=True)
 
     def call(spark: SparkSession, uid: StageUid, inputs: Sequence[DataFrame]) -> DataFrame:
         return call_stage(setup.pipeline.stages[uid], spark, inputs, setup.arguments(uid))
 
     chains = setup.choose(setup.pipeline, setup.session(), call, setup.reporter.info)
-    return Begin(chains, fits_fresh=True)
+    return OpenedChains(chains, fits_fresh=True)

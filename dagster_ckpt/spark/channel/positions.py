@@ -22,7 +22,7 @@ Which = Callable[[LogPosition, LogPosition], LogPosition]
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedBatch:
     """The newest committed batch and where its inputs stand after it."""
 
     batch: BatchId | None
@@ -44,11 +44,11 @@ class CommittedBatches:
         self._inputs = inputs
         self._starts = dict(starts)
         newest = latest_committed_batch(query_dir)
-        self._current = Committed(newest, self.positions_at(newest))
+        self._current = CommittedBatch(newest, self.positions_at(newest))
         self._before = self._current.positions
 
     @property
-    def current(self) -> Committed:
+    def current(self) -> CommittedBatch:
         """Positions seen last."""
         return self._current
 
@@ -57,7 +57,7 @@ class CommittedBatches:
         """Positions one look earlier than ``current``: a query that is started again may look back so far."""
         return self._before
 
-    def look(self) -> Committed:
+    def look(self) -> CommittedBatch:
         """Return the newest committed batch. Raises InvalidRequest when the query does not read an input."""
         newest = self._current.batch
         number = -1 if newest is None else int(newest)
@@ -68,7 +68,7 @@ class CommittedBatches:
             number += 1
         if number >= 0 and number != newest:
             self._before = self._current.positions
-            self._current = Committed(BatchId(number), self.positions_at(BatchId(number)))
+            self._current = CommittedBatch(BatchId(number), self.positions_at(BatchId(number)))
         return self._current
 
     def is_committed(self, batch: BatchId) -> bool:

@@ -184,7 +184,7 @@ def _without_python(text: str) -> InvalidRequest | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ProbedPlace:
     """One place, as one executor sees it."""
 
     name: str
@@ -226,7 +226,7 @@ class _Place:
 def _refuse(answer: Mapping[str, Any], who: str, folders: Mapping[str, Path], token: str) -> None:
     _refuse_versions(answer, who)
     for name, seen in answer["places"].items():
-        _Place(name=name, folder=folders[name], who=who, user=answer["user"]).refuse(seen, token)
+        _ProbedPlace(name=name, folder=folders[name], who=who, user=answer["user"]).refuse(seen, token)
 
 
 def _refuse_versions(answer: Mapping[str, Any], who: str) -> None:

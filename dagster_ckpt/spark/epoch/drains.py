@@ -39,7 +39,7 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _BegunQuery:
     running: StreamingQuery
     at: float
 
@@ -51,7 +51,7 @@ class Drains:
         self._session = session
         self._reporter = reporter
         self._most = most
-        self._early: dict[StageUid, _Begun] = {}
+        self._early: dict[StageUid, _BegunQuery] = {}
         self._had_turn: set[StageUid] = set()
 
     @property
@@ -95,7 +95,7 @@ class Drains:
             finally:
                 _stop(begun.running)
             self._reporter.warn(f"the reader of stage {query.uid} was slow to start: started again")
-            begun = _Begun(self._start(query).running, begun.at)
+            begun = _BegunQuery(self._start(query).running, begun.at)
         ms = (time.perf_counter() - begun.at) * 1e3
         return Drained(batches=sum(map(_batches, ran)), rows=sum(map(_rows, ran)), ms=ms)
 
@@ -106,9 +106,9 @@ class Drains:
                 begun.running.stop()
         self._early.clear()
 
-    def _start(self, query: StageQuery) -> _Begun:
+    def _start(self, query: StageQuery) -> _BegunQuery:
         at = time.perf_counter()
-        return _Begun(query.start(self._session(), available_now=True), at)
+        return _BegunQuery(query.start(self._session(), available_now=True), at)
 
 
 def _stop(query: StreamingQuery) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from dagster_ckpt.authoring.stages import StageDefinition
 
 __all__ = [
+    "WAY_OUT",
     "ChangedQuery",
     "StageFailed",
-    "WAY_OUT",
     "changed_query",
     "is_no_aggregation",
     "no_aggregation_in_project",

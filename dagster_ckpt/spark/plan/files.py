@@ -54,7 +54,7 @@ def why_moved(query_dir: Path, before: Sequence[str], now: Sequence[str]) -> str
     return ""
 
 
-class _Place(NamedTuple):
+class _ReadPlace(NamedTuple):
     """Where a source reads, or a file lies."""
 
     scheme: str
@@ -101,9 +101,9 @@ def _folder(source: str) -> str | None:
     return None if place is None or not place.is_here else _fixed(place.path)
 
 
-def _source(source: str) -> _Place | None:
+def _source(source: str) -> _ReadPlace | None:
     found = _SOURCE.fullmatch(source)
-    return None if found is None else _Place(*(part or "" for part in found.groups()))
+    return None if found is None else _ReadPlace(*(part or "" for part in found.groups()))
 
 
 def _fixed(path: str) -> str:
@@ -132,7 +132,7 @@ def _read_files(query_dir: Path) -> Iterator[tuple[str, int]]:
     return ((place.path, modified) for place, modified in _read_places(query_dir) if place.is_here)
 
 
-def _read_places(query_dir: Path) -> Iterator[tuple[_Place, int]]:
+def _read_places(query_dir: Path) -> Iterator[tuple[_ReadPlace, int]]:
     for folder in sorted((query_dir / "sources").glob("*")):
         entries = sorted(
             (path for path in folder.glob("[0-9]*") if path.stem.isdecimal()),
@@ -141,7 +141,7 @@ def _read_places(query_dir: Path) -> Iterator[tuple[_Place, int]]:
         yield from itertools.islice(itertools.chain.from_iterable(map(_lines, entries)), LOOKED_AT)
 
 
-def _lines(entry: Path) -> Iterator[tuple[_Place, int]]:
+def _lines(entry: Path) -> Iterator[tuple[_ReadPlace, int]]:
     """Yield place and time of an entry's files, the newest first."""
     with entry.open("rb") as file:
         file.seek(max(0, entry.stat().st_size - _TAIL))
@@ -152,7 +152,7 @@ def _lines(entry: Path) -> Iterator[tuple[_Place, int]]:
             parts, modified = urlsplit(record["path"]), int(record["timestamp"])
         except (ValueError, KeyError, TypeError):
             return  # of another source: a position
-        yield _Place(parts.scheme, parts.netloc, unquote(parts.path)), modified
+        yield _ReadPlace(parts.scheme, parts.netloc, unquote(parts.path)), modified
 
 
 # --- patterns that find no file -------------------------------------------------------------------------------

@@ -125,11 +125,11 @@ def made_into_state(plan: Tree, operators: Sequence[Tree]) -> Iterator[Tree]:
     ``operators``: those of its nodes that keep state.
     """
     is_timed = any(is_bounded_by(one, (), Names()) for one in operators)
-    return _asked_parts(plan, _Asked(passed=_ALL, kept=frozenset(), is_timed=is_timed))
+    return _asked_parts(plan, _AskedColumns(passed=_ALL, kept=frozenset(), is_timed=is_timed))
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _AskedColumns:
     """Columns that the nodes above ask of a node."""
 
     passed: Columns
@@ -142,17 +142,17 @@ class _Asked:
     makes_state: bool = False
     """Tell whether state is made of their rows."""
 
-    def also(self, columns: frozenset[Any]) -> _Asked:
+    def also(self, columns: frozenset[Any]) -> _AskedColumns:
         """Ask also for columns that decide which rows there are: state is made of them as well."""
         kept = _both(self.kept, columns) if self.makes_state else self.kept
         return replace(self, passed=_both(self.passed, columns), kept=kept)
 
-    def for_state(self, passed: Columns, kept: Columns) -> _Asked:
+    def for_state(self, passed: Columns, kept: Columns) -> _AskedColumns:
         """Ask for the columns that a node with state needs and keeps."""
         return replace(self, passed=passed, kept=kept, makes_state=True)
 
 
-def _asked_parts(node: Tree, asked: _Asked) -> Iterator[Tree]:
+def _asked_parts(node: Tree, asked: _AskedColumns) -> Iterator[Tree]:
     alone = {**node, "_children": []}
     if is_source(node):
         alone["output"] = _of(node["output"], asked.kept)
@@ -165,7 +165,7 @@ def _asked_parts(node: Tree, asked: _Asked) -> Iterator[Tree]:
         yield from _asked_parts(child, below)
 
 
-def _below(node: Tree, asked: _Asked) -> _Asked:
+def _below(node: Tree, asked: _AskedColumns) -> _AskedColumns:
     """Return the columns that a node asks of the nodes below it."""
     below = replace(asked, passed=_ALL, kept=_ALL if asked.makes_state else asked.kept)
     match kind_of(node):

@@ -72,14 +72,14 @@ def _declared(frame: DataFrame) -> Iterator[tuple[str, str]]:
         if str(node.getClass().getSimpleName()).startswith(_KEEPS):
             command = bytes(node.functionExpr().func().command().unsafeArray())
             function, *_ = CPickleSerializer().loads(command)
-            asked = _Asked()
+            asked = _DeclaredVariables()
             function.__self__._stateful_processor.init(asked)
             number += 1
             for name, fields in asked.variables.items():
                 yield name if number == 1 else f"{name} ({number})", fields
 
 
-class _Asked:
+class _DeclaredVariables:
     """Stands in for the handle by which a processor declares its variables."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch, encoded, read_re
 from dagster_ckpt.spark.sink.port import LaterRows, RolledBack, SinkContext, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import PositionRecord, refuse_fenced
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
-from dagster_ckpt.spark.sink.staged_sink import Outside, StagedSink
+from dagster_ckpt.spark.sink.staged_sink import StagedSink, StepTarget
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,7 +146,7 @@ class FunctionSink(StagedSink):
         return ""
 
     @contextmanager
-    def exclusively(self) -> Iterator[Outside]:
+    def exclusively(self) -> Iterator[StepTarget]:
         """Call the function again, with the same token, where nobody knows whether it returned."""
         with super().exclusively() as outside:
             noted = self._noted()

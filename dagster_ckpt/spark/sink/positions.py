@@ -42,7 +42,7 @@ class PositionRecord(Record):
         return SinkPosition(**{name: getattr(self, name) for name in PositionRecord.model_fields})
 
 
-class Lies(Enum):
+class CutRelation(Enum):
     """How what a sink shows lies to a cut."""
 
     AT = "at"
@@ -94,20 +94,24 @@ def published_position(
     return _after(before, attempt, checkpoint_id, batches)
 
 
-def lies(before: SinkPosition | None, cut: SinkCut | None) -> Lies:
+def lies(before: SinkPosition | None, cut: SinkCut | None) -> CutRelation:
     """Compare what a sink shows with a cut (None: no rows)."""
     shown = before.head if before is not None else None
     if cut is None:
-        return Lies.AT if shown is None else Lies.AHEAD
+        return CutRelation.AT if shown is None else CutRelation.AHEAD
     head = cut.snapshot.head
     if head is not None and (shown is None or shown < head):
-        return Lies.BEHIND
-    return Lies.AHEAD if shown is not None and shown > max(cut.checkpoint_id, head or 0) else Lies.AT
+        return CutRelation.BEHIND
+    return (
+        CutRelation.AHEAD
+        if shown is not None and shown > max(cut.checkpoint_id, head or 0)
+        else CutRelation.AT
+    )
 
 
 def why_behind(place: str, before: SinkPosition | None, cut: SinkCut | None) -> str:
     """Return the rows that are gone of a sink that shows less than the cut, in a sentence; empty: none."""
-    if cut is None or lies(before, cut) is not Lies.BEHIND:
+    if cut is None or lies(before, cut) is not CutRelation.BEHIND:
         return ""
     shown = "nothing" if before is None or before.head is None else f"checkpoint {before.head}"
     return (
@@ -189,7 +193,7 @@ def missing_of_cut(before: SinkPosition | None, cut: SinkCut | None) -> tuple[Pr
 
 def to_publish(before: SinkPosition | None, cut: SinkCut | None) -> Sequence[PreparedBatch]:
     """Return the batches of the cut that a roll-back publishes, once later rows have left."""
-    return missing_of_cut(before, cut) if cut is None or lies(before, cut) is Lies.AT else cut.batches
+    return missing_of_cut(before, cut) if cut is None or lies(before, cut) is CutRelation.AT else cut.batches
 
 
 def position_at_cut(

@@ -37,7 +37,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkPosition,
 )
 from dagster_ckpt.spark.sink.positions import (
-    Lies,
+    CutRelation,
     lies,
     not_shown,
     position_at_cut,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Outside(Protocol):
+class StepTarget(Protocol):
     """Place on which a sink's steps act: the sink itself, or a transaction it has begun."""
 
     def position(self) -> SinkPosition | None:
@@ -92,7 +92,7 @@ class StagedSink(Sink):
         ``rows.replaces`` the rows replace everything that was there.
         """
 
-    def exclusively(self) -> AbstractContextManager[Outside]:
+    def exclusively(self) -> AbstractContextManager[StepTarget]:
         """Keep other attempts out for the length of one step. Default: a lock in the sink's folder."""
         return self._locked()
 
@@ -257,7 +257,7 @@ class StagedSink(Sink):
         return why_another_history(self.place, (before.lineage,), cut, self.context.attempt())
 
     def _why_not(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
-        return "" if lies(before, cut) is Lies.AT else self.why_no_way(before, cut)
+        return "" if lies(before, cut) is CutRelation.AT else self.why_no_way(before, cut)
 
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove the staged folders of batches that are published, or were left by an earlier attempt."""
@@ -307,24 +307,24 @@ class StagedSink(Sink):
     def _rows(self, batches: Sequence[PreparedBatch]) -> StagedRows:
         return StagedRows(self._root, batches)
 
-    def _commit(self, outside: Outside, rows: StagedRows, position: SinkPosition) -> str:
+    def _commit(self, outside: StepTarget, rows: StagedRows, position: SinkPosition) -> str:
         if rows.batches and position.head is not None and position.through_batch is not None:
             note_through(self._root, position.head, position.through_batch)
         return outside.commit(rows, position)
 
     def _converge(
-        self, outside: Outside, before: SinkPosition | None, cut: SinkCut | None, attempt: AttemptId
+        self, outside: StepTarget, before: SinkPosition | None, cut: SinkCut | None, attempt: AttemptId
     ) -> RolledBack:
         done = []
         if why := self._why_another(before, cut):
             raise InvalidRequest(why)
         where = lies(before, cut)
         # What is not possible, and what is gone, is found out before anything changes.
-        reason = "" if where is Lies.AT else outside.why_no_way(before, cut)
+        reason = "" if where is CutRelation.AT else outside.why_no_way(before, cut)
         if reason:
-            raise Corrupt(reason) if where is Lies.BEHIND else InvalidRequest(reason)
+            raise Corrupt(reason) if where is CutRelation.BEHIND else InvalidRequest(reason)
         rows = self._rows(to_publish(before, cut))
-        if where is not Lies.AT and before is not None:
+        if where is not CutRelation.AT and before is not None:
             done.append(f"went from checkpoint {before.head} to {_named(cut)}")
             before = outside.go_to(before, cut.snapshot.head if cut is not None else None)
         if rows.batches:
@@ -333,7 +333,7 @@ class StagedSink(Sink):
         return RolledBack(text=", ".join(done))
 
     @contextmanager
-    def _locked(self) -> Iterator[Outside]:
+    def _locked(self) -> Iterator[StepTarget]:
         self._root.mkdir(parents=True, exist_ok=True)
         with (self._root / "lock").open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -24,7 +24,7 @@ from dagster_ckpt.spark.snapshot.state_fingerprint import fingerprint
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Rescaled", "rescale_stage", "saved_partitions", "has_other_partition_count"]
+__all__ = ["Rescaled", "has_other_partition_count", "rescale_stage", "saved_partitions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

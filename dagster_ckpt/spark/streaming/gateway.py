@@ -12,7 +12,7 @@ from dagster_ckpt.errors import Declined
 from dagster_ckpt.ports import Clock, SystemClock
 from dagster_ckpt.spark.attempt.gateway import StageGateway
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.streaming.loop import BarrierLoop, Begin, IsAborted, IsComplete
+from dagster_ckpt.spark.streaming.loop import BarrierLoop, BegunCheckpoint, IsAborted, IsComplete
 
 WARN_EVERY = 60.0
 """Seconds between two warnings of commits that are slow."""
@@ -36,7 +36,7 @@ class StreamingGateway(StageGateway):
         """Let the source stages put the barrier behind their last batch. Raises Declined before they run."""
         if self.loop is None:
             raise Declined("the stages are not running yet")
-        self.loop.post(Begin(message))
+        self.loop.post(BegunCheckpoint(message))
 
     def notify_complete(self, message: NotifyComplete) -> None:
         """Publish what the checkpoint contains, then tell the stages."""

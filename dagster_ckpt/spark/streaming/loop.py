@@ -24,7 +24,7 @@ _MAX_MESSAGES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BegunCheckpoint:
     """The coordinator triggered a checkpoint."""
 
     message: TriggerStages
@@ -58,7 +58,7 @@ class _Wake:
     """Look now."""
 
 
-Message = Begin | IsComplete | IsAborted | JobEnded | _Wake
+Message = BegunCheckpoint | IsComplete | IsAborted | JobEnded | _Wake
 
 
 class BarrierLoop:
@@ -153,7 +153,7 @@ class BarrierLoop:
     def _take(self, message: Message) -> None:
         now = self._clock.now()
         match message:
-            case Begin(trigger):
+            case BegunCheckpoint(trigger):
                 self._begin(trigger)
             case IsComplete(number):
                 self._forget(number)

@@ -15,7 +15,7 @@ LONG_PENDING = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageProgress:
+class RunningStageProgress:
     """One stage at one moment; times in seconds."""
 
     uid: StageUid
@@ -55,7 +55,7 @@ class StreamProgress:
 
     at: float
     """Seconds since the Unix epoch."""
-    stages: tuple[StageProgress, ...] = ()
+    stages: tuple[RunningStageProgress, ...] = ()
     pending: tuple[PendingProgress, ...] = ()
     publishing: Mapping[int, float] = field(default_factory=dict)
     """Completed checkpoints whose tables are being published, and for how long."""
@@ -126,7 +126,7 @@ class StreamProgress:
         ]
 
 
-def _waits(stage: StageProgress, outstanding: Sequence[str]) -> str:
+def _waits(stage: RunningStageProgress, outstanding: Sequence[str]) -> str:
     """Return a sentence on an outstanding stage: its missing input, or its batch; empty: an earlier one is awaited."""
     missing = [uid for uid in stage.inputs if uid not in stage.blocked]
     if stage.blocked and missing:

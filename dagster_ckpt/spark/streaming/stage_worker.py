@@ -14,7 +14,7 @@ from dagster_ckpt.core.alignment import Decline, ForwardCancel, InFlightComplete
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.messages import BarrierOptions
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.subtask.checkpoints import AsyncPart, Step, SubtaskCheckpoints
+from dagster_ckpt.core.subtask.checkpoints import AsyncPart, SubtaskCheckpoints, SubtaskStep
 from dagster_ckpt.core.subtask.effects import (
     Acknowledge,
     ArmAlignmentTimer,
@@ -22,7 +22,7 @@ from dagster_ckpt.core.subtask.effects import (
     ConfirmLocalCopy,
     DeclineCheckpoint,
     DiscardChannelState,
-    DiscardFiles,
+    DiscardOwnFiles,
     DropLocalCopy,
     EmitBarrier,
     EmitCancelMarker,
@@ -79,7 +79,7 @@ class StageCut:
 
 
 @dataclass(slots=True)
-class _Begun:
+class _BegunCheckpoint:
     """A checkpoint between its first step and its snapshot."""
 
     timestamp: float
@@ -115,7 +115,7 @@ class StageWorker:
     begins_at: LogPosition = FIRST_POSITION
     """End of its log when the attempt began: what lies before may be in-flight data that was put back."""
     subtask: SubtaskCheckpoints = field(default_factory=SubtaskCheckpoints)
-    _begun: dict[CheckpointId, _Begun] = field(default_factory=dict)
+    _begun: dict[CheckpointId, _BegunCheckpoint] = field(default_factory=dict)
     _waiting: list[Trigger] = field(default_factory=list)
     """Triggers of the savepoint that ends the run, which wait for the batch inside the gate."""
 
@@ -141,14 +141,14 @@ class StageWorker:
             self.gate.hold(Hold.SAVEPOINT)
             self._waiting.append((checkpoint_id, timestamp, options))
         else:
-            self._begin(checkpoint_id, options, _Begun(timestamp, None))
+            self._begin(checkpoint_id, options, _BegunCheckpoint(timestamp, None))
 
     def cut_at(
         self, checkpoint_id: CheckpointId, timestamp: float, options: BarrierOptions, chosen: StageCut
     ) -> None:
         """Begin a checkpoint whose cut is chosen: no barrier goes downstream."""
         barrier = (chosen.output_position, chosen.batch)
-        self._begin(checkpoint_id, options, _Begun(timestamp, None, barrier, chosen))
+        self._begin(checkpoint_id, options, _BegunCheckpoint(timestamp, None, barrier, chosen))
 
     def decline(self, checkpoint_id: CheckpointId, message: str) -> None:
         """Tell the coordinator that the stage cannot take its part."""
@@ -211,7 +211,7 @@ class StageWorker:
 
     def _begin_all(self, waiting: list[Trigger]) -> None:
         for number, timestamp, options in waiting:
-            self._begin(number, options, _Begun(timestamp, None))
+            self._begin(number, options, _BegunCheckpoint(timestamp, None))
 
     # --- what the alignment decides ---------------------------------------------------------------------------
 
@@ -223,7 +223,9 @@ class StageWorker:
             case TriggerSnapshot():
                 how = "on the first barrier" if aligned.recording else "as all the channels are aligned"
                 log.debug("%s: Triggering checkpoint %d %s.", self.uid, aligned.checkpoint_id, how)
-                self._begin(aligned.checkpoint_id, aligned.options, _Begun(aligned.timestamp, aligned))
+                self._begin(
+                    aligned.checkpoint_id, aligned.options, _BegunCheckpoint(aligned.timestamp, aligned)
+                )
             case InFlightComplete():
                 barriers = self.alignment.barriers_of(aligned.checkpoint_id)
                 self.jobs.barriers_arrived(aligned.checkpoint_id, barriers, aligned.alignment * 1e3)
@@ -240,14 +242,14 @@ class StageWorker:
 
     # --- what the checkpoint's own steps decide -----------------------------------------------------------------
 
-    def _begin(self, checkpoint_id: CheckpointId, options: BarrierOptions, begun: _Begun) -> None:
+    def _begin(self, checkpoint_id: CheckpointId, options: BarrierOptions, begun: _BegunCheckpoint) -> None:
         self._begun[checkpoint_id] = begun
         try:
             self._perform(self.subtask.checkpoint(checkpoint_id, options), begun.timestamp)
         finally:
             del self._begun[checkpoint_id]
 
-    def _perform(self, step: Step, now: float) -> None:
+    def _perform(self, step: SubtaskStep, now: float) -> None:
         self.subtask = step.state
         failed: CheckpointId | None = None
         for effect in step.effects:
@@ -291,7 +293,7 @@ class StageWorker:
                 self._release_inputs()
             case Acknowledge():
                 pass  # by the snapshot's own thread, which knows the files
-            case DiscardFiles():
+            case DiscardOwnFiles():
                 pass  # by the coordinator, with the checkpoint's folder, once this stage has confirmed the abort
             case ConfirmLocalCopy() | DropLocalCopy():
                 pass  # by the gateway, for all stages at once and also while none runs
@@ -304,7 +306,7 @@ class StageWorker:
             case _:
                 assert_never(effect)
 
-    def _take_snapshot(self, checkpoint_id: CheckpointId, begun: _Begun) -> None:
+    def _take_snapshot(self, checkpoint_id: CheckpointId, begun: _BegunCheckpoint) -> None:
         if begun.barrier is None:
             return
         cut = self._cut(checkpoint_id, begun, *begun.barrier)
@@ -323,7 +325,11 @@ class StageWorker:
         job.start()
 
     def _cut(
-        self, checkpoint_id: CheckpointId, begun: _Begun, position: LogPosition, batch: BatchId | None
+        self,
+        checkpoint_id: CheckpointId,
+        begun: _BegunCheckpoint,
+        position: LogPosition,
+        batch: BatchId | None,
     ) -> Cut:
         if begun.chosen is not None:
             return Cut(

@@ -13,7 +13,7 @@ from dagster_ckpt.spark.stage_report import recent_checkpoints
 from dagster_ckpt.spark.streaming.progress import (
     PROGRESS_FILE,
     PendingProgress,
-    StageProgress,
+    RunningStageProgress,
     StreamProgress,
 )
 
@@ -77,11 +77,11 @@ def look(run: StreamingRun, *, seconds: float, restarts: int = 0) -> StreamProgr
     )
 
 
-def _stage(stage: RunningStage, seconds: float, now: float) -> StageProgress:
+def _stage(stage: RunningStage, seconds: float, now: float) -> RunningStageProgress:
     stage.meter.take(stage.recent_progress())
     rate, busy = stage.meter.rates(seconds)
     worker = stage.worker
-    return StageProgress(
+    return RunningStageProgress(
         uid=stage.uid,
         status=_status(stage),
         batch_id=worker.batches.current.batch,

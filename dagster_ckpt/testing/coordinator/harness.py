@@ -43,7 +43,7 @@ from dagster_ckpt.testing.coordinator.readings import Readings
 from dagster_ckpt.testing.coordinator.requests import Requests
 from dagster_ckpt.testing.coordinator.settings import AttemptOptions, Settings
 from dagster_ckpt.testing.coordinator.tasks import Tasks
-from dagster_ckpt.testing.coordinator.world import World
+from dagster_ckpt.testing.coordinator.world import ScenarioWorld
 from dagster_ckpt.testing.graph import EdgeLike, build_graph, number_of, one_of
 
 __all__ = ["Answering", "CoordinatorHarness", "RecordingHook", "RecordingOperatorCoordinator"]
@@ -97,7 +97,7 @@ class CoordinatorHarness:
         directory: DirectoryState | str = DirectoryState.INTACT,
         acks: AckDurability | str = AckDurability.PER_STAGE,
         seed: int = 0,
-        world: World | None = None,
+        world: ScenarioWorld | None = None,
         store: CoordinatorStore | None = None,
         storage: CheckpointStorage | None = None,
         seen: Sequence[Seen] = (),
@@ -108,7 +108,7 @@ class CoordinatorHarness:
         given: dict[str, Any] = {**settings}
         of_restore = {name: given.pop(name) for name in RestoreOptions.model_fields.keys() & given.keys()}
         self.config = CheckpointConfig.of(**given)
-        self.world = world or World.of(store, storage, seed)
+        self.world = world or ScenarioWorld.of(store, storage, seed)
         self._played = PlayedAttempt(
             graph=build_graph(pipeline, stages, edges, frozenset(union_state)), world=self.world
         )

@@ -12,7 +12,7 @@ from dagster_ckpt.core.paths import CheckpointPaths
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.testing.background import ManualBackground
-from dagster_ckpt.testing.coordinator.world import World
+from dagster_ckpt.testing.coordinator.world import ScenarioWorld
 from dagster_ckpt.testing.gateway import RecordingGateway
 from dagster_ckpt.testing.graph import number_of, unknown_stage
 
@@ -22,7 +22,7 @@ class PlayedAttempt:
     """One process of one attempt."""
 
     graph: PipelineGraph
-    world: World
+    world: ScenarioWorld
     gateway: RecordingGateway = field(default_factory=RecordingGateway)
     background: ManualBackground = field(default_factory=ManualBackground)
     events: list[CoordinatorEvent] = field(default_factory=list)

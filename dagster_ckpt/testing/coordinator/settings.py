@@ -22,7 +22,7 @@ from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.driver.hooks import MasterHook
 from dagster_ckpt.testing.coordinator.participants import RecordingOperatorCoordinator
-from dagster_ckpt.testing.coordinator.world import World
+from dagster_ckpt.testing.coordinator.world import ScenarioWorld
 from dagster_ckpt.testing.graph import EdgeLike
 
 
@@ -74,7 +74,7 @@ class AttemptOptions(Settings, total=False):
     directory: DirectoryState | str
     acks: AckDurability | str
     seed: int
-    world: World | None
+    world: ScenarioWorld | None
     store: CoordinatorStore | None
     storage: CheckpointStorage | None
     seen: Sequence[Seen]

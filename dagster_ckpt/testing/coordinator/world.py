@@ -15,7 +15,7 @@ from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinat
 
 
 @dataclass(kw_only=True)
-class World:
+class ScenarioWorld:
     """Shared by the attempts of a scenario, and by the processes of one attempt."""
 
     memory_store: CoordinatorStore
@@ -27,7 +27,9 @@ class World:
     _lineages: Iterator[int] = field(default_factory=lambda: count(1))
 
     @classmethod
-    def of(cls, store: CoordinatorStore | None, storage: CheckpointStorage | None, seed: int) -> World:
+    def of(
+        cls, store: CoordinatorStore | None, storage: CheckpointStorage | None, seed: int
+    ) -> ScenarioWorld:
         """Return a new one; what is not given is in memory and empty."""
         own = storage or MemoryCheckpointStorage()
         return cls(

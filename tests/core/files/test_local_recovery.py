@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_ckpt.core.files.local_recovery import LocalBackup, LocalCopies, Source, prioritize
+from dagster_ckpt.core.files.local_recovery import LocalBackup, LocalCopies, RecoverySource, prioritize
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.model import FileEntry, FileKind
 
@@ -85,7 +85,7 @@ def file(path: str, checksum: str = "c", operator: str | None = "0", partition: 
     )
 
 
-def sources(entries: list[FileEntry], local: list[FileEntry] | None) -> dict[str, tuple[Source, ...]]:
+def sources(entries: list[FileEntry], local: list[FileEntry] | None) -> dict[str, tuple[RecoverySource, ...]]:
     by_path = None if local is None else {entry.path: entry for entry in local}
     return {c.entry.path: c.sources for c in prioritize(entries, by_path)}
 
@@ -93,7 +93,7 @@ def sources(entries: list[FileEntry], local: list[FileEntry] | None) -> dict[str
 def test_a_copy_that_matches_completely_is_tried_first_and_storage_last() -> None:
     """PrioritizedOperatorSubtaskStateTest#testPrioritization."""
     entries = [file("a"), file("b")]
-    assert sources(entries, entries) == dict.fromkeys("ab", (Source.LOCAL, Source.STORAGE))
+    assert sources(entries, entries) == dict.fromkeys("ab", (RecoverySource.LOCAL, RecoverySource.STORAGE))
 
 
 def test_one_file_that_differs_sends_its_whole_partition_to_storage() -> None:
@@ -103,14 +103,14 @@ def test_one_file_that_differs_sends_its_whole_partition_to_storage() -> None:
         [file("a"), file("c", partition=1)],
     ):
         found = sources(entries, local)
-        assert found["a"] == found["b"] == (Source.STORAGE,)
-        assert found["c"] == (Source.LOCAL, Source.STORAGE)
+        assert found["a"] == found["b"] == (RecoverySource.STORAGE,)
+        assert found["c"] == (RecoverySource.LOCAL, RecoverySource.STORAGE)
 
 
 def test_without_a_copy_everything_comes_from_storage() -> None:
     """PrioritizedOperatorSubtaskStateTest#testTryCreateMixedLocalAndRemoteAlternative: remote is the
     truth."""
-    assert sources([file("a")], None) == {"a": (Source.STORAGE,)}
+    assert sources([file("a")], None) == {"a": (RecoverySource.STORAGE,)}
 
 
 def test_a_file_only_the_copy_has_is_not_restored() -> None:

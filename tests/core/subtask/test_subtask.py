@@ -22,7 +22,7 @@ from dagster_ckpt.core.subtask.effects import (
     ConfirmLocalCopy,
     DeclineCheckpoint,
     DiscardChannelState,
-    DiscardFiles,
+    DiscardOwnFiles,
     DropLocalCopy,
     EmitBarrier,
     EmitCancelMarker,
@@ -156,7 +156,7 @@ def test_an_abort_during_the_async_part_cancels_it_and_nothing_is_acknowledged()
     task = Task()
     task.checkpoint(1)
     effects = task.abort(1)
-    assert kinds(effects)[:2] == [CancelAsyncPart, DiscardFiles]
+    assert kinds(effects)[:2] == [CancelAsyncPart, DiscardOwnFiles]
     assert kinds(task.upload_done(1)) == [ReportMetrics]
     assert task.count(Acknowledge) == 0
 
@@ -191,7 +191,7 @@ def test_whoever_ends_the_async_part_first_wins() -> None:
     assert acknowledged.upload_closed(1) == ()
     closed = Task()
     closed.checkpoint(1)
-    assert kinds(closed.upload_closed(1)) == [CancelAsyncPart, DiscardFiles]
+    assert kinds(closed.upload_closed(1)) == [CancelAsyncPart, DiscardOwnFiles]
     assert kinds(closed.upload_done(1)) == [ReportMetrics]
 
 
@@ -219,7 +219,7 @@ def test_an_error_in_the_async_part_declines_and_the_task_goes_on(
     task = Task()
     task.checkpoint(1)
     effects = task.upload_fails(1, "disk full", nested)
-    assert effects == (DiscardFiles(n(1)), DeclineCheckpoint(n(1), reason, "disk full"))
+    assert effects == (DiscardOwnFiles(n(1)), DeclineCheckpoint(n(1), reason, "disk full"))
     assert kinds(task.checkpoint(2))[-1] is TakeSnapshot
 
 
@@ -228,7 +228,7 @@ def test_an_error_in_the_async_part_of_a_task_that_has_ended_is_not_declined() -
     task = Task()
     task.checkpoint(1)
     task.leave(TaskPhase.ENDED)
-    assert kinds(task.upload_fails(1)) == [DiscardFiles]
+    assert kinds(task.upload_fails(1)) == [DiscardOwnFiles]
 
 
 def test_an_error_in_the_sync_part_declines_by_default_and_the_task_goes_on() -> None:

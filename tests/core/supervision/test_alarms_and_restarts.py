@@ -22,7 +22,7 @@ from dagster_ckpt.core.supervision.alarms import (
 from dagster_ckpt.core.supervision.restarts import (
     LastRun,
     LastRunFacts,
-    NoRestart,
+    RestartDeclined,
     RestartLater,
     RestartNow,
     RestartPolicy,
@@ -157,7 +157,7 @@ def last(state: LastRun = LastRun.FAILED, **fields: Any) -> LastRunFacts:
 
 @pytest.mark.parametrize("state", [s for s in LastRun if s is not LastRun.FAILED])
 def test_only_a_failed_run_is_restarted(state: LastRun) -> None:
-    assert isinstance(decide_restart(RESTARTS, last(state), now=9999.0), NoRestart)
+    assert isinstance(decide_restart(RESTARTS, last(state), now=9999.0), RestartDeclined)
 
 
 def test_the_delay_grows_with_every_restart_in_a_row_up_to_its_bound() -> None:
@@ -170,7 +170,7 @@ def test_the_delay_grows_with_every_restart_in_a_row_up_to_its_bound() -> None:
 
 def test_restarts_stop_when_none_of_them_completes_a_checkpoint() -> None:
     given_up = decide_restart(RESTARTS, last(restarts=3), now=9999.0)
-    assert isinstance(given_up, NoRestart)
+    assert isinstance(given_up, RestartDeclined)
     assert "3 restarts in a row completed no checkpoint" in given_up.why
     assert decide_restart(RESTARTS, last(restarts=3, completed_a_checkpoint=True), now=9999.0) == RestartNow(
         1

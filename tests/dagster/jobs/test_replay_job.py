@@ -17,7 +17,7 @@ from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus, properties_for
 from dagster_ckpt.core.serving import ServingRecord
-from dagster_ckpt.dagster.runs.turn import Turn
+from dagster_ckpt.dagster.runs.turn import OpTurn
 from dagster_ckpt.runtime.record_store import RecordChange, RecordStore
 from tests.dagster.test_first_day import named
 
@@ -82,13 +82,13 @@ def test_a_replay_that_has_waited_for_another_leaves_its_tables_alone(
     fork = pipeline.fork(AGAIN, table_dir=str(tmp_path / "again"))
     records = RecordStore(coordinator.deployment(pipeline).store)
     written(records, CoordinatorRecord(pipeline=ORDERS, completed=(snapshot(tmp_path),), next_id=2))
-    take = Turn.take
+    take = OpTurn.take
 
-    def waited(turn: Turn, begin: Any) -> Any:
+    def waited(turn: OpTurn, begin: Any) -> Any:
         meanwhile(records)
         return take(turn, begin)
 
-    monkeypatch.setattr(Turn, "take", waited)
+    monkeypatch.setattr(OpTurn, "take", waited)
     job = build_pipeline_definitions(pipeline, fork, coordinator=coordinator).resolve_job_def(
         "orders_again_replay"
     )

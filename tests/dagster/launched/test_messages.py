@@ -24,7 +24,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.launched.hearing import hearing
 from dagster_ckpt.dagster.launched.messages import Ended, Heard, RemoteOp
-from dagster_ckpt.dagster.launched.order import Order, Work
+from dagster_ckpt.dagster.launched.order import Order, RunKind
 from dagster_ckpt.dagster.launched.verdict import why_not
 from dagster_ckpt.dagster.reports.op_log import AssetEvent
 from dagster_ckpt.dagster.reports.tables import result_of
@@ -285,7 +285,7 @@ def test_a_client_that_makes_its_reader_when_it_runs_is_taken_as_it_is() -> None
 
 def order(**more: Any) -> Order:
     given: dict[str, Any] = {
-        "work": Work.EPOCH,
+        "work": RunKind.EPOCH,
         "pipeline": "shop",
         "stages": ("orders",),
         "run_id": "run-1",
@@ -392,7 +392,7 @@ def test_a_program_whose_stream_was_stopped_from_outside_says_so(
     monkeypatch.setattr(pipes, "host_stream", lambda *_, **__: end)
     heard = Heard(op=op)
     remote = RemoteOp(lambda payload: heard.hear(json.loads(json.dumps(payload))))
-    pipes._Program(shop(tmp_path), order(work=Work.STREAM), remote).stream({})
+    pipes._Program(shop(tmp_path), order(work=RunKind.STREAM), remote).stream({})
     assert heard.ended is not None
     assert heard.ended.interrupted is interrupted
     assert bool(why_not(record(clean=False), heard.ended, run_id="run-1", pipeline="shop")) is interrupted

@@ -14,7 +14,7 @@ import pytest
 
 from dagster_ckpt import Launch, PipelineOptions
 from dagster_ckpt.core.supervision.owner import OwnerState
-from dagster_ckpt.dagster.launched.order import Order, Work
+from dagster_ckpt.dagster.launched.order import Order, RunKind
 from dagster_ckpt.dagster.names import LOCATION_TAG, SKIPPED_TAG, USER_TAG
 from tests.dagster.conftest import Site, shop
 
@@ -80,7 +80,7 @@ def test_an_epoch_is_ordered_with_all_that_its_run_says(elsewhere: Site, noted: 
     )
     assert not result.success, "the program ran nothing"
     order = order_of(noted)
-    assert (order.work, order.run_id, order.root) == (Work.EPOCH, result.run_id, result.run_id)
+    assert (order.work, order.run_id, order.root) == (RunKind.EPOCH, result.run_id, result.run_id)
     assert order.restore == {"restore_from": "chk-7"}
     assert order.settings == {"num_retained": 9}
     assert list(order.stage_config.values()) == [{"x": 1}]
@@ -96,7 +96,7 @@ def test_a_stream_is_ordered_with_its_restarts_and_reports(elsewhere: Site, note
     )
     assert not result.success
     order = order_of(noted)
-    assert (order.work, order.restore_op, order.report) == (Work.STREAM, "stream", "every: 10")
+    assert (order.work, order.restore_op, order.report) == (RunKind.STREAM, "stream", "every: 10")
     assert order.stream["restart_strategy"] == "none"
     assert order.stream["progress_interval"] == 5.0
 

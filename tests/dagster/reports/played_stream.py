@@ -32,9 +32,9 @@ from dagster_ckpt.core.supervision.reporting import ReportPolicy
 from dagster_ckpt.dagster.names import LOCATION_TAG
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key, checkpoints_partitions
 from dagster_ckpt.dagster.reports.events import DagsterEvents
-from dagster_ckpt.dagster.reports.stream_events import Progress, StreamReports, Told
+from dagster_ckpt.dagster.reports.stream_events import StreamMoment, StreamReports, Told
 from dagster_ckpt.spark.stage_report import TableChanged
-from dagster_ckpt.spark.streaming.progress import StageProgress, StreamProgress
+from dagster_ckpt.spark.streaming.progress import RunningStageProgress, StreamProgress
 
 INTERVAL = 10.0
 DAY = 86400.0
@@ -138,11 +138,11 @@ class Stream:
 
     def observe(self) -> None:
         stages = tuple(
-            StageProgress(uid=StageUid(uid), status="running", rows=self.rows, rows_per_second=1.0)
+            RunningStageProgress(uid=StageUid(uid), status="running", rows=self.rows, rows_per_second=1.0)
             for uid in STAGES
         )
         seen = StreamProgress(at=self.seconds[0], stages=stages, completed=self.number, failed=self.failed)
-        self.reports.hear(Progress(seen, tuple(self.history)))
+        self.reports.hear(StreamMoment(seen, tuple(self.history)))
 
 
 def statistics(

@@ -15,7 +15,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.dagster.reports.lines import ProgressLines, line_of, log, on_stderr
 from dagster_ckpt.dagster.reports.stream_events import HANGING, StreamingEvents
 from dagster_ckpt.spark.epoch.waiting import wait_for
-from dagster_ckpt.spark.streaming.progress import PendingProgress, StageProgress, StreamProgress
+from dagster_ckpt.spark.streaming.progress import PendingProgress, RunningStageProgress, StreamProgress
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 
 
@@ -38,11 +38,11 @@ def test_a_checkpoint_is_told_from_its_trigger_to_its_completion() -> None:
     ]
 
 
-def stage(uid: str, *inputs: str, **fields: Any) -> StageProgress:
-    return StageProgress(uid=StageUid(uid), status="running", inputs=inputs, **fields)
+def stage(uid: str, *inputs: str, **fields: Any) -> RunningStageProgress:
+    return RunningStageProgress(uid=StageUid(uid), status="running", inputs=inputs, **fields)
 
 
-def waiting(age: float, *stages: StageProgress, outstanding: tuple[str, ...]) -> StreamProgress:
+def waiting(age: float, *stages: RunningStageProgress, outstanding: tuple[str, ...]) -> StreamProgress:
     pending = PendingProgress(checkpoint_id=31, age=age, outstanding=outstanding)
     return StreamProgress(at=age, stages=stages, pending=(pending,))
 

@@ -104,7 +104,7 @@ def test_a_step_with_a_process_of_its_own_never_claims_the_pipeline(
         raise AssertionError("it waits for the pipeline, to claim it")
 
     monkeypatch.setattr(epoch_jobs, "has_other_steps", lambda context: True)
-    monkeypatch.setattr(epoch_jobs.Turn, "of", waits)
+    monkeypatch.setattr(epoch_jobs.OpTurn, "of", waits)
     monkeypatch.setattr(PipelineAttempt, "is_open", lambda *_: False)
     monkeypatch.setattr(PipelineAttempt, "of", opened)
     run = SimpleNamespace(step_keys_to_execute=only, run_config={})

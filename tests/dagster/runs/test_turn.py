@@ -16,7 +16,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
 from dagster_ckpt.dagster.names import SKIPPED_TAG
-from dagster_ckpt.dagster.runs.turn import Skipped, Turn
+from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied
 from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, RecordStore
 from dagster_ckpt.runtime.turn import LOOK_EVERY
@@ -69,7 +69,7 @@ class Waiting:
             self.clock.advance(seconds)
             self.each_look()
 
-        turn = Turn.of_run(
+        turn = OpTurn.of_run(
             self.instance,
             self.pipeline,
             records=self.records,

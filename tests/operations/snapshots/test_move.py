@@ -13,7 +13,7 @@ from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.model import CheckpointKind, StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
-from dagster_ckpt.operations.deployment import Progress
+from dagster_ckpt.operations.deployment import ByteProgress
 from dagster_ckpt.operations.readers.load_table import cut_of
 from dagster_ckpt.operations.snapshots.catalog import SnapshotStatus, find_snapshot, list_history
 from dagster_ckpt.operations.snapshots.contents import files_of
@@ -40,7 +40,7 @@ def test_an_exported_checkpoint_is_a_savepoint_that_restores_to_the_same_files(w
     world.checkpoint(1)
     world.query().snapshot(2)
     original = world.checkpoint(2)
-    told: list[Progress] = []
+    told: list[ByteProgress] = []
     done = export_snapshot(original, world.open(ELSEWHERE), progress=told.append)
     expected = restored_files(original, world, "original")
     world.storage.contents.clear()

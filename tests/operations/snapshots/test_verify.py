@@ -9,7 +9,7 @@ import pytest
 
 from dagster_ckpt.core.model import FileKind, TableSnapshot
 from dagster_ckpt.errors import Unavailable
-from dagster_ckpt.operations.deployment import Progress
+from dagster_ckpt.operations.deployment import ByteProgress
 from dagster_ckpt.operations.readers.verify_tables import with_tables
 from dagster_ckpt.operations.snapshots.verify import ProblemKind, verify_snapshot
 from dagster_ckpt.spark.snapshot.state_files import planned
@@ -32,7 +32,7 @@ class CutOff:
 
 def test_an_intact_snapshot_is_read_whole_and_progress_ends_at_its_size(world: World) -> None:
     stored = world.checkpoint(1)
-    told: list[Progress] = []
+    told: list[ByteProgress] = []
     found = verify_snapshot(stored, progress=told.append)
     assert found.is_intact
     assert found.files > 5

@@ -39,7 +39,7 @@ from dagster_ckpt.spark.snapshot.take import Cut
 from dagster_ckpt.spark.streaming.gate import BatchGate
 from dagster_ckpt.spark.streaming.input_channel import InputChannel
 from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
-from dagster_ckpt.spark.streaming.loop import BarrierLoop, Begin, IsAborted, IsComplete, JobEnded
+from dagster_ckpt.spark.streaming.loop import BarrierLoop, BegunCheckpoint, IsAborted, IsComplete, JobEnded
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
 from dagster_ckpt.testing.clock import ManualClock
@@ -274,7 +274,7 @@ class Play:
             ExecutionAttempt(uid, 0, EPOCH, 0) for uid, query in self.queries.items() if not query.inputs
         )
         self.loop.post(
-            Begin(
+            BegunCheckpoint(
                 TriggerStages(
                     checkpoint_id=number,
                     timestamp=self.clock.now(),

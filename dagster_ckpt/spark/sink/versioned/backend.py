@@ -25,7 +25,7 @@ class Halfway(Raced):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class OriginState:
     """A state of another table, whose rows a fork begins with."""
 
     source: Any
@@ -51,7 +51,7 @@ class Change:
     """At what the rows that leave can be read."""
     batches: Sequence[PreparedBatch] = ()
     """Batches whose rows are added, or merged by key, or replace all others."""
-    copied: Origin | None = None
+    copied: OriginState | None = None
     """Rows that replace all others."""
     properties: dict[str, str] = field(default_factory=dict)
     """Properties of the table that are set."""
@@ -86,7 +86,7 @@ class Backend(Protocol[V]):
     def create(self, columns: Any, mark: Mark) -> None:
         """Make the table, without rows, unless somebody did."""
 
-    def columns(self, what: Sequence[PreparedBatch] | Origin) -> Any:
+    def columns(self, what: Sequence[PreparedBatch] | OriginState) -> Any:
         """Return the columns of these batches together, as the format has them, or those of a table's state.
 
         Raises InvalidRequest for one that the format, or this sink, cannot have.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
 from dagster_ckpt.spark.sink.positions import SEED
-from dagster_ckpt.spark.sink.versioned.backend import Backend, Change, Origin, Raced, V
+from dagster_ckpt.spark.sink.versioned.backend import Backend, Change, OriginState, Raced, V
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.marks import refuse_other_key
-from dagster_ckpt.spark.sink.versioned.roll_back import Way, go, shown_state, way_to_state
+from dagster_ckpt.spark.sink.versioned.roll_back import RollBackPath, go, shown_state, way_to_state
 from dagster_ckpt.spark.sink.versioned.version import State
 
 
@@ -25,7 +25,7 @@ def fork(engine: Engine[V], attempt: AttemptId, cut: SinkCut) -> str:
     copied = None
     if seed is not None:
         refuse_other_key(seed.mark, engine.backend.key, source.place)
-        copied = Origin(source=source, version=theirs, number=seed.number)
+        copied = OriginState(source=source, version=theirs, number=seed.number)
 
     def step() -> None:
         version = engine.own(attempt)
@@ -42,7 +42,7 @@ def fork(engine: Engine[V], attempt: AttemptId, cut: SinkCut) -> str:
         elif mark is not None and has_begun and mark.head is None:
             _add_prepared(engine, version, attempt, cut, source)
         elif version.showing(SEED) is not None and _origin(version.showing(SEED)) == origin:
-            way: Way = way_to_state(engine, version, shown_state(version, SEED))
+            way: RollBackPath = way_to_state(engine, version, shown_state(version, SEED))
             go(engine, version, attempt, way, SEED)
         elif version.has_rows() or (mark is not None and mark.head is not None):
             raise InvalidRequest(f"table {engine.place} has rows already: give the fork a table of its own")

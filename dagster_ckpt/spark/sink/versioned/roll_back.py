@@ -20,7 +20,7 @@ from dagster_ckpt.spark.sink.versioned.version import State, Version
 
 
 @dataclass(frozen=True)
-class Way:
+class RollBackPath:
     """Steps by which a cut is shown."""
 
     mark: Mark | None
@@ -79,7 +79,7 @@ def roll_back(engine: Engine[V], attempt: AttemptId, cut: SinkCut | None, later:
     return RolledBack(text="; ".join(text for text in done if text))
 
 
-def go(engine: Engine[V], version: V, attempt: AttemptId, way: Way, head: int) -> list[str]:
+def go(engine: Engine[V], version: V, attempt: AttemptId, way: RollBackPath, head: int) -> list[str]:
     """Go a way, after which the table shows ``head`` where batches are added; return what was done.
 
     Raises Raced; Halfway, with what was done, where the way has more steps.
@@ -107,7 +107,7 @@ def go(engine: Engine[V], version: V, attempt: AttemptId, way: Way, head: int) -
     return [*done, f"{counted(added.rows, 'row was', 'rows were')} added that the restore point had prepared"]
 
 
-def way_to(engine: Engine[V], version: V | None, cut: SinkCut | None) -> Way:
+def way_to(engine: Engine[V], version: V | None, cut: SinkCut | None) -> RollBackPath:
     """Return how to show a cut. Raises Corrupt where its rows are gone, InvalidRequest where others' would leave."""
     head = None if cut is None else cut.snapshot.head
     batches = () if cut is None else batches_with_rows(cut.batches)
@@ -119,7 +119,7 @@ def way_to(engine: Engine[V], version: V | None, cut: SinkCut | None) -> Way:
                 "data again (restore_from = 'none')"
             )
         engine.staged.footers(files)
-        return Way(None, batches=batches)
+        return RollBackPath(None, batches=batches)
     whole = version.showing(cut.checkpoint_id) if cut is not None and batches else None
     if whole is not None:
         refuse_another_history(version, whole, cut)
@@ -147,16 +147,16 @@ def shown_state(version: Version, head: int) -> State:
     )
 
 
-def _way_to_nothing(engine: Engine[V], version: V, batches: tuple[PreparedBatch, ...]) -> Way:
+def _way_to_nothing(engine: Engine[V], version: V, batches: tuple[PreparedBatch, ...]) -> RollBackPath:
     mark = version.mark
     if mark is None or (
         mark.head is None and not mark.origin
     ):  # a fork that was not finished has rows already
-        return Way(mark, batches=batches)
+        return RollBackPath(mark, batches=batches)
     if mark.base is None:
         _refuse_others(engine, version, None)
         engine.backend.refuse_lost(version, None)
-        return Way(None, is_emptied=True, batches=batches)
+        return RollBackPath(None, is_emptied=True, batches=batches)
     base = version.state(mark.base)
     if base is None:
         raise Corrupt(
@@ -165,19 +165,21 @@ def _way_to_nothing(engine: Engine[V], version: V, batches: tuple[PreparedBatch,
         )
     _refuse_others(engine, version, base)
     engine.backend.refuse_lost(version, base)
-    return Way(None, back_to=base.number, batches=batches)
+    return RollBackPath(None, back_to=base.number, batches=batches)
 
 
-def way_to_state(engine: Engine[V], version: V, found: State, batches: tuple[PreparedBatch, ...] = ()) -> Way:
+def way_to_state(
+    engine: Engine[V], version: V, found: State, batches: tuple[PreparedBatch, ...] = ()
+) -> RollBackPath:
     """Return how to show a state, with batches on top of it."""
     assert found.mark is not None
     refuse_other_key(found.mark, engine.backend.key, version.place)
     is_shown = version.mark is not None and version.mark.head == found.mark.head
     if is_shown and version.is_untouched(found):
-        return Way(found.mark, batches=batches)
+        return RollBackPath(found.mark, batches=batches)
     _refuse_others(engine, version, found)
     engine.backend.refuse_lost(version, found)
-    return Way(found.mark, back_to=found.number, batches=batches)
+    return RollBackPath(found.mark, back_to=found.number, batches=batches)
 
 
 def refuse_another_history(version: Version, found: State, cut: SinkCut | None) -> None:

@@ -64,7 +64,7 @@ class SinkNow:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class WaitingRule:
     """One thing that rows were staged for, and what it may be now."""
 
     fact: str
@@ -122,17 +122,17 @@ def _of_staging(name: str) -> tuple[Callable[[PreparedBatch], Any], Callable[[Si
 
 
 RULES = (
-    Rule("kind of target", *_of_staging("sink"), _same, lambda kind: kind or "parquet"),
-    Rule(
+    WaitingRule("kind of target", *_of_staging("sink"), _same, lambda kind: kind or "parquet"),
+    WaitingRule(
         "output mode",
         lambda batch: None if batch.staged_as is None else batch.replaces,
         lambda sink: sink.is_complete,
         _same,
         lambda is_complete: "complete" if is_complete else "append or update",
     ),
-    Rule("key", *_of_staging("key"), _same, _listed),
-    Rule("partition columns", *_of_staging("partition_by"), _same, _listed),
-    Rule(
+    WaitingRule("key", *_of_staging("key"), _same, _listed),
+    WaitingRule("partition columns", *_of_staging("partition_by"), _same, _listed),
+    WaitingRule(
         "columns",
         lambda batch: batch.row_schema,
         lambda sink: sink.row_schema or None,
@@ -170,7 +170,7 @@ def way_out_of_refusal(uid: str, pipeline: str) -> str:
     )
 
 
-def _known(batch: PreparedBatch, now: SinkNow) -> Iterator[tuple[Rule, Any, Any]]:
+def _known(batch: PreparedBatch, now: SinkNow) -> Iterator[tuple[WaitingRule, Any, Any]]:
     for rule in RULES:
         was, is_now = rule.was(batch), rule.now(now)
         if was is not None and is_now is not None:
