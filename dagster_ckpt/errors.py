@@ -15,6 +15,7 @@ Messages say what happened, to what, and what to do.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 
+TRACEBACK = "DAGSTER_CKPT_TRACEBACK"
+"""Environment variable that asks for traces."""
 _SIGNATURE = re.compile(r"\b((?:sig|[\w-]*signature)=)[^&\s'\"]+", re.IGNORECASE)
 
 
@@ -47,6 +50,11 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(one))
         yield one
         one = one.__cause__ or one.__context__
+
+
+def shows_traces() -> bool:
+    """Tell whether traces are wanted beside sentences: ``--traceback``, or ``DAGSTER_CKPT_TRACEBACK=1``."""
+    return os.environ.get(TRACEBACK, "") not in ("", "0")
 
 
 def install_extra(extra: str) -> str:

@@ -28,7 +28,7 @@ from dagster_ckpt.dagster.resources.folders import gone_with_container
 from dagster_ckpt.dagster.resources.opened import opened
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.dagster.start import refuse_impossible
-from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
+from dagster_ckpt.errors import CheckpointError, Declined, Fenced, InvalidRequest, shows_traces
 from dagster_ckpt.running import Host, run_to_end, stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.record_store import RecordStore
@@ -109,17 +109,22 @@ def run_epoch(
         Fenced: another run has taken the pipeline over.
         Unavailable: the store cannot be reached; or the checkpoint is complete and tables do not show its rows yet.
     """
-    with hosted(
-        pipeline,
-        coordinator=coordinator,
-        spark=spark,
-        restore=restore,
-        settings=settings,
-        stages=stages,
-        resources=resources,
-        run_id=run_id,
-    ) as host:
-        return host_epoch(host, turn_of(host))
+    try:
+        with hosted(
+            pipeline,
+            coordinator=coordinator,
+            spark=spark,
+            restore=restore,
+            settings=settings,
+            stages=stages,
+            resources=resources,
+            run_id=run_id,
+        ) as host:
+            return host_epoch(host, turn_of(host))
+    except CheckpointError as error:
+        if shows_traces():
+            raise
+        raise error.with_traceback(None) from None  # what Python prints is the call, and the sentence
 
 
 def run_stream(
@@ -149,23 +154,28 @@ def run_stream(
 
     Raises as ``run_epoch``; Declined where the restart strategy gives up.
     """
-    with hosted(
-        pipeline,
-        coordinator=coordinator,
-        spark=spark,
-        restore=restore,
-        settings=settings,
-        stages=stages,
-        resources=resources,
-        run_id=run_id,
-    ) as host:
-        return host_stream(
-            host,
-            turn_of(host),
-            strategy=strategy or ExponentialDelay(),
-            trigger_interval=trigger_interval,
-            stopping=stopping or threading.Event(),
-        )
+    try:
+        with hosted(
+            pipeline,
+            coordinator=coordinator,
+            spark=spark,
+            restore=restore,
+            settings=settings,
+            stages=stages,
+            resources=resources,
+            run_id=run_id,
+        ) as host:
+            return host_stream(
+                host,
+                turn_of(host),
+                strategy=strategy or ExponentialDelay(),
+                trigger_interval=trigger_interval,
+                stopping=stopping or threading.Event(),
+            )
+    except CheckpointError as error:
+        if shows_traces():
+            raise
+        raise error.with_traceback(None) from None  # what Python prints is the call, and the sentence
 
 
 # --- one run ----------------------------------------------------------------------------------------------------

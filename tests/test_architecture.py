@@ -127,7 +127,7 @@ FLOORS = {
         "epoch streaming",
     ),
     "dagster_ckpt.dagster": (
-        "names options",
+        "console names options",
         "launchpad",
         "reports resources",
         "checks start",

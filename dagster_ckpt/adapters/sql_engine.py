@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,29 @@ def _postgres_engine(url: URL) -> Engine:
     return engine
 
 
+def refuse_silent(text: str) -> None:
+    """Raise InvalidRequest, Unavailable where the store at a URL cannot be opened; nothing is made, no file either."""
+    url = store_url(text)
+    if is_sqlite(url) and not Path(str(url.database)).exists():
+        return
+    engine = build_engine(url)
+    try:
+        engine.connect().close()
+    except (exc.SQLAlchemyError, OSError) as error:
+        raise classified(error, url) from error
+    finally:
+        engine.dispose()
+
+
+_NOT_LET_IN = re.compile(
+    r"password authentication failed|no password supplied|role .* does not exist|database .* does not exist"
+    r"|no pg_hba.conf entry|permission denied"
+)
+_NOT_REACHED = re.compile(
+    r"Connection refused|could not translate host name|failed to resolve host|No route to host"
+)
+
+
 def begin_write(connection: Connection) -> None:
     """Begin a transaction that may write; on SQLite it takes the write lock now, not at the first write."""
     if connection.dialect.name == "sqlite":
@@ -113,5 +137,13 @@ def classified(error: exc.SQLAlchemyError | OSError, url: URL) -> CheckpointErro
     if "file is not a database" in cause or "malformed" in cause:
         return Corrupt(
             f"{place} is damaged ({cause}): restore the file from a backup, or start from a savepoint"
+        )
+    if _NOT_LET_IN.search(cause):
+        return Unavailable(
+            f"{place} does not let this user in ({cause}): correct user, password or database of its URL (store_url)"
+        )
+    if _NOT_REACHED.search(cause):
+        return Unavailable(
+            f"{place} does not answer ({cause}): correct host and port of its URL (store_url), or start the server"
         )
     return Unavailable(f"{place} did not carry the call out ({cause}); nothing was changed: retry")

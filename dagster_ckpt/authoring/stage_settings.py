@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, TypedDict, get_args
 
 from dagster_ckpt.authoring.origins import SourceOrigin
@@ -68,3 +71,24 @@ def check_values(fn: Callable[..., Any], settings: Mapping[str, Any]) -> None:
         value = settings.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise InvalidRequest(f"{fn.__name__!r} has {name}={value!r}: give a number, at least {least}")
+
+
+def refuse_no_return(fn: Callable[..., Any]) -> None:
+    """Raise InvalidRequest for a function that does something and returns nothing: its rows would go nowhere."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if code is None or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+        return
+    steps = list(dis.get_instructions(code))
+    returns = [(before, step) for before, step in pairwise(steps) if "RETURN" in step.opname]
+    of_nothing = [
+        step
+        for before, step in returns
+        if (step.opname == "RETURN_CONST" and step.argval is None)
+        or (step.opname == "RETURN_VALUE" and before.opname == "LOAD_CONST" and before.argval is None)
+    ]
+    is_work = any(step.opname.startswith("CALL") for step in steps)  # a stub calls nothing
+    returned = [step for _, step in returns if not step.opname.startswith("RETURN_GENERATOR")]
+    if is_work and returned and len(of_nothing) == len(returned):
+        raise InvalidRequest(
+            f"{fn.__name__!r} returns nothing: end it with `return` and the DataFrame that it has made"
+        )

@@ -19,6 +19,7 @@ _COMMANDS = {
     "page": "the checkpoint page, as a file or served",
     "metrics": "gauges for Prometheus and OpenTelemetry",
     "audit": "who restored, forked, swapped readers and disposed of what",
+    "check": "whether the pipelines of the code could start, without Java",
     "show": "what a snapshot holds: stages, offsets, sizes, tables",
     "verify": "read every file of snapshots and compare checksums",
     "inspect": "the state a stage had at a snapshot",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["CodeOptions", "code_options", "declared_in", "definitions_in", "job_in"]
+__all__ = ["CodeOptions", "code_options", "declared_in", "definitions_in", "job_in", "pipelines_in"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,19 +99,28 @@ def declared_in(code: CodeOptions, pipeline: PipelineId) -> CheckpointedPipeline
     """Return a pipeline as its code declares it; None: no code is given. Raises NotFound, InvalidRequest."""
     if not code.is_given:
         return None
-    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-
     list(_modules(code))
-    known: dict[str, CheckpointedPipeline] = {}
-    for module in list(sys.modules.values()):
-        for value in list(vars(module).values()) if isinstance(module, ModuleType) else ():
-            if isinstance(value, CheckpointedPipeline):
-                known[value.name] = value
+    known = {one.name: one for one in _loaded_pipelines()}
     if pipeline not in known:
         raise NotFound(
             f"the code declares no pipeline {pipeline!r}. It has: {', '.join(sorted(known)) or 'none'}"
         )
     return known[pipeline]
+
+
+def pipelines_in(code: CodeOptions) -> list[CheckpointedPipeline]:
+    """Return the pipelines that code declares, each once. Raises InvalidRequest when it cannot be loaded."""
+    list(_modules(code))
+    return list({id(one): one for one in _loaded_pipelines()}.values())
+
+
+def _loaded_pipelines() -> Iterator[CheckpointedPipeline]:
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+    for module in list(sys.modules.values()):
+        for value in list(vars(module).values()) if isinstance(module, ModuleType) else ():
+            if isinstance(value, CheckpointedPipeline):
+                yield value
 
 
 def _modules(code: CodeOptions) -> Iterator[tuple[ModuleType, str]]:

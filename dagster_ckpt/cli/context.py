@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import getpass
 import json
+import os
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
@@ -17,6 +19,7 @@ from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.errors import (
+    TRACEBACK,
     CheckpointError,
     Corrupt,
     Fenced,
@@ -24,6 +27,7 @@ from dagster_ckpt.errors import (
     NotFound,
     OutcomeUnknown,
     Unavailable,
+    shows_traces,
 )
 from dagster_ckpt.operations.deployment import Deployment, InUse
 from dagster_ckpt.operations.records import only_pipeline
@@ -118,6 +122,8 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option("--storage-option", "storage_option", multiple=True, metavar="NAME=VALUE", help="Option of the "
                  "fsspec client (endpoint_url, profile, …); may be repeated."),
     click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document."),
+    click.option("--traceback", "with_traces", is_flag=True, help="Show where an error comes from, beside what it "
+                 "says."),
 )  # fmt: skip
 
 
@@ -134,8 +140,11 @@ def command(name: str) -> Callable[[Command], click.Command]:
             savepoints: str,
             storage_option: tuple[str, ...],
             as_json: bool,
+            with_traces: bool,
             **arguments: Any,
         ) -> None:
+            if with_traces:
+                os.environ[TRACEBACK] = "1"
             output = Output(as_json=as_json)
             locations = Locations(
                 base=base,
@@ -167,6 +176,8 @@ def _told(error: CheckpointError, *, as_json: bool) -> ExitCode:
     if as_json:
         click.echo(json.dumps({"error": {"kind": error.kind, "message": str(error)}}, ensure_ascii=False))
     else:
+        if shows_traces():
+            click.echo("".join(traceback.format_exception(error)), err=True)
         click.echo(f"Error: {error}", err=True)
     return code
 

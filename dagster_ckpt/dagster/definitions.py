@@ -41,7 +41,7 @@ from dagster_ckpt.dagster.sensors.run_status import (
 from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor, safety_net_tick
 from dagster_ckpt.dagster.sensors.shared import Tick, build_shared_sensor
 from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
-from dagster_ckpt.dagster.start import code_facts
+from dagster_ckpt.dagster.start import code_facts, warn_where_checked
 from dagster_ckpt.dagster.tables.runs import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest
 
@@ -151,6 +151,7 @@ def _deployed(
     deployed = []
     for pipeline in pipelines:
         own, session = coordinators[pipeline.name], sessions[pipeline.name]
+        warn_where_checked(own, pipeline, session)
         chosen = options_of(options, pipeline.name)
         named = coordinators.get(pipeline.origins[-1].name, own) if pipeline.origins else own
         bound = {COORDINATOR_KEY: own, SPARK_KEY: session}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 from dagster._core.definitions.utils import DISALLOWED_NAMES
 
 from dagster_ckpt.adapters.remote_keys import client_of
-from dagster_ckpt.adapters.sql_engine import is_sqlite, store_url
+from dagster_ckpt.adapters.sql_engine import is_sqlite, refuse_silent, store_url
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import (
@@ -30,14 +32,19 @@ from dagster_ckpt.dagster import names as of
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
 from dagster_ckpt.dagster.reports.tables import table_asset_key
 from dagster_ckpt.dagster.resources.folders import places_of, why_not_written
-from dagster_ckpt.errors import install_extra
+from dagster_ckpt.dagster.resources.opened import has_variables
+from dagster_ckpt.errors import CheckpointError, install_extra
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
     from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 
-__all__ = ["code_facts", "machine_facts", "refuse_impossible"]
+__all__ = ["code_facts", "look_ahead", "machine_facts", "refuse_impossible", "warn_where_checked"]
+
+log = logging.getLogger("dagster_ckpt.definitions")
+_CHECKING = "DAGSTER_IS_DEFS_VALIDATION_CLI"
+"""Set by Dagster where definitions are loaded only to be checked."""
 
 
 def refuse_impossible(
@@ -49,11 +56,37 @@ def refuse_impossible(
 
     ``spark``: how this process starts a session; None: it starts none. Raises InvalidRequest, Unavailable.
     """
-    refuse_start(StartFacts(machine=machine_facts(resource, pipeline, spark), store=lambda: _opens(resource)))
+    refuse_start(
+        StartFacts(machine=machine_facts(resource, pipeline, spark), store=partial(_opens, resource))
+    )
 
 
 def _opens(resource: CheckpointCoordinatorResource) -> None:
     resource.store()
+
+
+def look_ahead(
+    resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline, spark: SparkSessionResource
+) -> None:
+    """Raise what ``refuse_impossible`` would on this machine; nothing is made, and no schema is brought up to date."""
+    store = partial(refuse_silent, resource.resolved_store_url)
+    refuse_start(StartFacts(machine=machine_facts(resource, pipeline, spark), store=store))
+
+
+def warn_where_checked(
+    resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline, spark: SparkSessionResource
+) -> None:
+    """Warn of what would keep a run from starting on this machine, where ``dg check defs`` loads the definitions.
+
+    It is no error there: definitions are often checked on another machine than the one that runs them.
+    """
+    settings = [getattr(resource, name) for name in resource.model_fields_set]
+    if not os.environ.get(_CHECKING) or not resource.base_dir or has_variables(settings):
+        return
+    try:
+        look_ahead(resource, pipeline, spark)
+    except CheckpointError as error:
+        log.warning("pipeline %s could not start on this machine: %s", pipeline.name, error)
 
 
 # --- the code ---------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ COMMANDS = [
         "page",
         "audit",
         "metrics",
+        "check",
         "show",
         "verify",
         "inspect",

@@ -7,6 +7,7 @@
 | ``page`` | the checkpoint page, as a file or served |
 | ``metrics`` | gauges for Prometheus and OpenTelemetry |
 | ``audit`` | who restored, forked and disposed of what |
+| ``check`` | whether the pipelines of the code could start, without Java |
 | ``show`` | what one snapshot holds |
 | ``verify`` | every file read back and compared |
 | ``inspect`` | a stage's state at a snapshot |

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.launchpad import quiet_resources
 from dagster_ckpt.dagster.names import (
     CONCURRENCY_TAG,
@@ -126,6 +127,6 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except (InvalidRequest, NotFound, Fenced) as error:
-        raise dg.Failure(description=str(error), allow_retries=False) from error
+        raise failure(str(error), error, allow_retries=False) from error
     except CheckpointError as error:
-        raise dg.Failure(description=str(error)) from error
+        raise failure(str(error), error) from error

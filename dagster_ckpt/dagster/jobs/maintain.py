@@ -10,6 +10,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.units import size
+from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.names import MAINTAIN_OP, maintain_job_name
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
@@ -34,7 +35,7 @@ def build_maintain_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str
             context.log.info(line)
         failed = [f"{table.sink}: {table.problem}" for table in found if table.problem]
         if failed:
-            raise dg.Failure(description="; ".join(failed))
+            raise failure("; ".join(failed))
 
     return one_op_job(
         pipeline,

@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.settings import word_of
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
+from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
@@ -172,7 +173,7 @@ def _stream(
         with on_stderr():
             return run_to_end(service)
     except NotPublished as error:
-        raise dg.Failure(description=str(error), allow_retries=False) from error
+        raise failure(str(error), error, allow_retries=False) from error
     finally:
         events.close()
 
@@ -191,6 +192,6 @@ def _report(context: dg.OpExecutionContext, end: ServiceEnd) -> None:
         case Interrupted(clean):
             context.log.info(f"stopped {'between two batches' if clean else 'while batches were running'}")
         case TakenOver(message):
-            raise dg.Failure(description=message, allow_retries=False)
+            raise failure(message, allow_retries=False)
         case GaveUp(why, last):
-            raise dg.Failure(description=f"{last.message}; {why}") from last.error
+            raise failure(f"{last.message}; {why}", last.error) from last.error

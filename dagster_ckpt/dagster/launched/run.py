@@ -8,6 +8,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
+from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.launched.hearing import hearing
 from dagster_ckpt.dagster.launched.messages import Heard
 from dagster_ckpt.dagster.launched.order import Order
@@ -48,9 +49,7 @@ class LaunchedRun:
             heard.hear_all(completed.get_custom_messages())
         except Exception as error:
             if heard.failed is not None:
-                raise dg.Failure(
-                    description=heard.failed.message, allow_retries=not heard.failed.is_final
-                ) from error
+                raise failure(heard.failed.message, allow_retries=not heard.failed.is_final) from error
             raise
         finally:
             self._tell_untold(heard)
@@ -76,7 +75,7 @@ class LaunchedRun:
 
     def _judge(self, heard: Heard) -> None:
         if heard.failed is not None:
-            raise dg.Failure(description=heard.failed.message, allow_retries=not heard.failed.is_final)
+            raise failure(heard.failed.message, allow_retries=not heard.failed.is_final)
         if heard.lost:
             self.op.log.warning(
                 f"{heard.lost} messages of the program were lost: what it did is in the store and in the tables, and "
@@ -84,7 +83,7 @@ class LaunchedRun:
             )
         why = why_not(self._record(), heard.ended, run_id=self.order.run_id, pipeline=self.pipeline.name)
         if why:
-            raise dg.Failure(description=why)
+            raise failure(why)
         if heard.ended is None:
             self.op.log.warning(
                 "the program's last messages did not arrive; the coordinator's record says that the run ended in order"

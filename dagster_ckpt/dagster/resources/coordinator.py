@@ -16,6 +16,7 @@ from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_
 from dagster_ckpt.core.location import local_folder, sqlite_url
 from dagster_ckpt.core.settings import NamedSettings, our_name
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.dagster.console import in_sentences
 from dagster_ckpt.dagster.launchpad import QuietResource
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.exchange.mounts import mount, scratch_of
@@ -147,6 +148,7 @@ class CheckpointCoordinatorResource(QuietResource):
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[CheckpointCoordinatorResource]:
         """Close what the run opened and did not close itself (failure, termination)."""
         self._instance = context.instance
+        in_sentences(context)
         with self.held():
             yield self
 

@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 
-__all__ = ["opened"]
+__all__ = ["has_variables", "opened"]
 
 _VARIABLES = (dg.EnvVar, type(dg.EnvVar.int("NUMBER")))
 OurResource = TypeVar("OurResource", CheckpointCoordinatorResource, SparkSessionResource)
@@ -26,7 +26,7 @@ def opened(resource: OurResource) -> Iterator[OurResource]:
     """
     settings = {name: getattr(resource, name) for name in resource.model_fields_set}
     kind = type(resource)
-    if kind in (CheckpointCoordinatorResource, SparkSessionResource) and not _has_variables(settings):
+    if kind in (CheckpointCoordinatorResource, SparkSessionResource) and not has_variables(settings):
         ready = kind(**settings)
         with ready.held():
             yield ready
@@ -35,9 +35,10 @@ def opened(resource: OurResource) -> Iterator[OurResource]:
             yield cast("OurResource", prepared)
 
 
-def _has_variables(value: Any) -> bool:
+def has_variables(value: Any) -> bool:
+    """Tell whether a setting names a variable of the environment, which is known in a run only."""
     if isinstance(value, Mapping):
-        return any(map(_has_variables, value.values()))
+        return any(map(has_variables, value.values()))
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return any(map(_has_variables, value))
+        return any(map(has_variables, value))
     return isinstance(value, _VARIABLES)

@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
 from dagster_ckpt.dagster.reports.events import DagsterEvents
 from dagster_ckpt.dagster.reports.metadata import history_metadata
@@ -117,7 +118,7 @@ class PipelineAttempt:
                 max_retries=self._resource.snapshot_retries, seconds_to_wait=pause
             ) from error
         except FailRun as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
+            raise failure(str(error), error, allow_retries=False) from error
 
     def run_all(self) -> None:
         """Run all stages in one op, which repeats a stage itself where the failure manager decides so."""
@@ -125,9 +126,9 @@ class PipelineAttempt:
             with self._failing():
                 self._host.run_all(self._epoch)
         except RetryStage as error:
-            raise dg.Failure(description=str(error)) from error
+            raise failure(str(error), error) from error
         except FailRun as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
+            raise failure(str(error), error, allow_retries=False) from error
 
     def complete(self, *, tell: Callable[[Mapping[str, Any]], object]) -> None:
         """Run what has not run, report the run's checkpoint, and leave the working directory in order."""
@@ -135,7 +136,7 @@ class PipelineAttempt:
             with self._failing():
                 self._epoch.complete(tell=lambda: tell(self._history()))
         except (NotPublished, FailRun) as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
+            raise failure(str(error), error, allow_retries=False) from error
 
     def _history(self) -> Mapping[str, Any]:
         return history_metadata(recent_checkpoints(self.coordinator), page=self.events.page)

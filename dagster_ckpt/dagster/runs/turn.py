@@ -16,6 +16,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, stop_job_name
 from dagster_ckpt.dagster.reports.op_log import without_locks
 from dagster_ckpt.dagster.resources.folders import gone_with_container
@@ -106,7 +107,7 @@ class OpTurn:
         try:
             found = self.turn.take(begin)
         except StillAlive as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
+            raise failure(str(error), error, allow_retries=False) from error
         if isinstance(found, Skipped):
             self.instance.add_run_tags(self.turn.run_id, {SKIPPED_TAG: "true"})
         return found
@@ -115,7 +116,7 @@ class OpTurn:
 def _refuse_if_over(instance: dg.DagsterInstance, run_id: str) -> None:
     run = instance.get_run_by_id(run_id)
     if run is not None and run.is_finished:
-        raise dg.Failure(
-            description=f"this run was marked {run.status.value} while it waited: it ends, nothing was done",
+        raise failure(
+            f"this run was marked {run.status.value} while it waited: it ends, nothing was done",
             allow_retries=False,
         )
