@@ -497,3 +497,19 @@ def test_a_docstring_begins_with_a_noun() -> None:
 )
 def test_a_first_line_without_a_noun_is_told_from_others(first_line: str, is_found: bool) -> None:
     assert bool(WITHOUT_A_NOUN.match(first_line)) is is_found
+
+
+def test_classes_of_different_things_have_different_names() -> None:
+    """Delta and Iceberg name the same things alike: a format's lake, its commits, its garbage."""
+    homes: dict[str, list[Path]] = {}
+    for file in sources(LIBRARY):
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(file.relative_to(LIBRARY))
+    formats = [Path("ext/delta"), Path("ext/iceberg")]
+    found = {
+        name: list(map(str, files))
+        for name, files in homes.items()
+        if len(files) > 1 and sorted(file.parent for file in files) != formats
+    }
+    assert not found

@@ -69,7 +69,7 @@ def check_history(setup: AttemptSetup, world: World, record: CoordinatorRecord |
 
 
 def _in_record(setup: AttemptSetup, former: PipelineId) -> tuple[list[Seen], str]:
-    """Return what the store knows of a name that the pipeline had before."""
+    """Return the numbers that the store knows of a name that the pipeline had before."""
     record = setup.records.record(former)
     if record is None:
         return [], ""
