@@ -19,7 +19,7 @@ import pytest
 
 import dagster_ckpt
 from dagster_ckpt import sinks
-from scripts import house
+from scripts import capabilities, house
 from scripts.house import Import, sources, tree_of
 from tests.root import ROOT
 
@@ -211,6 +211,26 @@ def test_every_room_is_on_the_map() -> None:
         assert re.search(rf"`dagster_ckpt/{name}(\.py|/)`", page), (
             f"docs/architecture.md has no row for {name}"
         )
+
+
+def test_the_map_says_what_the_lines_are_for() -> None:
+    """Figures are rounded, and may be a third off before the table is made again: ``python -m scripts.capabilities``."""
+    table = (ROOT / "docs" / "architecture.md").read_text().split("<!-- capabilities")[1]
+    for capability, (code, tests) in capabilities.figures().items():
+        [row] = [line for line in table.splitlines() if line.startswith(f"| {capability.what} |")]
+        told = [int(cell.replace(",", "")) for cell in re.findall(r" ([\d,]+) ", row)]
+        assert told == pytest.approx([code, tests], rel=1 / 3, abs=100), row
+        assert code, capability.what
+    owned = [path for _, chapter in capabilities.CHAPTERS for each in chapter for path in each.code]
+    assert not [path for path in owned if not (LIBRARY / path).exists()]
+
+
+def test_the_reading_order_names_forty_files_there_are() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    order = page.split("## Reading order")[1].split("## ")[0]
+    files = re.findall(r"`([a-z_/]+\.py)`", order)
+    assert len(set(files)) == len(files) == 40
+    assert not [file for file in files if not (LIBRARY / file).exists()]
 
 
 def test_nothing_but_itself_imports_the_command_line() -> None:
