@@ -83,6 +83,7 @@ reference: ## Write the reference pages that are made from the code
 	@scripts/bootstrap python
 	@$(RUN) python -m scripts.python_reference
 	@$(RUN) python -m tests.cli.reference_page
+	@$(RUN) python -m scripts.capabilities
 
 docs: ## Build the site of docs/ into build/site, every link of it checked
 	@scripts/bootstrap python

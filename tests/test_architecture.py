@@ -214,7 +214,7 @@ def test_every_room_is_on_the_map() -> None:
 
 
 def test_the_map_says_what_the_lines_are_for() -> None:
-    """Figures are rounded, and may be a third off before the table is made again: ``python -m scripts.capabilities``."""
+    """Figures are rounded; a third off, and the table is to be made again (``scripts.capabilities``)."""
     table = (ROOT / "docs" / "architecture.md").read_text().split("<!-- capabilities")[1]
     for capability, (code, tests) in capabilities.figures().items():
         [row] = [line for line in table.splitlines() if line.startswith(f"| {capability.what} |")]

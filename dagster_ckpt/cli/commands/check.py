@@ -51,7 +51,7 @@ def check(work: Work, *, code: CodeOptions) -> ExitCode:
 
 
 def _look(pipeline: CheckpointedPipeline, job: dg.JobDefinition) -> str:
-    """Ask what is known before a run, with the resources of its job. Raises CheckpointError."""
+    """Check the facts that are known before a run, with the resources of its job. Raises CheckpointError."""
     import dagster as dg
 
     from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
