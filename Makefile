@@ -84,6 +84,7 @@ reference: ## Write the reference pages that are made from the code
 	@$(RUN) python -m scripts.python_reference
 	@$(RUN) python -m tests.cli.reference_page
 	@$(RUN) python -m scripts.capabilities
+	@$(RUN) python -m scripts.glossary
 
 docs: ## Build the site of docs/ into build/site, every link of it checked
 	@scripts/bootstrap python

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import glossary
 from tests.root import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -62,3 +63,17 @@ def test_every_picture_is_shown_and_small() -> None:
     pictures = sorted((ROOT / "docs" / "images").iterdir())
     assert [picture.name for picture in pictures if picture not in shown] == []
     assert [picture.name for picture in pictures if picture.stat().st_size > LARGEST_PICTURE] == []
+
+
+@pytest.mark.parametrize("page", glossary.PAGES, ids=lambda page: page.name)
+def test_a_word_of_the_glossary_is_linked_where_it_first_stands(page: Path) -> None:
+    text = page.read_text()
+    assert glossary.linked(page, text) == text, "link it: python -m scripts.glossary"
+
+
+def test_a_word_is_linked_once_and_neither_in_code_nor_in_headings() -> None:
+    page = ROOT / "docs" / "how-to" / "page.md"
+    text = "# Savepoints\n\n`savepoint` is code. A savepoint, and another savepoint.\n"
+    linked = glossary.linked(page, text)
+    assert linked == text.replace("A savepoint", "A [savepoint](../glossary.md#savepoint)")
+    assert glossary.linked(page, linked) == linked
