@@ -12,11 +12,7 @@ checkpoint and of an idle minute.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -34,7 +30,7 @@ from dagster_ckpt.sinks import DeltaTable
 from dagster_ckpt.spark.channel.entries import DataEntry
 from dagster_ckpt.spark.exchange.mounts import mount
 from dagster_ckpt.spark.exchange.options import remote_folder
-from tests.adapters.s3_proxy import SEEN
+from tests.adapters.s3_proxy import s3_proxy_process, seen_by
 from tests.adapters.servers import S3Server
 
 if TYPE_CHECKING:
@@ -57,9 +53,7 @@ class Counted:
 
     def requests(self) -> Counter[tuple[str, str]]:
         """Return how many requests there were, by kind and by what they were for."""
-        with urllib.request.urlopen(self.server.endpoint + SEEN) as answer:
-            seen = json.load(answer)
-        return Counter((kind, _purpose(path)) for kind, path in seen)
+        return Counter((kind, _purpose(path)) for kind, path in seen_by(self.server))
 
     def table(self) -> DeltaTable:
         options = {
@@ -80,15 +74,8 @@ def _purpose(path: str) -> str:
 
 @contextmanager
 def counted_s3(latency: float) -> Iterator[Counted]:
-    command = [sys.executable, "-m", "tests.adapters.s3_proxy", str(latency)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        server = S3Server(process.stdout.readline().strip())
+    with s3_proxy_process(latency) as server:
         yield Counted(server, server.new_bucket())
-        process.stdin.close()
 
 
 def pipeline_of(s3: Counted | None) -> CheckpointedPipeline:

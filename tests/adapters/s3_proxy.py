@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -171,6 +173,25 @@ def s3_proxy(server: S3Server) -> Iterator[tuple[S3Proxy, S3Server]]:
         listener.shutdown()
         listener.server_close()
         thread.join()
+
+
+@contextmanager
+def s3_proxy_process(latency: float = 0.0) -> Iterator[S3Server]:
+    """Start moto's S3 behind a proxy, in a process of its own: delta-rs holds Python's lock while it waits."""
+    command = [sys.executable, "-m", "tests.adapters.s3_proxy", str(latency)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield S3Server(process.stdout.readline().strip())
+        process.stdin.close()
+
+
+def seen_by(server: S3Server) -> list[tuple[str, str]]:
+    """Return kind and path of all requests that such a proxy has seen."""
+    with urllib.request.urlopen(server.endpoint + SEEN) as answer:
+        return [(kind, path) for kind, path in json.load(answer)]
 
 
 def main() -> None:

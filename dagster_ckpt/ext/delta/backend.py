@@ -88,6 +88,7 @@ class DeltaBackend:
         if found is None:
             return None
         table, entry = found
+        self._known.follow(entry, self.names)
         return DeltaVersion(self.place, self.names, self.lake, table, entry, self._known)
 
     def elsewhere(self, place: str) -> DeltaBackend:
@@ -133,7 +134,8 @@ class DeltaBackend:
             _commit(version, change.mark, lambda t, p: Outside.set_properties(t, change.properties, p))
         else:
             _commit(version, change.mark, lambda table, p: Outside.write(table, [], p))
-        self.lake.leave(version.table, number, version.entry)
+        if version.entry:
+            self.lake.leave(version.table, number + 1, change.mark.fields())
         return str(number + 1)
 
     def _go_back(self, version: DeltaVersion, change: Change) -> dict[str, str]:

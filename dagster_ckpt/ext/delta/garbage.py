@@ -40,7 +40,7 @@ class Garbage:
 
     def collect(self) -> int:
         """Remove it; return how many folders went."""
-        version = self.engine.newest(self.attempt)
+        version = self.engine.newest(self.attempt, reads_on=True)
         candidates = self.engine.staged.not_waiting(self.needed, self.waiting)
         if version is not None:
             live = {self.engine.staged.folder_of(name) for name in names_of(version.table)}
@@ -48,6 +48,8 @@ class Garbage:
         doomed = self._doomed(version, candidates) if candidates else []
         for folder in doomed:
             self.engine.staged.remove(folder)
+        if version is not None:
+            version.let_go()
         return len(doomed)
 
     def _doomed(self, version: DeltaVersion | None, folders: Sequence[StagedFolder]) -> list[StagedFolder]:

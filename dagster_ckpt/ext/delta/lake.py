@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _CHECKPOINT_INTERVAL = 100
 """The default of delta-rs."""
 
+_FRESH = 1.0
+"""Seconds for which what an object store said is not asked again: a commit is refused where it is no longer so."""
 _UNREACHABLE = re.compile(r"[\x00-\x1f\[\]\\^|]|%[0-9A-Fa-f]{2}")
 """What delta-rs reads otherwise than the file system does: it makes a URI of a path, and a path of that."""
 
@@ -136,8 +139,13 @@ class LeftOpen:
 
     table: DeltaTable
     version: int
-    entry: bytes
-    """The log's entry of that version: a table that was put back, or made again, has another."""
+    """The newest one that is known, which the table may not have been read as yet."""
+    said: dict[str, Any]
+    """What its entry in the log says, or a part of it: a table that was put back, or made again, has another."""
+    since: float
+    """When that was so, by the clock of the process."""
+    entry: dict[str, Any]
+    """The whole of it, where the table was read as this version."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,7 @@ class Lake:
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
     left: list[LeftOpen] = field(default_factory=list, repr=False, compare=False)
-    """What the last publish read the table with."""
+    """What the last caller read the table with."""
 
     def __post_init__(self) -> None:
         """Raise InvalidRequest for a folder that delta-rs takes for another one."""
@@ -162,39 +170,46 @@ class Lake:
         """The table's folder, where it is one."""
         return None if "://" in self.uri else Path(self.uri)
 
-    def newest(self, *, reads_on: bool = False) -> tuple[DeltaTable, bytes] | None:
-        """Return the table as of its newest version, with that one's entry of the log; None: there is none.
+    def newest(self, *, reads_on: bool = False) -> tuple[DeltaTable, dict[str, Any]] | None:
+        """Return the table as of its newest version, with what the log says of that one; None: there is no table.
 
-        ``reads_on``: from where the last publish ended, if the log is still the same; for one caller at a time.
-        Without it the entry is empty.
+        ``reads_on``: from where the last caller let it go, if the log is still the same; without it nothing is said.
         """
         errors = client().exceptions
         if self.root is not None and not (self.root / "_delta_log").is_dir():
             return None
         with reading(self.uri):
             try:
-                table = self._read_on() if reads_on else None
-                if table is None:
-                    table = client().DeltaTable(self.uri, storage_options=self.storage_options)
+                found = self._read_on() if reads_on else None
+                if found is not None:
+                    return found
+                table = client().DeltaTable(self.uri, storage_options=self.storage_options)
             except errors.TableNotFoundError:
                 return None
-            return table, self._entry(table.version()) if reads_on else b""
+            return table, self.history(table, 1)[0] if reads_on else {}
 
-    def _read_on(self) -> DeltaTable | None:
-        """Return the table that the last publish left, read on; None: there is none, or its log was put back."""
-        left = self.left.pop() if self.left else None
-        if left is None or left.table.version() != left.version or self._entry(left.version) != left.entry:
+    def _read_on(self) -> tuple[DeltaTable, dict[str, Any]] | None:
+        """Return the table that was let go, read on; None: there is none, or its log was put back."""
+        try:
+            left = self.left.pop()  # nobody else has it then
+        except IndexError:
             return None
-        left.table.update_incremental()
-        return left.table
+        if self.root is None and left.entry and time.monotonic() - left.since < _FRESH:
+            return left.table, left.entry
+        try:
+            left.table.update_incremental()
+            back = left.table.version() - left.version
+            found = self.history(left.table, back + 1) if back >= 0 else []
+        except (client().exceptions.DeltaError, CheckpointError):
+            return None  # read from its start, it says why
+        is_same = len(found) > back >= 0 and all(found[back].get(n) == said for n, said in left.said.items())
+        return (left.table, found[0]) if is_same else None
 
-    def leave(self, table: DeltaTable, number: int, entry: bytes) -> None:
-        """Let the next publish read on from a table whose use is over, and that was read as this version.
-
-        Only in a folder, where asking whether the log is still the same costs next to nothing.
-        """
-        if entry:
-            self.left[:] = [LeftOpen(table, number, entry)]
+    def leave(
+        self, table: DeltaTable, number: int, said: dict[str, Any], entry: dict[str, Any] | None = None
+    ) -> None:
+        """Let the next caller read on from a table whose use is over, and whose newest version says this."""
+        self.left[:] = [LeftOpen(table, number, said, time.monotonic(), entry or {})]
 
     def _entry(self, number: int) -> bytes:
         """Return the log's entry of a version; empty: it is gone, or the table lies in an object store."""

@@ -108,11 +108,12 @@ class DeltaSink(VersionedSink[DeltaVersion]):
     def keep_small(self, version: DeltaVersion, needed: Sequence[TableSnapshot]) -> None:
         """Merge some small files, and remove what a key has replaced, and the log's oldest entries."""
         if merge_small(self._backend, version, self._context.attempt()):
-            version = self._backend.load() or version
+            version = self._backend.load(reads_on=True) or version
         if self._context.key:
             vacuumed(version, needed)
         if self._trims:
             trimmed(version, needed)
+        version.let_go()
 
     def clean_up(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove staged files that no version, cut or batch needs."""

@@ -44,6 +44,12 @@ class Known:
     entries: list[dict[str, Any]] = field(default_factory=list)
     """The newest of them, as the log has it."""
 
+    def follow(self, entry: dict[str, Any], names: SinkNames) -> None:
+        """Add what the log says of a version, where that is the next one."""
+        if entry and self.states and self.states[0].number + 1 == entry["version"]:
+            self.states.insert(0, _commit(entry, names))
+            self.entries[:] = [entry]
+
 
 @dataclass(frozen=True)
 class DeltaVersion(Version):
@@ -51,8 +57,8 @@ class DeltaVersion(Version):
 
     lake: Lake
     table: DeltaTable
-    entry: bytes = b""
-    """Its entry in the log, where a later publish may read on from it."""
+    entry: dict[str, Any] = field(default_factory=dict, compare=False)
+    """What the log says of it, where a later caller may read on from it."""
     known: Known = field(default_factory=Known, repr=False, compare=False)
 
     word: ClassVar[str] = "version"
@@ -69,6 +75,8 @@ class DeltaVersion(Version):
         """Return the states in the log, newest first; entries that were read before are not read again."""
         if limit is None:
             return self._all()
+        if limit == 1 and self.entry:
+            return [_commit(self.entry, self.names)]
         return [_commit(entry, self.names) for entry in self.lake.history(self.table, limit)]
 
     def _all(self) -> list[Commit]:
@@ -88,6 +96,11 @@ class DeltaVersion(Version):
     def commits(self) -> list[Commit]:
         """All versions that the log tells of, newest first."""
         return [state for state in self.history if isinstance(state, Commit)]
+
+    def let_go(self) -> None:
+        """Let the next caller read on from here."""
+        if self.entry:
+            self.lake.leave(self.table, self.number, self.entry, self.entry)
 
     def forget_before(self, number: int) -> None:
         """Forget what was read of entries that the log has no more."""

@@ -46,7 +46,7 @@ from dagster_ckpt.spark.sink.phases import (
 )
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.sink.positions import as_fork_began
-from dagster_ckpt.spark.sink.published import has_waiting, shown_as_noted, shown_by
+from dagster_ckpt.spark.sink.published import has_waiting, noted_through, shown_as_noted, shown_by
 from dagster_ckpt.spark.sink.waiting.refused import forget_refused, note_refused
 from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink, way_out_of_refusal
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
@@ -382,8 +382,7 @@ class PipelineSinks:
         for uid, _, sink in self.opened():
             stage_dir = attempt.stage(uid).root
             needed = self._tables_of(uid, sink, restorable, shown)
-            position = sink.position()
-            done = position.through_batch if position is not None else None
+            done = noted_through(stage_dir)
             prepared = prepared_batches(stage_dir)  # once: the stage goes on preparing
             waiting = [n for n in prepared if done is None or n > done]
             removed += sink.collect_garbage(needed, read_committables(stage_dir, waiting))

@@ -170,8 +170,10 @@ def publish_prepared(parts: Sequence[Due], permit: CommitPermit) -> list[Publish
 
     changed = [part.sink for part, batches in zip(parts, waiting, strict=True) if batches]
     published = in_one_step(changed, publish)
-    for part in parts:  # after the step, whose end decides; of one whose answer was lost nothing is noted yet
-        note_published(part.stage_dir, part.sink.place, part.sink.position())
+    for part, done in zip(parts, published, strict=True):
+        # after the step, whose end decides; of one whose answer was lost nothing is noted yet
+        told = done.position if isinstance(done, Published) else None
+        note_published(part.stage_dir, part.sink.place, told or part.sink.position())
     return [done if isinstance(done, Published) else None for done in published]
 
 

@@ -122,6 +122,8 @@ class Published:
     files: int = 0
     version: str = ""
     """The outside's own name of its state now: a table version, a snapshot id."""
+    position: SinkPosition | None = field(default=None, compare=False)
+    """Where the sink stands now; None: it has to be asked."""
 
 
 @dataclass(frozen=True, slots=True)

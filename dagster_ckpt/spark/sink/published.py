@@ -62,9 +62,14 @@ def shown_by(sink: Sink) -> ShownTable:
 
 def has_waiting(stage_dir: Path) -> bool:
     """Tell whether rows are prepared that the sink does not show, as the directory has noted it."""
-    note = _note(stage_dir)
-    through = None if note is None else note.through_batch
+    through = noted_through(stage_dir)
     return any(through is None or number > through for number in prepared_batches(stage_dir))
+
+
+def noted_through(stage_dir: Path) -> int | None:
+    """Return the last batch that the sink shows, as the directory has noted it; None: it has noted none."""
+    note = _note(stage_dir)
+    return None if note is None else note.through_batch
 
 
 def place_of_rows(stage_dir: Path) -> str:

@@ -15,6 +15,7 @@ from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import Staging
 from dagster_ckpt.testing.sinks.run import Row
+from tests.adapters.s3_proxy import s3_proxy_process, seen_by
 from tests.adapters.servers import S3Server
 from tests.ext.delta.test_delta_contract import TestDeltaSink as Local
 
@@ -29,13 +30,19 @@ ON_THE_WIRE = {
 }
 """The whole contract passes there too, in two minutes; these are what another store can change."""
 
+MOST_REQUESTS = 10
+"""For a table's log, in a checkpoint without a clean-up."""
+
 
 class TestDeltaSinkInAnObjectStore(Local):
     @pytest.fixture(autouse=True)
     def bucket(self, s3_apart: S3Server) -> None:
-        self.base = f"s3://{s3_apart.new_bucket()}"
+        self.reach(s3_apart)
+
+    def reach(self, server: S3Server) -> None:
+        self.base = f"s3://{server.new_bucket()}"
         self.options = {
-            "AWS_ENDPOINT_URL": s3_apart.endpoint,
+            "AWS_ENDPOINT_URL": server.endpoint,
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_REGION": "us-east-1",
@@ -74,6 +81,22 @@ class TestDeltaSinkInAnObjectStore(Local):
         with pytest.raises(Corrupt, match=Path(gone.files[0].staged).name):
             run.publish(2)
         assert self.shown(run) == [(1, 1)]
+
+    @pytest.mark.parametrize("key", [(), ("k",)])
+    def test_a_checkpoint_asks_for_the_log_as_often_however_many_were_before(
+        self, tmp_path: Path, key: tuple[str, ...]
+    ) -> None:
+        with s3_proxy_process() as server:
+            self.reach(server)
+            run = self.begun(tmp_path, key=key)
+            for number in range(1, 14):
+                run.batch([(1, number)])
+                before = len(seen_by(server))
+                run.sink.position()  # of the cut
+                run.publish(number)
+                asked = [path for _, path in seen_by(server)[before:] if "_delta_log" in path]
+                assert number < 3 or len(asked) <= MOST_REQUESTS, asked
+                run.sink.collect_garbage([run.cut(number).cut.snapshot], [])
 
 
 for _name in [name for name in dir(Local) if name.startswith("test_") and name not in ON_THE_WIRE]:

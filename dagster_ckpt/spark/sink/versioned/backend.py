@@ -80,7 +80,7 @@ class Backend(Protocol[V]):
     def load(self, *, reads_on: bool = False) -> V | None:
         """Return the table as it is, or None where there is none.
 
-        ``reads_on``: from where the last publish ended, if that is still the same; for one caller at a time.
+        ``reads_on``: from where the last caller let it go, if that is still the same.
         """
 
     def create(self, columns: Any, mark: Mark) -> None:

@@ -122,6 +122,8 @@ class Engine(Generic[V]):
             version = self.newest(attempt, reads_on=True)
             new = not_shown(version.position if version is not None else None, batches)
             if not batches_with_rows(new):
+                if version is not None:
+                    version.let_go()
                 return AlreadyPublished()
             return self.add(version or self.created(attempt, new), attempt, new, checkpoint)
 
@@ -168,4 +170,5 @@ class Engine(Generic[V]):
             bytes=sum(file.bytes for file in files),
             files=len(files),
             version=state,
+            position=mark.position(),
         )

@@ -65,9 +65,12 @@ class VersionedSink(Sink, Generic[V]):
 
     def position(self) -> SinkPosition | None:
         """Return the newest mark in the table; before there is one, who took over."""
-        version = self._engine.backend.load()
-        if version is not None and version.position is not None:
-            return version.position
+        version = self._engine.backend.load(reads_on=True)
+        found = version.position if version is not None else None
+        if version is not None:
+            version.let_go()
+        if found is not None:
+            return found
         owner = self._engine.owner()
         return None if owner is None else owner.position()
 
@@ -183,7 +186,8 @@ class VersionedSink(Sink, Generic[V]):
         self._asked += 1
         if self._asked % _EVERY != 1:
             return 0
-        version = self._engine.newest(self._context.attempt()) if self._merges else None
+        attempt = self._context.attempt()
+        version = self._engine.newest(attempt, reads_on=True) if self._merges else None
         if version is not None:
             self.keep_small(version, needed)
         return self.clean_up(needed, waiting)

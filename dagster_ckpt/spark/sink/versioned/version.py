@@ -94,6 +94,9 @@ class Version(ABC):
         """Return when others' clean-up may take a state; None: not, as far as the table says."""
         return None
 
+    def let_go(self) -> None:  # noqa: B027  # a format need not have it
+        """Let the next caller who reads on begin here: this one has done."""
+
     def is_forgotten(self, lineage: str) -> bool:
         """Tell whether a history has published here, though no state that is left says what."""
         return False
