@@ -200,6 +200,9 @@ class RestoreOptions(BaseModel):
     """Skip state of stages the pipeline no longer has (Flink: ignore-unclaimed-state)."""
     roll_back_tables: bool = True
     """Set aside rows that two-phase tables received after the restore point."""
+    keep_rows_of: tuple[str, ...] = ()
+    """Sinks, by uid, whose rows after the restore point stay all the same, and are written again: those that cannot go
+    back."""
     fork: bool = False
     """The snapshot may be another pipeline's: queries get new ids, tables begin with the rows of the cut."""
     adopt_history: bool = False

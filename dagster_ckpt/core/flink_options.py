@@ -201,6 +201,7 @@ OURS = {
         "`keep_last` takes the place of `num_retained`"
     ),
     "roll_back_tables": "sets aside rows that tables received after the restore point",
+    "keep_rows_of": "sinks, by uid, whose rows after the restore point stay all the same",
     "adopt_history": "goes on although the store is behind what the world has seen, or in another history's places",
     "allow_missing_files": "goes on without the rows of files that are gone, which sources would read again",
     "instant_cuts": "true: streams cut checkpoints where their last stages stand; off: barriers flow, as in Flink",

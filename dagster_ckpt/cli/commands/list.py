@@ -26,6 +26,7 @@ from dagster_ckpt.operations.snapshots.catalog import (
     list_snapshots,
     list_storage,
     pipeline_summary,
+    tables_that_stay,
 )
 
 T = TypeVar("T")
@@ -153,12 +154,13 @@ def _left(s: SnapshotSummary, horizons: Horizons) -> str:
 
 
 def _show_readers(work: Invocation, names: Sequence[PipelineId], *, is_one: bool) -> None:
-    """Say whose tables readers find after a swap, and of which checkpoint where that is not the newest."""
+    """Say whose tables readers find after a swap, of which checkpoint where that is not the newest, and which stay."""
     store = work.deployment.store
     for name in names:
         record = load_record(store, name)
         found = readers_of(store, record)
-        for text in ("" if found is None else found.sentence(name), record.late_tables):
+        served = "" if found is None else found.sentence(name)
+        for text in (served, record.late_tables, *tables_that_stay(work.deployment, record)):
             if text:
                 work.output.say(("" if is_one else f"{name}: ") + text)
 

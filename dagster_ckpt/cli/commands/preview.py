@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 @click.option("--allow-missing-files", is_flag=True, help="Leave out rows of files that are gone.")
 @click.option("--keep-rows", is_flag=True, help="Leave rows in tables that came after the restore point.")
 @click.option(
+    "--keep-rows-of",
+    metavar="UID",
+    multiple=True,
+    help="Leave them in the table of this sink only, which cannot go back; may be repeated.",
+)
+@click.option(
     "--files-only",
     is_flag=True,
     help="With the code: answer at once, without starting its queries on a copy.",
@@ -50,6 +56,7 @@ def preview(
     allow_non_restored_state: bool,
     allow_missing_files: bool,
     keep_rows: bool,
+    keep_rows_of: tuple[str, ...],
     files_only: bool,
     code: CodeOptions,
 ) -> ExitCode:
@@ -65,6 +72,7 @@ def preview(
         allow_non_restored_state=allow_non_restored_state,
         allow_missing_files=allow_missing_files,
         roll_back_tables=not keep_rows,
+        keep_rows_of=keep_rows_of,
         fork=bool(fork_of),
     )
     chosen = pipeline_id(pipeline) if fork_of and pipeline else work.pipeline(pipeline)

@@ -45,6 +45,12 @@ def restore_options(function: Any) -> Any:
 @click.argument("snapshot", shell_complete=snapshots_known)
 @pipeline_option
 @click.option("--keep-rows", is_flag=True, help="Leave rows in tables that came after the restore point.")
+@click.option(
+    "--keep-rows-of",
+    metavar="UID",
+    multiple=True,
+    help="Leave them in the table of this sink only, which cannot go back; may be repeated.",
+)
 @restore_options
 @launch_options
 def restore(
@@ -53,6 +59,7 @@ def restore(
     snapshot: str,
     pipeline: str,
     keep_rows: bool,
+    keep_rows_of: tuple[str, ...],
     claim_mode: str,
     allow_non_restored_state: bool,
     allow_missing_files: bool,
@@ -70,6 +77,7 @@ def restore(
         allow_non_restored_state=allow_non_restored_state,
         allow_missing_files=allow_missing_files,
         roll_back_tables=not keep_rows,
+        keep_rows_of=keep_rows_of,
     )
     if not no_preview and not is_possible(work, options, chosen, target):
         return ExitCode.TROUBLE
@@ -107,6 +115,7 @@ def start(
         "allow_non_restored_state": options.allow_non_restored_state,
         "roll_back_tables": options.roll_back_tables,
         "fork": options.fork,
+        **({"keep_rows_of": list(options.keep_rows_of)} if options.keep_rows_of else {}),
         **({"allow_missing_files": True} if options.allow_missing_files else {}),
     }
     job = streaming_job_name(pipeline) if streaming else epoch_job_name(pipeline)

@@ -330,8 +330,8 @@ START_CHECKS = (
         Part.OUTSIDE,
         "sinks without rows",
         "each sink, where a run begins without state, with what it shows",
-        "sink …: …. Nothing was changed. Restore without taking rows back (roll_back_tables: false): …",
-        "`roll_back_tables: false`",
+        "sink …: …. Nothing was changed. Restore without taking back the rows of … (keep_rows_of: …), …",
+        "`keep_rows_of`; `roll_back_tables: false`",
         _sinks,
     ),
 )

@@ -26,6 +26,8 @@ class RestoreConfig(dg.Config):
     """Go on although the snapshot holds state of a stage the pipeline no longer has."""
     roll_back_tables: bool = seldom(True)
     """Set aside rows that tables received after the restore point."""
+    keep_rows_of: list[str] = seldom([])
+    """Sinks, by uid, whose rows after the restore point stay all the same: those that cannot go back."""
     fork: bool = seldom(False)
     """The snapshot is another pipeline's: begin with new query ids and tables of our own."""
     adopt_history: bool = seldom(False)

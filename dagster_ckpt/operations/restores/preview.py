@@ -172,9 +172,10 @@ def preview_restore(
     is_own = found.stored.metadata.pipeline in (pipeline, *wanted.previous_names)
     is_beginning = not is_own and not options.fork
     tables = [
-        preview if not is_beginning else of_fork(preview, pipeline, match.uid, table_plan(options))
+        preview if not is_beginning else of_fork(preview, pipeline, match.uid, table_plan(options, match.uid))
         for match in matches
-        if (preview := preview_table(found.stored, match.snapshot, table_plan(options))) is not None
+        if (preview := preview_table(found.stored, match.snapshot, table_plan(options, match.uid)))
+        is not None
     ]
     refusals += [
         f"table {t.uri} of stage {t.stage!r}: {t.message}" for t in tables if t.fate is TableFate.IMPOSSIBLE

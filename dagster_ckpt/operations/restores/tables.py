@@ -25,11 +25,12 @@ class TablePlan(StrEnum):
     FORK = "fork"
 
 
-def table_plan(options: RestoreOptions) -> TablePlan:
-    """Return the plan for tables of a restore with these options."""
+def table_plan(options: RestoreOptions, uid: StageUid) -> TablePlan:
+    """Return the plan for the table of a sink in a restore with these options."""
     if options.fork:
         return TablePlan.FORK
-    return TablePlan.ROLL_BACK if options.roll_back_tables else TablePlan.KEEP_LATER_ROWS
+    goes = options.roll_back_tables and uid not in options.keep_rows_of
+    return TablePlan.ROLL_BACK if goes else TablePlan.KEEP_LATER_ROWS
 
 
 class TableFate(StrEnum):

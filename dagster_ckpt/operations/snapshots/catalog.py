@@ -166,6 +166,26 @@ def snapshots_of(record: CoordinatorRecord) -> tuple[SnapshotSummary, ...]:
     return tuple(sorted(unique.values(), key=lambda s: s.checkpoint_id, reverse=True))
 
 
+def tables_that_stay(deployment: Deployment, record: CoordinatorRecord) -> tuple[str, ...]:
+    """Return the sinks that no restore takes back, as the newest snapshot notes them, with why.
+
+    None where that snapshot cannot be read.
+    """
+    newest = max((*record.completed, *record.savepoints), key=lambda one: one.checkpoint_id, default=None)
+    if newest is None:
+        return ()
+    try:
+        storage = deployment.open_storage(newest.location.base_uri)
+        stages = open_snapshot(storage, newest.location.folder).metadata.stages
+    except CheckpointError:
+        return ()
+    return tuple(
+        f"sink {stage.uid} does not go back with a restore: {stage.table.cannot_roll_back}"
+        for stage in stages
+        if stage.table is not None and stage.table.cannot_roll_back
+    )
+
+
 def snapshot_of_run(deployment: Deployment, pipeline: PipelineId, run_id: str) -> SnapshotSummary | None:
     """Return the snapshot a run took, or that a running stream took because the run asked for it."""
     asked = {f"{what}-{run_id}" for what in ("savepoint", "stop", "checkpoint")}

@@ -222,6 +222,12 @@ def _check_files(setup: PipelineSetup, decision: RestoreDecision) -> None:
 
 
 def _check_beginning(setup: PipelineSetup, tables: PipelineSinks, decision: RestoreDecision) -> None:
+    at_start = SinksAtStart(
+        sinks=tables,
+        reporter=setup.reporter,
+        before=_shown_before(setup),
+        keep_rows_of=setup.restore.keep_rows_of,
+    )
+    at_start.refuse_unknown()
     if isinstance(decision, Fresh) and setup.restore.roll_back_tables:
-        at_start = SinksAtStart(sinks=tables, reporter=setup.reporter, before=_shown_before(setup))
         at_start.refuse_beginning()

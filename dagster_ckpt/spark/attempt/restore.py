@@ -225,6 +225,7 @@ class AttemptRestorer:
             before=self.before,
             about_to_change=self.coordinator.tables_change,
             set_aside=self.set_aside,
+            keep_rows_of=self.options.keep_rows_of,
         )
 
     @property
@@ -240,7 +241,7 @@ class AttemptRestorer:
                 return self.tables.shown_in(directory, restored.metadata.checkpoint_id)
             case Adopt():
                 return None
-            case _ if self._later is LaterRows.KEEP:
+            case _ if self._later is LaterRows.KEEP or self.options.keep_rows_of:
                 return None
             case Restore():
                 return self.tables.shown_in(directory, decision.metadata.checkpoint_id)

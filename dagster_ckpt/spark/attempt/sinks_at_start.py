@@ -24,7 +24,7 @@ from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_w
 from dagster_ckpt.spark.sink.published import note_published, place_of_rows, why_put_back
 from dagster_ckpt.spark.sink.waiting.aside import folder_of, set_aside, to_set_aside
 from dagster_ckpt.spark.sink.waiting.refused import forget_refused, refused_in
-from dagster_ckpt.spark.sink.waiting.rules import way_out_of_refusal
+from dagster_ckpt.spark.sink.waiting.rules import refuse_other_place, way_out_of_refusal
 from dagster_ckpt.spark.stage_report import Reporter
 
 
@@ -39,6 +39,21 @@ class SinksAtStart:
     """Called once no sink has refused, before the first one is changed."""
     set_aside: Collection[StageUid] = ()
     """Sinks whose waiting rows are not to be shown: they are written to files, and the attempt goes on without."""
+    keep_rows_of: Collection[str] = ()
+    """Sinks whose later rows stay, whatever becomes of the others'."""
+
+    def _later(self, uid: StageUid, later: LaterRows) -> LaterRows:
+        return LaterRows.KEEP if uid in self.keep_rows_of else later
+
+    def refuse_unknown(self) -> None:
+        """Raise InvalidRequest where rows of a sink that is not there are to stay."""
+        sinks = [str(uid) for uid, _, _ in self.sinks.opened()]
+        unknown = sorted(set(self.keep_rows_of) - set(sinks))
+        if unknown:
+            raise InvalidRequest(
+                f"keep_rows_of names {unknown[0]!r}, and the sinks of pipeline {self.sinks.pipeline.name!r} are "
+                f"{', '.join(sorted(sinks)) or 'none'}: name one of these"
+            )
 
     def adopt(self, attempt: AttemptDirectory) -> None:
         """Go on with the sinks as they are; what was being published is finished.
@@ -70,7 +85,11 @@ class SinksAtStart:
         """
         waiting = waiting_in(attempt.stage(uid).root, sink)
         self.sinks.refuse_changed(uid, waiting)
-        sink.refuse_lost(waiting)
+        try:
+            sink.refuse_lost(waiting)
+        except Corrupt:
+            refuse_other_place(uid, self.sinks.pipeline.name, waiting, sink.place)
+            raise
         if waiting:
             sink.refuse_unfit(waiting)
 
@@ -104,7 +123,7 @@ class SinksAtStart:
 
         Asked before the pipeline is claimed: a claim to begin without state would be what ``latest`` follows.
         """
-        sinks = [(uid, sink) for uid, _, sink in self.sinks.opened()]
+        sinks = [(uid, sink) for uid, _, sink in self.sinks.opened() if uid not in self.keep_rows_of]
         for uid, sink in sinks:
             if sink.forgets_calls and (later := self.before.by(self.sinks.names_of(uid), sink.kind)):
                 with TemporaryDirectory() as empty:
@@ -116,13 +135,15 @@ class SinksAtStart:
         sinks = list(self.sinks.opened())
         for uid, _, sink in sinks:
             bring_back(sink, attempt.stage(uid).root, self.before.by(self.sinks.names_of(uid), sink.kind))
-        if later is LaterRows.SET_ASIDE:
-            refuse_where_impossible((uid, sink, None) for uid, _, sink in sinks)
+        leave = [
+            (uid, sink, None) for uid, _, sink in sinks if self._later(uid, later) is LaterRows.SET_ASIDE
+        ]
+        refuse_where_impossible(leave)
         self.about_to_change()
         for _, name, sink in sinks:
             if sink.never_rolls_back:  # told once, while nothing depends on it yet
                 self.reporter.warn(f"table {name} does not go back with a restore: {sink.never_rolls_back}")
-        self._bring(attempt, lambda uid: self._rolled_back(uid, None, later))
+        self._bring(attempt, lambda uid: self._rolled_back(uid, None, self._later(uid, later)))
 
     def restore(
         self,
@@ -159,7 +180,9 @@ class SinksAtStart:
         self._bring(
             attempt,
             lambda uid: (
-                self._forked(uid, cuts[uid]) if uid in forks else self._rolled_back(uid, cuts[uid], later)
+                self._forked(uid, cuts[uid])
+                if uid in forks
+                else self._rolled_back(uid, cuts[uid], self._later(uid, later))
             ),
         )
 
@@ -178,18 +201,13 @@ class SinksAtStart:
         for uid, cut in cuts.items():
             if cut is not None and not self.sinks.of(uid).has_published(cut.checkpoint_id):
                 self.sinks.refuse_changed(uid, cut.batches)
-        if later is LaterRows.SET_ASIDE:
-            for uid, cut in cuts.items():
-                if cut is not None:
-                    self._refuse_another_table(uid, self.sinks.of(uid), cut)
-            since = CheckpointId(decision.metadata.number_at_sinks)
-            refuse_where_impossible(
-                ((uid, self.sinks.of(uid), cut) for uid, cut in cuts.items()), since=since
-            )
-            return
+        leave = {uid: cut for uid, cut in cuts.items() if self._later(uid, later) is LaterRows.SET_ASIDE}
         for uid, cut in cuts.items():
             if cut is not None:
-                self._refuse_lost(uid, self.sinks.of(uid), cut)
+                refuse = self._refuse_another_table if uid in leave else self._refuse_lost
+                refuse(uid, self.sinks.of(uid), cut)
+        since = CheckpointId(decision.metadata.number_at_sinks)
+        refuse_where_impossible(((uid, self.sinks.of(uid), cut) for uid, cut in leave.items()), since=since)
 
     def _bring(self, attempt: AttemptDirectory, act: Callable[[StageUid], Callable[[], None]]) -> None:
         """Bring each sink to where it begins, those that change together in one step; then tell what was done."""

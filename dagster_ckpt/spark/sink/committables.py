@@ -39,6 +39,8 @@ class StagedAs(Record):
     """Key columns, sorted."""
     partition_by: tuple[str, ...] = ()
     """Columns whose values are the folders that the files lie in."""
+    place: str = ""
+    """Table that the rows are staged for; empty: written before this was kept."""
 
 
 class PreparedBatch(Record):

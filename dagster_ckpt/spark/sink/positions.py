@@ -5,7 +5,7 @@ Numbers of checkpoints are unique within one place, over all histories, and grow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -166,9 +166,14 @@ def refuse_where_impossible(
     if found:
         reasons = "; ".join(f"sink {uid}: {why}" for uid, why in found.items())
         raise InvalidRequest(
-            f"{reasons}. Nothing was changed. Restore without taking rows back (roll_back_tables: false): rows after "
-            "the restore point are then written again"
+            f"{reasons}. Nothing was changed. Restore without taking back the rows of {_these(found)} (keep_rows_of: "
+            f"[{', '.join(found)}]), or of any sink (roll_back_tables: false): rows after the restore point are then "
+            "written again"
         )
+
+
+def _these(found: Collection[str]) -> str:
+    return "this sink" if len(found) == 1 else "these sinks"
 
 
 def _why_unknown(sink: Sink, since: CheckpointId) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot, tables_that_stay
 from dagster_ckpt.operations.snapshots.export import export_snapshot
 from dagster_ckpt.operations.snapshots.registration import import_snapshot
 from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint, SqlTable
@@ -74,7 +74,7 @@ def test_rows_reach_a_database_and_a_function_with_their_checkpoint_and_go_back_
 
     refused = lab.run(both, restore_from="chk-1")
     assert "sink lines:" in failure_text(refused)
-    assert "roll_back_tables: false" in failure_text(refused)
+    assert "(keep_rows_of: [lines]), or of any sink (roll_back_tables: false)" in failure_text(refused)
     assert totals_in(database) == feed.expected_totals(), "no sink was touched"
 
     shutil.rmtree(lab.folder / "work")
@@ -82,10 +82,16 @@ def test_rows_reach_a_database_and_a_function_with_their_checkpoint_and_go_back_
     assert "may have been called up to checkpoint 2" in failure_text(refused)
     assert [number for number, _ in CALLS] == [1, 2]
 
-    again = lab.run(both, restore_from="chk-1", roll_back_tables=False)
+    unknown = lab.run(both, restore_from="chk-1", keep_rows_of=["calls"])
+    assert "keep_rows_of names 'calls', and the sinks of pipeline 'shop' are lines, totals" in failure_text(
+        unknown
+    )
+    again = lab.run(both, restore_from="chk-1", keep_rows_of=["lines"])
     assert again.success, failure_text(again)
     assert totals_in(database) == feed.expected_totals()
     assert before != feed.expected_totals()
+    (stays,) = tables_that_stay(lab.coordinator.deployment(both), lab.record(both))
+    assert stays.startswith("sink lines does not go back with a restore: function:shop/lines")
 
 
 @pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)

@@ -17,6 +17,7 @@ from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, SqlT
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId
+from dagster_ckpt.spark.sink.waiting.rules import refuse_other_place
 
 UID = StageUid("kept")
 TARGETS: dict[str, Any] = {
@@ -159,6 +160,16 @@ def test_rows_that_wait_for_one_kind_of_target_are_not_published_to_another(
         return
     with pytest.raises(InvalidRequest, match="kind of target"):
         now.refuse_changed(UID, [batch])
+
+
+def test_rows_that_wait_beside_another_table_are_told_by_that(tmp_path: Path) -> None:
+    """They were called gone."""
+    batch = waiting(PLAIN, tmp_path, "delta")
+    refuse_other_place("kept", "shop", [batch], PLAIN.sinks(tmp_path, "delta").of(UID).place)
+    with pytest.raises(
+        InvalidRequest, match=r"wait for a checkpoint beside /.*writes /other now: publish them"
+    ):
+        refuse_other_place("kept", "shop", [batch], "/other")
 
 
 def test_rows_that_were_staged_before_definitions_were_kept_are_compared_by_their_columns(

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stages import StageDefinition
+from dagster_ckpt.core.location import same_place
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.sink.committables import PreparedBatch, StagedAs
@@ -56,7 +57,9 @@ class SinkNow:
         """Return a stage's sink as it is now."""
         key = stage.table.key if stage.table is not None else ()
         return cls(
-            staged_as=StagedAs(sink=sink.kind, key=tuple(sorted(key)), partition_by=sink.partition_by),
+            staged_as=StagedAs(
+                sink=sink.kind, key=tuple(sorted(key)), partition_by=sink.partition_by, place=sink.place
+            ),
             is_complete=stage.output_mode == "complete",
             rereads=sink.rereads,
             row_schema=row_schema,
@@ -152,6 +155,17 @@ def refuse_changed_sink(uid: str, pipeline: str, batches: Sequence[PreparedBatch
                     f"sink {uid!r}: rows of batch {batch.batch_id} wait for a checkpoint, staged where its {rule.fact} "
                     f"were ({rule.said(was)}), and now they are ({rule.said(is_now)}): {ways_out(uid, pipeline)}"
                 )
+
+
+def refuse_other_place(uid: str, pipeline: str, batches: Sequence[PreparedBatch], place: str) -> None:
+    """Raise InvalidRequest where rows that are not found wait beside another table: the sink was given another one."""
+    for batch in batches:
+        there = "" if batch.staged_as is None else batch.staged_as.place
+        if there and not same_place(there, place):
+            raise InvalidRequest(
+                f"sink {uid!r}: rows of batch {batch.batch_id} wait for a checkpoint beside {there}, and the sink "
+                f"writes {place} now: {ways_out(uid, pipeline)}"
+            )
 
 
 def ways_out(uid: str, pipeline: str) -> str:
