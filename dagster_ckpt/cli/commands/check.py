@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, definitions_in, pipelines_in
-from dagster_ckpt.cli.context import ExitCode, Work, command, exit_code_of
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, exit_code_of
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import StartFacts
 from dagster_ckpt.errors import CheckpointError, NotFound
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @command("check")
 @code_options
-def check(work: Work, *, code: CodeOptions) -> ExitCode:
+def check(work: Invocation, *, code: CodeOptions) -> ExitCode:
     """Say of every pipeline of the code whether it could start on this machine: names, settings, folders, packages,
     Java, the coordinator store. Nothing is made, no Java is started, no data is read.
     """

@@ -25,7 +25,7 @@ _KEPT_VERSIONS = 1000
 _AT_ONCE = 512
 """Entries that are removed in one step."""
 LOG_IS_OURS = {"delta.enableExpiredLogCleanup": "false"}
-"""Of a table of our own: whoever cleans up by the clock does not know the cuts."""
+"""Of a table of our own: whoever cleans up by age does not know the cuts."""
 _MERGED = "small files merged"
 _REMOVED = "files removed that left the table before its retention"
 
