@@ -115,14 +115,11 @@ FLOORS = {
         "mailbox",
     ),
     "dagster_ckpt.spark": (
-        "batch_meter files java_errors plain_arguments query_end quoting stage_report retryable_start worker_start",
-        "exchange java_process",
-        "cluster directories",
-        "session",
-        "snapshot",
-        "channel",
-        "sink",
-        "plan source",
+        "batch_meter files java java_errors plain_arguments quoting retryable_start stage_report worker_start",
+        "directories exchange",
+        "cluster snapshot",
+        "channel session source",
+        "plan sink",
         "attempt",
         "epoch streaming",
     ),
@@ -336,6 +333,23 @@ def is_kind_of_sink(node: ast.AST) -> bool:
     return any(name.endswith("Sink") and name != "Sink" for name in asked)
 
 
+PRIVATE_JAVA = re.compile(r"_(j[a-z]*|jsparkSession|gateway|active_spark_context|instantiated\w+)")
+"""Attributes of PySpark's objects behind which its Java is."""
+
+
+def test_private_java_is_called_in_one_room() -> None:
+    """A new version of Spark breaks one room, and each call there says what it asks."""
+    calls = [
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.attr}"
+        for file in sources(LIBRARY)
+        if not file.is_relative_to(LIBRARY / "spark" / "java")
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Attribute) and PRIVATE_JAVA.fullmatch(node.attr)
+        if not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    ]
+    assert not calls, "give dagster_ckpt/spark/java a function:\n" + "\n".join(calls)
+
+
 # --- how large things are ---------------------------------------------------------------------------------
 
 
@@ -438,6 +452,7 @@ PACKAGES = (
         "runtime",
         "adapters",
         "spark",
+        "spark/java",
         "spark/streaming",
         "testing",
         "testing/sinks",

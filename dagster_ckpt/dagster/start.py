@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -34,6 +33,7 @@ from dagster_ckpt.dagster.reports.tables import table_asset_key
 from dagster_ckpt.dagster.resources.folders import places_of, why_not_written
 from dagster_ckpt.dagster.resources.opened import has_variables
 from dagster_ckpt.errors import CheckpointError, install_extra
+from dagster_ckpt.spark.java.process import has_gateway
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
@@ -159,9 +159,7 @@ def _package(needed_by: str, name: str, extra: str) -> Package:
 
 def _runs_spark() -> bool:
     """Tell whether this process has a JVM already, or is given one."""
-    pyspark = sys.modules.get("pyspark")
-    running = pyspark is not None and pyspark.SparkContext._gateway is not None
-    return running or bool(os.environ.get("PYSPARK_GATEWAY_PORT"))
+    return has_gateway() or bool(os.environ.get("PYSPARK_GATEWAY_PORT"))
 
 
 def _java(environment: Mapping[str, str]) -> JavaFound:

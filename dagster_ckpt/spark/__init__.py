@@ -9,8 +9,7 @@
 | ``stage_report`` | what the runner tells its host |
 | ``plain_arguments`` | what goes to Java without being looked at by all converters |
 | ``java_errors`` | what errors of Spark say when Java is gone, and that it is |
-| ``java_process`` | whether the Java of a session still runs, and how to get another one |
-| ``query_end`` | whether a query came to its end, or was stopped |
+| ``java/`` | calls into Spark's Java that PySpark does not publish |
 | ``quoting`` | a name in backticks |
 | ``batch_meter`` | rows and rates of a query's batches |
 | ``exchange/`` | rows and state that executors hand to one another through an object store |

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
 from dagster_ckpt.spark.cluster.refused import refused_by_kubernetes
+from dagster_ckpt.spark.java.process import ENDING, forget_java, java_has_ended
+from dagster_ckpt.spark.java.sessions import active_context, is_local, write_local_checksums
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
-from dagster_ckpt.spark.java_process import ENDING, forget_java, java_has_ended
 from dagster_ckpt.spark.plain_arguments import convert_plain_arguments_first
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def build_session(
     if java_has_ended():
         forget_java()
     with _keeping_interrupts(), compiled_pyspark():
-        had_context = _has_context()
+        had_context = active_context() is not None
         try:
             session = builder.getOrCreate()
         except Exception as error:
@@ -148,27 +149,15 @@ def follow_local_checksums(session: SparkSession) -> None:
 
     With a master elsewhere executors write as they always do: files between machines keep theirs.
     """
-    if not session.sparkContext._jsc.sc().isLocal():
-        return
-    jvm = session._jvm
-    assert jvm is not None
-    here = jvm.java.net.URI("file:///")
-    files = jvm.org.apache.hadoop.fs.FileSystem.get(here, session._jsc.hadoopConfiguration())
-    # Both ways: a warm engine's Java was another run's before.
-    files.setWriteChecksum(str(session.conf.get(LOCAL_CHECKSUMS, "true")).lower() == "true")
-
-
-def _has_context() -> bool:
-    from pyspark import SparkContext
-
-    return SparkContext._active_spark_context is not None
+    if is_local(session):
+        # Both ways: a warm engine's Java was another run's before.
+        on = str(session.conf.get(LOCAL_CHECKSUMS, "true")).lower() == "true"
+        write_local_checksums(session, on=on)
 
 
 def _stop_context() -> None:
     """Stop what a session that could not be made has begun: else the next one is made of it, in vain and for ever."""
-    from pyspark import SparkContext
-
-    left = SparkContext._active_spark_context
+    left = active_context()
     if left is not None:
         left.stop()
 

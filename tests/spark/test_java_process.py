@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from dagster_ckpt.errors import Unavailable
-from dagster_ckpt.spark import java_process
+from dagster_ckpt.spark.java import process as java_process
 from dagster_ckpt.spark.session import build_session
 
 

@@ -118,11 +118,10 @@ class SparkSessionResource(QuietResource):
 
     @contextmanager
     def _made(self) -> Iterator[SparkSession]:
-        from pyspark import SparkContext
-
         from dagster_ckpt.ext.warm.class_archive import with_archive
         from dagster_ckpt.ext.warm.session import warm_session
-        from dagster_ckpt.spark.java_process import stop_session
+        from dagster_ckpt.spark.java.process import stop_session
+        from dagster_ckpt.spark.java.sessions import active_context
         from dagster_ckpt.spark.session import build_session
 
         how: dict[str, Any] = {
@@ -130,7 +129,7 @@ class SparkSessionResource(QuietResource):
             "conf": with_archive(self.conf, self.class_archive),
         }
         # Not the active session: that one is known to the thread only that made it.
-        self._is_ours = SparkContext._active_spark_context is None
+        self._is_ours = active_context() is None
         if not self._is_ours:
             yield build_session(self.app_name, **how)
         elif self.warm_engine:

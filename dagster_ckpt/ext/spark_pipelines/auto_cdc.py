@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import FlowElement
 from dagster_ckpt.ext.spark_pipelines.schemas import contains
+from dagster_ckpt.spark.java.plans import analyzed_plan
 from dagster_ckpt.spark.quoting import quoted
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def column_names(flow: FlowElement, rows: DataFrame, given: Sequence[Any] | None
 
 def _is_own(chosen: DataFrame) -> bool:
     """Tell whether one selected column is a column of the source itself; a field of a struct has a name as well."""
-    selected: Any = chosen._jdf.queryExecution().analyzed().expressions().head()
+    selected: Any = analyzed_plan(chosen).expressions().head()
     return bool(selected.nodeName() == "AttributeReference")
 
 

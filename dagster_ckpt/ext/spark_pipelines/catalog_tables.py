@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.ext.spark_pipelines.sql_files import scala_items
+from dagster_ckpt.spark.java.plans import analyzed_plan, leaves_of, scala_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,12 +18,8 @@ _VIEW = re.compile(r"\bView \(((?:`(?:[^`]|``)+`\.)+`(?:[^`]|``)+`)")
 
 def tables_of_catalog(frame: DataFrame) -> set[str]:
     """Return the names of the catalog's tables and views that are read, also within expressions and by its views."""
-    plan = frame._jdf.queryExecution().analyzed()
-    names = (
-        _name(leaf)
-        for part in (plan, *scala_items(plan.subqueriesAll()))
-        for leaf in scala_items(part.collectLeaves())
-    )
+    plan = analyzed_plan(frame)
+    names = (_name(leaf) for part in (plan, *scala_items(plan.subqueriesAll())) for leaf in leaves_of(part))
     return {name for name in names if name} | set(_VIEW.findall(str(plan.toString())))
 
 

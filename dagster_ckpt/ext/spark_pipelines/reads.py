@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.naming import parts_of
 from dagster_ckpt.ext.spark_pipelines.session_calls import refuse_homeless
-from dagster_ckpt.ext.spark_pipelines.sql_files import scala_items
 from dagster_ckpt.ext.spark_pipelines.wrapping import Wrap, wrapped
+from dagster_ckpt.spark.java.plans import is_command, parsed_plan, scala_items
+from dagster_ckpt.spark.java.sessions import drop_view, show_as_view
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -143,11 +144,11 @@ def _sql(original: Callable[..., Any]) -> Callable[..., Any]:
             text, views = _with_views(self, sqlQuery, answer)
             try:
                 for view, frame in views.items():
-                    frame._jdf.createOrReplaceTempView(f"`{view}`")
+                    show_as_view(frame, view)
                 return original(self, text, args)
             finally:
                 for view in views:
-                    self._jsparkSession.catalog().dropTempView(view)
+                    drop_view(self, view)
 
     return sql
 
@@ -180,7 +181,7 @@ def _with_views(spark: Any, text: str, answer: Answer) -> tuple[str, dict[str, D
     """Return the statement, and the project's datasets in it as the views it shall find."""
     relations: list[_Relation] = []
     names: set[str] = set()
-    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    plan = parsed_plan(spark, text)
     _refuse_command(spark, plan, text)
     _collect(plan, relations, names)
     views: dict[str, DataFrame] = {}
@@ -229,11 +230,7 @@ def _refuse_command(spark: Any, plan: Any, text: str) -> None:
     kind = str(plan.getClass().getSimpleName())
     if kind.startswith(("Show", "Describe", "Explain")):
         return
-    logical = "org.apache.spark.sql.catalyst.plans.logical"
-    commands = (
-        spark._jvm.java.lang.Class.forName(f"{logical}.{name}") for name in ("Command", "ParsedStatement")
-    )
-    if any(command.isInstance(plan) for command in commands):
+    if is_command(spark, plan):
         raise InvalidRequest(
             f"spark.sql({_short(text)!r}) is no query: a function of a pipeline returns rows and changes nothing, and "
             "Spark's pipelines refuse it too. Do that before, in a program of its own"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import STORED, FlowElement, OutputElement
 from dagster_ckpt.ext.spark_pipelines.schemas import contains
+from dagster_ckpt.spark.java.plans import check_append
 from dagster_ckpt.spark.plan.errors import is_no_aggregation, no_aggregation_in_project
 
 if TYPE_CHECKING:
@@ -24,11 +25,8 @@ def refuse_no_watermark(flow: FlowElement, rows: DataFrame, spark: SparkSession)
     """
     from pyspark.errors import AnalysisException
 
-    jvm = spark._jvm
-    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
     try:
-        checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), append)
+        check_append(spark, rows)
     except AnalysisException as error:
         if is_no_aggregation(str(error)):
             raise InvalidRequest(no_aggregation_in_project(flow.title)) from error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.naming import Namespace
 from dagster_ckpt.ext.spark_pipelines.wrapping import Wrap, wrapped
+from dagster_ckpt.spark.java.sessions import catalog_of
 from dagster_ckpt.spark.session import session_settings
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def refuse_homeless(name: str) -> None:
 @contextmanager
 def at_home(spark: SparkSession, space: Namespace) -> Iterator[None]:
     """Let names without a schema be of this one, as far as they are tables of Spark's catalog."""
-    catalog = spark._jsparkSession.catalog()
+    catalog = catalog_of(spark)
     before = str(catalog.currentCatalog()), str(catalog.currentDatabase())
     home = space.catalog, space.database
     missing = home != before and not _exists(catalog, *home)

@@ -11,7 +11,7 @@ from dagster_ckpt.ext.spark_pipelines.evaluate import Evaluated, Key, evaluate
 from dagster_ckpt.ext.spark_pipelines.graph import FlowNode, ProjectGraph
 from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
 from dagster_ckpt.ext.spark_pipelines.schemas import schema_of_text, stand_in, united
-from dagster_ckpt.ext.spark_pipelines.sql_files import scala_items
+from dagster_ckpt.spark.java.plans import analyzed_plan, leaves_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -110,7 +110,7 @@ def _tagged(running: RunningProject, what: str, schema: StructType) -> DataFrame
 def _sources(flow: FlowNode, frame: DataFrame) -> tuple[PlannedSource, ...]:
     relations: list[Any] = []
     found: list[PlannedSource] = []
-    for leaf in scala_items(frame._jdf.queryExecution().analyzed().collectLeaves()):
+    for leaf in leaves_of(analyzed_plan(frame)):
         kind = str(leaf.getClass().getSimpleName())
         if not leaf.isStreaming():
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,12 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import Elements, FlowElement, Kind, OutputElement
 from dagster_ckpt.ext.spark_pipelines.naming import Namespace
 from dagster_ckpt.ext.spark_pipelines.session_calls import at_home
+from dagster_ckpt.spark.java.plans import scala_items, sql_file_statements
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["register_sql_file", "scala_items"]
+__all__ = ["register_sql_file"]
 
 Add = Callable[[FlowElement], None]
 
@@ -33,18 +34,10 @@ _TEXT_OR_COMMENT = re.compile(
 )
 
 
-def scala_items(found: Any) -> Iterator[Any]:
-    """Yield the elements of a Scala collection."""
-    items = found.iterator()
-    while items.hasNext():
-        yield items.next()
-
-
 def register_sql_file(spark: SparkSession, elements: Elements, text: str, shown: str, add: Add) -> None:
     """Register what a SQL file defines. Raises InvalidRequest for a statement that is not supported."""
-    context: Any = spark._jvm.org.apache.spark.sql.pipelines.graph.SqlGraphRegistrationContext
     try:
-        found = list(scala_items(context.splitSqlFileIntoQueries(spark._jsparkSession, text, shown)))
+        found = list(sql_file_statements(spark, text, shown))
     except Exception as error:
         raise InvalidRequest(f"{shown}: Spark cannot read it: {error}") from error
     told = _Told(space=elements.namespace)

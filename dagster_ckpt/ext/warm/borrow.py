@@ -18,7 +18,7 @@ from typing import Any
 
 from dagster_ckpt.ext.warm.keeper import DONE, THERE_IS_ANOTHER
 from dagster_ckpt.ext.warm.messages import Answer, Ask, EngineFiles, fingerprint, receive, send
-from dagster_ckpt.spark.java_process import detach
+from dagster_ckpt.spark.java.process import detach, number_functions_from
 
 __all__ = ["Borrowed", "borrow"]
 
@@ -54,10 +54,7 @@ class Borrowed:
         Java says of each function it has thrown away that it may go, by its number alone, and says it to whoever has
         the engine: numbers from nought, as py4j gives them, are those of the runs before.
         """
-        from pyspark import SparkContext
-
-        gateway: Any = SparkContext._gateway
-        gateway.gateway_property.pool.next_id = secrets.randbits(60)
+        number_functions_from(secrets.randbits(60))
 
     def give_back(self) -> None:
         """Cut PySpark's connections to the engine, and say that it is free. The session is stopped before."""

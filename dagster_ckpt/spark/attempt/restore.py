@@ -30,9 +30,9 @@ from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.restore import restore_logs
 from dagster_ckpt.spark.channel.retention import sweep_staging
-from dagster_ckpt.spark.cluster.executors import is_local
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import begin, exchange_of, is_reached, sweep_older, work_in
+from dagster_ckpt.spark.java.sessions import is_local
 from dagster_ckpt.spark.sink.port import LaterRows
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy, find_local_copy

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.cluster.executors import is_local
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.exchange.state import is_there, location, move_there, prove_connector
 from dagster_ckpt.spark.files import replace_whole, spark_uri
+from dagster_ckpt.spark.java.sessions import is_local
 from dagster_ckpt.spark.plan.operators import operators_in
 from dagster_ckpt.spark.plan.tree import Tree, analyzed, is_streaming, kind_of, walk
 

@@ -2,7 +2,6 @@
 
 | file | what it owns |
 |---|---|
-| ``executors`` | which executors there are, and a task on each of them |
 | ``visit`` | what a task finds out where it runs; sent by value |
 | ``refused`` | what Kubernetes says to a driver that may not have what it asks for |
 | ``probe`` | whether what was found lets a pipeline run, in one sentence |

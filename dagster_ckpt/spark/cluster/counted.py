@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import Unavailable
-from dagster_ckpt.spark.cluster.executors import is_local
 from dagster_ckpt.spark.files import DataFile
+from dagster_ckpt.spark.java.sessions import is_local, is_observed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +41,7 @@ class CountedRows:
 
         def report() -> int | None:
             # Observation.get would wait for ever where the bus has dropped the event.
-            return int(seen.get["rows"]) if seen._jo.future().isCompleted() else None
+            return int(seen.get["rows"]) if is_observed(seen) else None
 
         self._report = report
 

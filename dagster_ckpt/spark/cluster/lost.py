@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import InvalidRequest, Unavailable
-from dagster_ckpt.spark.cluster.executors import executor_ids, is_local
-from dagster_ckpt.spark.java_process import java_has_ended
+from dagster_ckpt.spark.java.executors import executor_ids
+from dagster_ckpt.spark.java.process import java_has_ended
+from dagster_ckpt.spark.java.sessions import has_stopped, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +29,7 @@ _abandoned: set[str] = set()
 
 def is_stopped(spark: SparkSession) -> bool:
     """Tell whether the session's application has ended, here or on the cluster's order, or Java with it."""
-    context = spark.sparkContext
-    return context._jsc is None or java_has_ended() or bool(context._jsc.sc().isStopped())
+    return java_has_ended() or has_stopped(spark)
 
 
 def is_lost(spark: SparkSession) -> bool:

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.spark.cluster.executors import is_local
 from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.java.sessions import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.cluster import visit
-from dagster_ckpt.spark.cluster.executors import Executor, executor_ids, executors_of, is_local, run_on
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.exchange.probe import probe_objects, refuse_unreached
 from dagster_ckpt.spark.files import refresh_listing, spark_uri
+from dagster_ckpt.spark.java.executors import Executor, executor_ids, executors_of, run_on
+from dagster_ckpt.spark.java.sessions import finds_file, is_local
 from dagster_ckpt.version import __version__
 
 if TYPE_CHECKING:
@@ -282,11 +283,8 @@ def _refuse_other_python(spark: SparkSession) -> None:
 
 def _refuse_other_java(spark: SparkSession, places: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
     """Raise InvalidRequest where the driver's Java does not find a file that its Python has written."""
-    context = spark.sparkContext
-    assert context._jvm is not None
     for name, folder in folders.items():
-        path = context._jvm.org.apache.hadoop.fs.Path(spark_uri(folder / _DRIVERS_FILE))
-        if not path.getFileSystem(context._jsc.hadoopConfiguration()).exists(path):
+        if not finds_file(spark, spark_uri(folder / _DRIVERS_FILE)):
             raise InvalidRequest(
                 f"Spark's Java does not find under {spark_uri(places[name])} what this process has written to {name}: "
                 "take spark.hadoop.fs.file.impl out of the settings, and let Spark's driver run on this machine"

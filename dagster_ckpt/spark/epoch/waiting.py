@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.units import counted, duration
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.batch_meter import BatchMeter
-from dagster_ckpt.spark.query_end import has_read_everything, was_stopped
+from dagster_ckpt.spark.java.sessions import has_read_everything
+from dagster_ckpt.spark.plan.errors import was_stopped
 from dagster_ckpt.spark.stage_report import Reporter
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.exchange.mounts import Exchange, exchange_of
 from dagster_ckpt.spark.files import replace_whole, run_in_parallel, spark_uri
+from dagster_ckpt.spark.java.sessions import finds_file_of_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,11 +63,9 @@ def prove_connector(spark: SparkSession, uid: str, query: Path, exchange: Exchan
     folder = exchange.below(query)
     with folder.write("probe") as stream:
         stream.write(b"probe")
-    jvm, place = spark._jvm, f"{_for_hadoop(folder)}/probe"
-    assert jvm is not None
+    place = f"{_for_hadoop(folder)}/probe"
     try:
-        path = jvm.org.apache.hadoop.fs.Path(place)
-        found = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(path)
+        found = finds_file_of_query(spark, place)
         why = "" if found else f"it does not find {place}, which was written a moment ago"
     except Exception as error:
         cause = getattr(error, "java_exception", None)

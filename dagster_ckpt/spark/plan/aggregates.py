@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.spark.java.plans import optimized_plan
 from dagster_ckpt.spark.plan.tree import (
     Names,
     Tree,
@@ -19,7 +20,6 @@ from dagster_ckpt.spark.plan.tree import (
     expression,
     is_streaming,
     kind_of,
-    optimized,
     text_of,
     tree_of,
     walk,
@@ -47,7 +47,7 @@ def state_aggregates(frame: DataFrame, plan: Tree) -> list[Kept] | None:
     if not asked:
         return []
     try:
-        places = _places(tree_of(optimized(frame)))
+        places = _places(tree_of(optimized_plan(frame)))
     except Exception:
         return None
     found = [_by_id(node) for node in groups]

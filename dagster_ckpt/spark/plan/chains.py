@@ -14,16 +14,9 @@ from dagster_ckpt.core.chains import SeenInPlans, layout_of
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.core.units import counted
+from dagster_ckpt.spark.java.plans import analyzed_plan
 from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery
-from dagster_ckpt.spark.plan.tree import (
-    Tree,
-    analyzed,
-    columns_of,
-    is_source,
-    is_streaming,
-    kind_of,
-    walk,
-)
+from dagster_ckpt.spark.plan.tree import Tree, analyzed, columns_of, is_source, is_streaming, kind_of, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +66,7 @@ def why_it_leaves_its_reader(frame: DataFrame) -> str:
     for node in walk(plan):
         if why := _why_stateful(node):
             return why
-    if not frame._jdf.queryExecution().analyzed().deterministic():
+    if not analyzed_plan(frame).deterministic():
         return "is not deterministic: a batch that runs again would bring other rows"
     return ""
 

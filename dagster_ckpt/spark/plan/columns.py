@@ -10,17 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.spark.plan.tree import (
-    EQUAL,
-    Tree,
-    column_id,
-    expression,
-    is_streaming,
-    kind_of,
-    nodes_of,
-    optimized,
-    walk,
-)
+from dagster_ckpt.spark.java.plans import analyzed_plan, nodes_of, optimized_plan
+from dagster_ckpt.spark.plan.tree import EQUAL, Tree, column_id, expression, is_streaming, kind_of, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,11 +50,10 @@ def state_columns(frame: DataFrame, plan: Tree) -> list[str] | None:
 
 
 def _columns(frame: DataFrame, nodes: Sequence[Tree]) -> list[str]:
-    analyzed = frame._jdf.queryExecution().analyzed()
-    pairs = zip(nodes, nodes_of(analyzed), strict=True)
+    pairs = zip(nodes, nodes_of(analyzed_plan(frame)), strict=True)
     found = [text for node, there in pairs if _is_asked(node) and (text := _text(node, there))]
     if any(kind_of(node) == "Join" and _is_asked(node) for node in nodes):
-        found += _of_joins(optimized(frame))
+        found += _of_joins(optimized_plan(frame))
     return found
 
 

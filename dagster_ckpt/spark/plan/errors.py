@@ -253,3 +253,11 @@ def _fields(schema: str) -> str:
 def _operators(listed: str) -> str:
     names = [_OPERATOR_NAMES.get(name, name) for name in _OPERATOR.findall(listed)]
     return ", ".join(names) or "none"
+
+
+def was_stopped(name: str) -> str:
+    """Return the sentence about a query that somebody stopped."""
+    return (
+        f"the query of {name} was stopped before it had read all there was: something in this process calls "
+        "StreamingQuery.stop, perhaps of all spark.streams.active. Rows it has not read are read by the next run"
+    )

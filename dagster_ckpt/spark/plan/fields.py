@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.spark.plan.tree import Tree, aggregates_in, expression, kind_of, nodes_of, optimized
+from dagster_ckpt.spark.java.plans import nodes_of, optimized_plan
+from dagster_ckpt.spark.plan.tree import Tree, aggregates_in, expression, kind_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +36,7 @@ def state_fields(frame: DataFrame, operators: Sequence[Tree]) -> list[Fields] | 
     if not any(kind_of(one) in ("Join", "Distinct") for one in operators):
         return found
     try:
-        return [*found, *map(dict, _of_rows(optimized(frame)))]
+        return [*found, *map(dict, _of_rows(optimized_plan(frame)))]
     except Exception:
         return None
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.schema import FORMAT
-from dagster_ckpt.spark.plan.tree import Tree, is_source, nodes_of, walk
+from dagster_ckpt.spark.java.plans import analyzed_plan, leaves_of, nodes_of, scala_items
+from dagster_ckpt.spark.plan.tree import Tree, is_source, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,7 +49,7 @@ def have_moved(before: Sequence[str], now: Sequence[str]) -> bool:
 
 def relations(frame: DataFrame) -> Iterator[Any]:
     """Return the places of a plan at which streams are read, as Spark's own objects."""
-    nodes = nodes_of(frame._jdf.queryExecution().analyzed())
+    nodes = nodes_of(analyzed_plan(frame))
     return (node for node in nodes if str(node.getClass().getSimpleName()).startswith("StreamingRelation"))
 
 
@@ -64,11 +65,7 @@ def _with_topics(relation: Any) -> str:
 def _options(relation: Any) -> Mapping[str, str]:
     if relation.getClass().getSimpleName() != "StreamingRelation":
         return dict(relation.extraOptions().asCaseSensitiveMap())
-    options, found = relation.dataSource().options().iterator(), {}
-    while options.hasNext():
-        option = options.next()
-        found[str(option._1())] = str(option._2())
-    return found
+    return {str(option._1()): str(option._2()) for option in scala_items(relation.dataSource().options())}
 
 
 def _digest(relation: Any) -> str:
@@ -100,14 +97,7 @@ def refuse_clean_source(title: str, frame: DataFrame) -> None:
 
 
 def _set_options(frame: DataFrame) -> Iterator[tuple[str, str]]:
-    plan: Any = frame._jdf.queryExecution().analyzed()
-    for leaf in _items(plan.collectLeaves()):
+    for leaf in leaves_of(analyzed_plan(frame)):
         if leaf.getClass().getSimpleName() == "StreamingRelation":
-            for option in _items(leaf.dataSource().options()):
+            for option in scala_items(leaf.dataSource().options()):
                 yield str(option._1()), str(option._2())
-
-
-def _items(found: Any) -> Iterator[Any]:
-    items = found.iterator()
-    while items.hasNext():
-        yield items.next()

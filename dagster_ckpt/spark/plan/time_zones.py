@@ -7,17 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.spark.java.plans import analyzed_plan, nodes_of
+from dagster_ckpt.spark.java.sessions import is_set
 from dagster_ckpt.spark.plan.errors import ChangedQuery
 from dagster_ckpt.spark.plan.origins import made_into_state
-from dagster_ckpt.spark.plan.tree import (
-    Tree,
-    column_id,
-    expression,
-    is_source,
-    kind_of,
-    nodes_of,
-    walk,
-)
+from dagster_ckpt.spark.plan.tree import Tree, column_id, expression, is_source, kind_of, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,8 +62,7 @@ def refuse_another_machines_zone(uid: StageUid, frame: DataFrame, before: str, n
 
     One that somebody has set is meant.
     """
-    settings: Any = frame.sparkSession._jsparkSession.sessionState().conf()
-    if before and now and before != now and not settings.contains(_ZONE):
+    if before and now and before != now and not is_set(frame.sparkSession, _ZONE):
         raise ChangedQuery(
             f"stage {uid!r} has made days, hours or moments in the time zone {before}, and the session's is {now} now, "
             f"this machine's, as none is set: set {_ZONE} to {before!r}; or to {now!r}, if rows are to be read in that "
@@ -90,7 +83,7 @@ def _of_text(plan: Tree, frame: DataFrame) -> set[Any]:
     nodes = list(walk(plan))
     if not any(_moments(node) for node in nodes):
         return set()
-    pairs = zip(nodes, nodes_of(frame._jdf.queryExecution().analyzed()), strict=True)
+    pairs = zip(nodes, nodes_of(analyzed_plan(frame)), strict=True)
     return {column for node, there in pairs for column in _moments(node) if _is_text(there)}
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.spark.java.plans import analyzed_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,8 +30,6 @@ __all__ = [
     "is_source",
     "is_streaming",
     "kind_of",
-    "nodes_of",
-    "optimized",
     "simple",
     "text_of",
     "tree_of",
@@ -47,15 +46,9 @@ _WINDOWS = ("window", "session_window")
 def analyzed(frame: DataFrame) -> Tree | None:
     """Return the analyzed plan; None where Spark does not show it (Connect, a node it cannot write)."""
     try:
-        return tree_of(frame._jdf.queryExecution().analyzed())
+        return tree_of(analyzed_plan(frame))
     except Exception:  # nothing is compared then, as before there was a comparison
         return None
-
-
-def optimized(frame: DataFrame) -> Any:
-    """Return the JVM's plan as Spark optimizes it for every batch."""
-    optimizer: Any = frame.sparkSession._jsparkSession.sessionState().optimizer()
-    return optimizer.execute(frame._jdf.queryExecution().analyzed())
 
 
 def tree_of(plan: Any) -> Tree:
@@ -81,14 +74,6 @@ def walk(node: Tree) -> Iterator[Tree]:
     yield node
     for child in node["_children"]:
         yield from walk(child)
-
-
-def nodes_of(plan: Any) -> Iterator[Any]:
-    """Yield a plan of the JVM's and all below it, in Spark's order."""
-    yield plan
-    children = plan.children()
-    for place in range(children.size()):
-        yield from nodes_of(children.apply(place))
 
 
 def has_processing_timers(frame: DataFrame) -> bool:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.plan.tree import Tree, kind_of, nodes_of, walk
+from dagster_ckpt.spark.java.plans import analyzed_plan, nodes_of
+from dagster_ckpt.spark.plan.tree import Tree, kind_of, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,7 +69,7 @@ def _declared(frame: DataFrame) -> Iterator[tuple[str, str]]:
     from pyspark.serializers import CPickleSerializer
 
     number = 0
-    for node in nodes_of(frame._jdf.queryExecution().analyzed()):
+    for node in nodes_of(analyzed_plan(frame)):
         if str(node.getClass().getSimpleName()).startswith(_KEEPS):
             command = bytes(node.functionExpr().func().command().unsafeArray())
             function, *_ = CPickleSerializer().loads(command)

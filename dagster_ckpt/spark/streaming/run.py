@@ -23,7 +23,7 @@ from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.cluster.lost import ExecutorWatch
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.query_end import was_stopped
+from dagster_ckpt.spark.plan.errors import was_stopped
 from dagster_ckpt.spark.stage_report import Reporter
 from dagster_ckpt.spark.streaming.background import ReusedThreads
 from dagster_ckpt.spark.streaming.backlog import BacklogReporter

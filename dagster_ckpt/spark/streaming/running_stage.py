@@ -21,7 +21,7 @@ from dagster_ckpt.spark.batch_meter import BatchMeter
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches, names_of_inputs
-from dagster_ckpt.spark.query_end import has_read_everything
+from dagster_ckpt.spark.java.sessions import has_read_everything
 from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_start
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, StoppedAtBatchBoundary

@@ -15,9 +15,10 @@ from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, Unavaila
 from dagster_ckpt.dagster.checks import dry_run
 from dagster_ckpt.spark.channel import sink
 from dagster_ckpt.spark.channel.sink import write_staged
-from dagster_ckpt.spark.cluster import counted, executors, probe
+from dagster_ckpt.spark.cluster import counted, probe
 from dagster_ckpt.spark.cluster.package import PACKAGE, zipped
 from dagster_ckpt.spark.files import DataFile, parquet_files
+from dagster_ckpt.spark.java.sessions import is_local
 from dagster_ckpt.version import __version__
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def test_a_count_that_never_comes_is_not_waited_for_without_end(
 
 
 def test_tasks_of_this_process_are_neither_counted_nor_probed(spark: SparkSession, tmp_path: Path) -> None:
-    assert executors.is_local(spark)
+    assert is_local(spark)
     frame = rows(spark, 7)
     assert counted.CountedRows(frame).frame is frame
     assert probe.prove_executors(spark, {"work_dir": tmp_path / "work"}) == 0

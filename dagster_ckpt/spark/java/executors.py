@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
@@ -19,20 +18,18 @@ class Executor:
     host: str
 
 
-def is_local(spark: SparkSession) -> bool:
-    """Tell whether tasks run in the driver's own process (``local[N]``, not ``local-cluster``)."""
-    return bool(_context(spark)._jsc.sc().isLocal())
-
-
 def executor_ids(spark: SparkSession) -> frozenset[str]:
-    """Return the ids of the executors that have registered by now; one call, however many there are."""
-    ids = str(_context(spark)._jsc.sc().getExecutorIds().mkString(","))
+    """Return the ids of the executors that have registered by now; one call, however many there are.
+
+    ``SparkContext.getExecutorIds``.
+    """
+    ids = str(spark.sparkContext._jsc.sc().getExecutorIds().mkString(","))
     return frozenset(ids.split(",")) if ids else frozenset()
 
 
 def executors_of(spark: SparkSession) -> tuple[Executor, ...]:
-    """Return the executors that have registered by now, as far as Spark's listeners have heard of them."""
-    summaries = _context(spark)._jsc.sc().statusStore().executorList(True)
+    """Return the executors that have registered by now, as far as Spark's listeners have heard of them (since 2.3)."""
+    summaries = spark.sparkContext._jsc.sc().statusStore().executorList(True)
     found = (summaries.apply(index) for index in range(summaries.size()))
     named = (Executor(one.id(), one.hostPort().rpartition(":")[0]) for one in found)
     return tuple(one for one in named if one.id != "driver")
@@ -46,12 +43,13 @@ def run_on(
 ) -> list[dict[str, Any]]:
     """Return the answers of ``task`` on each executor; without any, of the first there will be.
 
+    ``SparkContext.makeRDD`` with a place for each partition, which PySpark's ``parallelize`` does not take.
     An executor that stays busy for longer than ``spark.locality.wait`` is answered for by another one.
     """
     from pyspark.core.rdd import RDD
     from pyspark.serializers import CPickleSerializer
 
-    context = _context(spark)
+    context = spark.sparkContext
     gateway, jvm, serializer = context._gateway, context._jvm, CPickleSerializer()
     assert gateway is not None
     assert jvm is not None
@@ -66,7 +64,3 @@ def run_on(
     scala_rdd = context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(located), tag)
     rdd: RDD[Any] = RDD(jvm.org.apache.spark.api.java.JavaRDD(scala_rdd, tag), context, serializer)
     return [dict(answer) for answer in rdd.map(task).collect()]
-
-
-def _context(spark: SparkSession) -> SparkContext:
-    return spark.sparkContext

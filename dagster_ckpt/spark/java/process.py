@@ -8,12 +8,21 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ENDING", "detach", "forget_java", "java_has_ended", "stop_session"]
+__all__ = [
+    "ENDING",
+    "detach",
+    "forget_java",
+    "has_gateway",
+    "java_has_ended",
+    "number_functions_from",
+    "stop_session",
+]
 
 ENDING = 30.0
 """Seconds that Java is waited for where it is to end: its shutdown hooks stop a session that is half made."""
@@ -29,6 +38,20 @@ def java_has_ended(within: float = 0.0) -> bool:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(within)
     return process.poll() is not None
+
+
+def has_gateway() -> bool:
+    """Tell whether PySpark has begun a Java in this process, or has got one; PySpark is not imported for that."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._gateway is not None
+
+
+def number_functions_from(number: int) -> None:
+    """Number the Python functions that Java will call from here on (py4j counts from nought in each process)."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    gateway.gateway_property.pool.next_id = number
 
 
 def stop_session(session: SparkSession) -> None:

@@ -1,0 +1,82 @@
+"""Plans as Spark's own objects, and checks that Spark makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+
+
+def analyzed_plan(frame: DataFrame) -> Any:
+    """Return the analyzed plan of a DataFrame (``QueryExecution.analyzed``, since 1.3)."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+def optimized_plan(frame: DataFrame) -> Any:
+    """Return the plan as Spark optimizes it for every batch (``SessionState.optimizer``, since 2.0).
+
+    ``QueryExecution.optimizedPlan`` refuses a plan that reads streams.
+    """
+    return _state(frame.sparkSession).optimizer().execute(analyzed_plan(frame))
+
+
+def parsed_plan(spark: SparkSession, text: str) -> Any:
+    """Return the plan of a statement, of which nothing is looked up (``ParserInterface.parsePlan``, since 2.0)."""
+    return _state(spark).sqlParser().parsePlan(text)
+
+
+def nodes_of(plan: Any) -> Iterator[Any]:
+    """Yield a plan and all below it, in Spark's order."""
+    yield plan
+    children = plan.children()
+    for place in range(children.size()):
+        yield from nodes_of(children.apply(place))
+
+
+def leaves_of(plan: Any) -> Iterator[Any]:
+    """Yield the leaves of a plan: what it reads (``TreeNode.collectLeaves``)."""
+    return scala_items(plan.collectLeaves())
+
+
+def scala_items(found: Any) -> Iterator[Any]:
+    """Yield the elements of a Scala collection."""
+    items = found.iterator()
+    while items.hasNext():
+        yield items.next()
+
+
+def is_command(spark: SparkSession, plan: Any) -> bool:
+    """Tell whether a parsed plan would do something and not only return rows (``ParsedStatement``, since 3.0)."""
+    kinds = (
+        _jvm(spark).java.lang.Class.forName(f"{_LOGICAL}.{name}") for name in ("Command", "ParsedStatement")
+    )
+    return any(kind.isInstance(plan) for kind in kinds)
+
+
+def check_append(spark: SparkSession, frame: DataFrame) -> None:
+    """Raise AnalysisException where Spark runs no query of these rows in append mode.
+
+    As when the query starts: ``UnsupportedOperationChecker.checkForStreaming``, since 2.0.
+    """
+    sql = _jvm(spark).org.apache.spark.sql
+    checker = sql.catalyst.analysis.UnsupportedOperationChecker
+    checker.checkForStreaming(analyzed_plan(frame), sql.streaming.OutputMode.Append())
+
+
+def sql_file_statements(spark: SparkSession, text: str, shown: str) -> Iterator[Any]:
+    """Yield the statements of a SQL file of a pipeline; ``shown``: its name (``SqlGraphRegistrationContext``, 4.1)."""
+    context: Any = _jvm(spark).org.apache.spark.sql.pipelines.graph.SqlGraphRegistrationContext
+    return scala_items(context.splitSqlFileIntoQueries(spark._jsparkSession, text, shown))
+
+
+def _state(spark: SparkSession) -> Any:
+    session: Any = spark
+    return session._jsparkSession.sessionState()
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm

@@ -1,0 +1,90 @@
+"""A session's context, catalog, settings, queries and file systems, beyond what PySpark tells of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+def active_context() -> SparkContext | None:
+    """Return the context of this process, whichever thread has made it; none is made."""
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Tell whether tasks run in the driver's own process (``local[N]``, not ``local-cluster``)."""
+    return bool(spark.sparkContext._jsc.sc().isLocal())
+
+
+def has_stopped(spark: SparkSession) -> bool:
+    """Tell whether the session's application has ended, here or on the cluster's order (``SparkContext.isStopped``)."""
+    context = spark.sparkContext
+    return context._jsc is None or bool(context._jsc.sc().isStopped())
+
+
+def catalog_of(spark: SparkSession) -> Any:
+    """Return the catalog: current catalog and database are told and set at once, without a statement (since 3.4)."""
+    return _session(spark).catalog()
+
+
+def show_as_view(frame: DataFrame, name: str) -> None:
+    """Make a temporary view of a DataFrame, under a name with any characters, also where functions may make none."""
+    frame._jdf.createOrReplaceTempView(f"`{name}`")
+
+
+def drop_view(spark: SparkSession, name: str) -> None:
+    """Drop a temporary view (``Catalog.dropTempView``, since 2.0)."""
+    catalog_of(spark).dropTempView(name)
+
+
+def is_set(spark: SparkSession, key: str) -> bool:
+    """Tell whether somebody has set a setting; ``spark.conf.get`` answers with its default else (since 2.0)."""
+    return bool(_session(spark).sessionState().conf().contains(key))
+
+
+def has_read_everything(query: StreamingQuery) -> bool:
+    """Return whether the last look of a query that has ended found nothing more to read.
+
+    ``exception()`` and ``status`` are the same for a query that came to its end and for one that
+    ``StreamingQuery.stop`` ended before. Spark knows it by what ``processAllAvailable`` waits for
+    (``StreamExecution.noNewData``).
+    """
+    return bool(query._jsq.streamingQuery().noNewData())
+
+
+def is_observed(observation: Observation) -> bool:
+    """Tell whether an observation has its numbers; ``Observation.get`` would wait for them (since 4.0)."""
+    return bool(observation._jo.future().isCompleted())
+
+
+def finds_file(spark: SparkSession, place: str) -> bool:
+    """Tell whether the driver's Java finds a file, by its own connector and the context's settings (Hadoop)."""
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(place)
+    return bool(path.getFileSystem(context._jsc.hadoopConfiguration()).exists(path))
+
+
+def finds_file_of_query(spark: SparkSession, place: str) -> bool:
+    """Tell whether a query finds a file: ``finds_file`` with the session's settings above the context's."""
+    session: Any = spark
+    path = session._jvm.org.apache.hadoop.fs.Path(place)
+    return bool(path.getFileSystem(_session(spark).sessionState().newHadoopConf()).exists(path))
+
+
+def write_local_checksums(spark: SparkSession, *, on: bool) -> None:
+    """Let this Java write checksum files beside local ones, or not (Hadoop's ``FileSystem.setWriteChecksum``)."""
+    session: Any = spark
+    here = session._jvm.java.net.URI("file:///")
+    files = session._jvm.org.apache.hadoop.fs.FileSystem.get(here, session._jsc.hadoopConfiguration())
+    files.setWriteChecksum(on)
+
+
+def _session(spark: SparkSession) -> Any:
+    session: Any = spark
+    return session._jsparkSession
