@@ -55,8 +55,8 @@ class CheckpointCoordinator(CoordinatorView):
     Once a newer attempt owns the pipeline every method raises Fenced, except acknowledgements: they return UNKNOWN.
     """
 
-    def __init__(self, workings: EventLoop, restored: RestoreDecision) -> None:
-        super().__init__(workings)
+    def __init__(self, loop: EventLoop, restored: RestoreDecision) -> None:
+        super().__init__(loop)
         self._keeper: LeaseKeeper | None = None
         self.restored = restored
         """What the stages start from."""
@@ -81,8 +81,8 @@ class CheckpointCoordinator(CoordinatorView):
             setup.check_start(restored)
 
         opened = open_attempt(setup, check)
-        workings = EventLoop(setup, opened.state, opened.version)
-        coordinator = cls(workings, opened.restored)
+        loop = EventLoop(setup, opened.state, opened.version)
+        coordinator = cls(loop, opened.restored)
         coordinator._keep_lease()
         try:
             coordinator._begin(opened)
@@ -93,9 +93,9 @@ class CheckpointCoordinator(CoordinatorView):
 
     def _begin(self, opened: Opened) -> None:
         """Restore the driver's side of what was claimed or attached to, and repeat what may have been lost."""
-        workings, setup = self._workings, self._workings.outside
+        loop, setup = self._loop, self._loop.setup
         if opened.claimed is None:
-            workings.perform(renotified(opened.state))
+            loop.perform(renotified(opened.state))
             if self.working_directory:
                 self._resume_hooks()
             else:  # whoever claimed the epoch may have died before it restored them
@@ -103,16 +103,16 @@ class CheckpointCoordinator(CoordinatorView):
         else:
             if isinstance(opened.restored, Restore):
                 log.info("Restoring pipeline %s from %s", setup.graph.pipeline, opened.restored.describe())
-            workings.register_restored(opened.restored)
-            workings.perform(opened.claimed.effects)
+            loop.register_restored(opened.restored)
+            loop.perform(opened.claimed.effects)
             restore_driver(setup.hooks, setup.coordinators, opened.restored, setup.restore)
-        workings.clean()
+        loop.clean()
 
     def _keep_lease(self) -> None:
-        lease = self._workings.outside.lease
+        lease = self._loop.setup.lease
         if lease is None:
             return
-        clock = self._workings.outside.clock
+        clock = self._loop.setup.clock
 
         def renew() -> None:
             self.renew_lease(clock.now() + lease.seconds)
@@ -132,21 +132,21 @@ class CheckpointCoordinator(CoordinatorView):
 
         ``shown``: what their tables were brought to; None: they are as they were.
         """
-        self._workings.submit(i.Started(working_directory, shown))
+        self._loop.submit(i.Started(working_directory, shown))
 
     def tables_shown(self, shown: ShownTables) -> None:
         """Let readers of several tables go on to what every one of them shows now."""
-        self._workings.note_shown(shown)
+        self._loop.note_shown(shown)
 
     def tables_change(self) -> None:
         """Record that the restore changes tables now: one that was refused before it leaves ``latest`` alone."""
-        self._workings.submit(i.TablesChange())
+        self._loop.submit(i.TablesChange())
 
     def notify_again(self) -> None:
         """Tell the stages of the latest completion once more: whoever heard of it may have been another process."""
-        self._workings.refresh()
-        self._workings.perform(renotified(self._engine.state))
-        self._workings.settle_shown()
+        self._loop.refresh()
+        self._loop.perform(renotified(self._engine.state))
+        self._loop.settle_shown()
 
     def report_stage(
         self, uid: StageUid, status: StageStatus, subtask: int | None = None, *, number: int | None = None
@@ -155,22 +155,22 @@ class CheckpointCoordinator(CoordinatorView):
 
         A stage that is never reported is taken to run. ``number``: which try it is, where the caller counts them.
         """
-        self._workings.submit(i.StageReported(uid, status, subtask, number))
+        self._loop.submit(i.StageReported(uid, status, subtask, number))
 
     def report_end_of_data(self, uid: StageUid, subtask: int | None = None) -> None:
         """Note that a stage has consumed its bounded input; after the last the final checkpoint is triggered."""
-        self._workings.submit(i.EndOfDataReported(uid, subtask))
+        self._loop.submit(i.EndOfDataReported(uid, subtask))
 
     def report_backlog(self, stages: Iterable[StageUid]) -> None:
         """Note which stages have a backlog now."""
-        self._workings.submit(i.BacklogReported(frozenset(stages)))
+        self._loop.submit(i.BacklogReported(frozenset(stages)))
 
     def abandon(self, message: str = "") -> None:
         """End everything pending and queued: a new attempt follows this one, which is still to be closed.
 
         A stop-with-savepoint that has its savepoint ends as StoppedBadly: its stages will not finish.
         """
-        self._workings.submit(i.FailingOver(message))
+        self._loop.submit(i.FailingOver(message))
 
     def fail_over(self, message: str = "") -> None:
         """Abandon pending checkpoints and requests; the stages are about to be restarted in this attempt.
@@ -180,25 +180,25 @@ class CheckpointCoordinator(CoordinatorView):
         checkpoint cannot be read.
         """
         self.abandon(message)
-        outside = self._workings.outside
+        setup = self._loop.setup
         number, states = self._newest_master_states()
-        tell_resets(outside.coordinators.values(), outside.graph, number)
+        tell_resets(setup.coordinators.values(), setup.graph, number)
         if number is not None:
-            restore_hooks(outside.hooks, number, states, non_restored=NonRestoredState.SKIP)
-            self._workings.submit(i.StagesRestored(number))
+            restore_hooks(setup.hooks, number, states, non_restored=NonRestoredState.SKIP)
+            self._loop.submit(i.StagesRestored(number))
             return
-        for hook in outside.hooks.values():
+        for hook in setup.hooks.values():
             hook.reset()
 
     def _resume_hooks(self) -> None:
-        if hooks := self._workings.outside.hooks:
+        if hooks := self._loop.setup.hooks:
             resume_hooks(hooks, *self._newest_master_states())
 
     def _newest_master_states(self) -> tuple[CheckpointId | None, Mapping[str, str]]:
         """Return the checkpoint that stages start again from and its hook states, read only where there are hooks."""
         if (entry := newest_retained(self._engine.state.record)) is None:
             return None, {}
-        known = self._workings.metadata_of(entry) if self._workings.outside.hooks else None
+        known = self._loop.metadata_of(entry) if self._loop.setup.hooks else None
         return entry.known.checkpoint_id, {} if known is None else known.master_states
 
     def close(self, status: RunStatus, *, clean: bool, keeps_newest: bool = False) -> None:
@@ -220,12 +220,12 @@ class CheckpointCoordinator(CoordinatorView):
 
     def _close(self, closing: i.Closing) -> None:
         try:
-            self._workings.submit(closing)
+            self._loop.submit(closing)
         except Fenced:
             self._stop_keeping()
-            close_hooks(self._workings.outside.hooks.values())
+            close_hooks(self._loop.setup.hooks.values())
             raise
-        self._workings.shut_down()
+        self._loop.shut_down()
 
     def pass_on(self, until: float) -> None:
         """Leave the attempt to the run's next process, which attaches to it: the lease holds ``until`` it does.
@@ -239,7 +239,7 @@ class CheckpointCoordinator(CoordinatorView):
         record = self._engine.state.record
         if record.status_epoch == record.epoch and record.status is not RunStatus.RUNNING:
             self.renew_lease(None)
-        self._workings.shut_down()
+        self._loop.shut_down()
 
     def renew_lease(self, until: float | None) -> None:
         """State that the run is alive until this time (seconds since the Unix epoch); None: that it is not."""
@@ -253,13 +253,13 @@ class CheckpointCoordinator(CoordinatorView):
 
     def mail_taken(self, request_ids: frozenset[str], refused: Mapping[str, str]) -> None:
         """Empty the mailbox of requests that were taken up; ``refused`` says of some why they never can be."""
-        self._workings.submit(i.MailTaken(request_ids, refused))
+        self._loop.submit(i.MailTaken(request_ids, refused))
 
     # --- requests -------------------------------------------------------------------------------------------
 
     def trigger(self, request: CheckpointRequest) -> TriggerOutcome:
         """Trigger a checkpoint or savepoint, or queue it. Raises InvalidRequest for a savepoint without target."""
-        outcome = cast(TriggerOutcome, self._workings.submit(i.RequestCheckpoint(request)))
+        outcome = cast(TriggerOutcome, self._loop.submit(i.RequestCheckpoint(request)))
         return self._after_trigger(outcome)
 
     def stop_with_savepoint(self, request: CheckpointRequest) -> TriggerOutcome:
@@ -267,7 +267,7 @@ class CheckpointCoordinator(CoordinatorView):
 
         Raises InvalidRequest where the kind is not synchronous, there is no target, or a stop is in progress.
         """
-        outcome = cast(TriggerOutcome, self._workings.submit(i.StopRequested(request)))
+        outcome = cast(TriggerOutcome, self._loop.submit(i.StopRequested(request)))
         return self._after_trigger(outcome)
 
     def _after_trigger(self, outcome: TriggerOutcome) -> TriggerOutcome:
@@ -279,15 +279,15 @@ class CheckpointCoordinator(CoordinatorView):
 
     def start_scheduler(self) -> None:
         """Switch the periodic scheduler on. Raises InvalidRequest where it is not configured or after ``close``."""
-        self._workings.submit(i.SchedulerStarted(self._workings.draw()))
+        self._loop.submit(i.SchedulerStarted(self._loop.draw()))
 
     def stop_scheduler(self) -> None:
         """Switch it off and abort everything pending and queued; manual requests are still taken."""
-        self._workings.submit(i.SchedulerStopped())
+        self._loop.submit(i.SchedulerStopped())
 
     def dispose_savepoint(self, checkpoint_id: CheckpointId) -> None:
         """Forget a savepoint and delete its files. Raises NotFound; InvalidRequest while a restart needs it."""
-        if not self._workings.submit(i.SavepointDisposed(checkpoint_id)):
+        if not self._loop.submit(i.SavepointDisposed(checkpoint_id)):
             raise NotFound(f"pipeline {self.pipeline!r} has no savepoint {checkpoint_id}")
 
     # --- what stages ask ------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class CheckpointCoordinator(CoordinatorView):
     def rearm_timeout(self, checkpoint_id: CheckpointId) -> None:
         """Restart the timeout (in an epoch run it bounds each stage's part)."""
         self._known_pending(checkpoint_id)
-        self._workings.submit(i.TimeoutRearmed(checkpoint_id))
+        self._loop.submit(i.TimeoutRearmed(checkpoint_id))
 
     def acknowledge_stage(self, ack: StageAcknowledgement) -> AcknowledgeResult:
         """Take a stage's acknowledgement for all its subtasks. Raises Unavailable when it could not be stored."""
@@ -310,15 +310,13 @@ class CheckpointCoordinator(CoordinatorView):
     ) -> AcknowledgeResult:
         """Take the driver-side state of a stage; None: it has none."""
         try:
-            return cast(
-                AcknowledgeResult, self._workings.submit(i.CoordinatorAcked(checkpoint_id, uid, state))
-            )
+            return cast(AcknowledgeResult, self._loop.submit(i.CoordinatorAcked(checkpoint_id, uid, state)))
         except Fenced:
             return AcknowledgeResult.UNKNOWN
 
     def _acknowledge(self, event: i.StageAcked | i.SubtaskAcked) -> AcknowledgeResult:
         try:
-            return self._workings.acknowledge(event)
+            return self._loop.acknowledge(event)
         except Fenced:
             return AcknowledgeResult.UNKNOWN
 
@@ -342,11 +340,11 @@ class CheckpointCoordinator(CoordinatorView):
             transient=transient,
             retries_left=retries_left,
         )
-        return cast(FailureDecision, self._workings.submit(event))
+        return cast(FailureDecision, self._loop.submit(event))
 
     def confirm_aborted(self, checkpoint_id: CheckpointId, uid: StageUid) -> None:
         """Note that a stage writes nothing more for an aborted checkpoint; its files are deleted after the last."""
-        self._workings.submit(i.AbortConfirmed(checkpoint_id, uid))
+        self._loop.submit(i.AbortConfirmed(checkpoint_id, uid))
 
     def acknowledge_hook(self, checkpoint_id: CheckpointId, hook_id: str, state: object) -> None:
         """Give the result a master hook owed (None: no state). Raises InvalidRequest: no such hook."""
@@ -356,7 +354,7 @@ class CheckpointCoordinator(CoordinatorView):
         except Exception as error:  # the hook's serializer fails the checkpoint only
             self.fail_hook(checkpoint_id, hook_id, error)
             return
-        self._workings.submit(i.HookAcked(checkpoint_id, hook_id, text))
+        self._loop.submit(i.HookAcked(checkpoint_id, hook_id, text))
 
     def fail_hook(self, checkpoint_id: CheckpointId, hook_id: str, error: Exception) -> None:
         """Report that a master hook failed: the checkpoint it owes a result fails.
@@ -366,15 +364,15 @@ class CheckpointCoordinator(CoordinatorView):
         self._hook(hook_id)
         message = f"Hook {hook_id!r} failed: {error}"
         who = i.HookId(hook_id)
-        self._workings.submit(i.ParticipantFailed(checkpoint_id, who, trigger_failure(error), message))
+        self._loop.submit(i.ParticipantFailed(checkpoint_id, who, trigger_failure(error), message))
 
     def fail_coordinator(self, checkpoint_id: CheckpointId, uid: StageUid, error: Exception) -> None:
         """Report that a stage's driver-side coordinator failed: the checkpoint it owes its state fails."""
         message = f"The coordinator of stage {uid!r} failed: {error}"
-        self._workings.submit(i.ParticipantFailed(checkpoint_id, uid, trigger_failure(error), message))
+        self._loop.submit(i.ParticipantFailed(checkpoint_id, uid, trigger_failure(error), message))
 
     def _hook(self, hook_id: str) -> MasterHook:
-        hooks = self._workings.outside.hooks
+        hooks = self._loop.setup.hooks
         if hook_id not in hooks:
             raise InvalidRequest(
                 f"there is no master hook {hook_id!r}: those there are: {', '.join(hooks) or 'none'}"
@@ -385,7 +383,7 @@ class CheckpointCoordinator(CoordinatorView):
 
     def poll(self) -> float | None:
         """Fire due timers; return the monotonic time of the next, or None."""
-        self._workings.refresh()
-        if self._workings.submit(i.TimersFired()):
-            self._workings.submit(i.RequestCheckpoint(PERIODIC))
+        self._loop.refresh()
+        if self._loop.submit(i.TimersFired()):
+            self._loop.submit(i.RequestCheckpoint(PERIODIC))
         return next_timer(self._engine.state)

@@ -56,25 +56,25 @@ _RANK = {status: rank for rank, status in enumerate(CheckpointStatus)}
 class EventLoop:
     """Runs events to their end: decide, store, perform, decide what that led to."""
 
-    def __init__(self, outside: AttemptSetup, state: CoordinatorState, version: int) -> None:
-        self.outside = outside
+    def __init__(self, setup: AttemptSetup, state: CoordinatorState, version: int) -> None:
+        self.setup = setup
         self.engine = AttemptEngine(
-            state=state, version=version, store=outside.records, clock=outside.clock, random=outside.random
+            state=state, version=version, store=setup.records, clock=setup.clock, random=setup.random
         )
         self._shared = SharedFiles(
-            pipeline=outside.graph.pipeline,
+            pipeline=setup.graph.pipeline,
             highest_not_claimed=state.record.highest_not_claimed,
-            storage_at=outside.storage_at,
-            read_manifest=outside.read_manifest,
+            storage_at=setup.storage_at,
+            read_manifest=setup.read_manifest,
         )
         self._cleaner = Cleaner(
-            graph=outside.graph,
+            graph=setup.graph,
             shared=self._shared,
-            storage_at=outside.storage_at,
-            storage=outside.storage,
+            storage_at=setup.storage_at,
+            storage=setup.storage,
         )
-        self._performer = EffectRunner(
-            outside,
+        self._runner = EffectRunner(
+            setup,
             permit=lambda number: make_permit(self.engine, number),
             check_owner=self.engine.refresh,
             discard=self._discard,
@@ -116,13 +116,13 @@ class EventLoop:
 
     def _next_in_queue(self) -> None:
         """Give queued requests their turn, one decision each."""
-        while is_due(self.engine.state, self.outside.now()):
+        while is_due(self.engine.state, self.setup.now()):
             self.perform(self.engine.commit(i.QueueDue()).effects)
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Perform effects in order, each with everything it leads to."""
         for effect in effects:
-            for event in self._performer.perform(effect):
+            for event in self._runner.perform(effect):
                 self.submit(event)
 
     # --- what tables show -----------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class EventLoop:
             held, self._held = self._held, []
             self.perform(held)
             try:
-                self.outside.tell_shown(moved)
+                self.setup.tell_shown(moved)
             except (
                 Exception
             ) as error:  # the listener's failure is its own: readers find the pointer all the same
@@ -177,14 +177,14 @@ class EventLoop:
     def _tell_driver(self, event: i.StageAcked | i.SubtaskAcked, result: AcknowledgeResult) -> None:
         """Let the stage's driver-side coordinator know who has acknowledged, where it cares."""
         uid = event.ack.attempt.stage
-        driver = self.outside.coordinators.get(uid)
+        driver = self.setup.coordinators.get(uid)
         if driver is None or result is not AcknowledgeResult.SUCCESS:
             return
         if not isinstance(driver, HearsAcknowledgements):
             return
         whole_stage = isinstance(event, i.StageAcked)
         subtasks = (
-            range(self.outside.graph.by_uid[uid].parallelism) if whole_stage else (event.ack.attempt.subtask,)
+            range(self.setup.graph.by_uid[uid].parallelism) if whole_stage else (event.ack.attempt.subtask,)
         )
         for subtask in subtasks:
             driver.subtask_acknowledged(event.ack.checkpoint_id, subtask)
@@ -212,7 +212,7 @@ class EventLoop:
 
     def draw(self) -> float:
         """A number in [0, 1)."""
-        return self.outside.random.random()
+        return self.setup.random.random()
 
     def _note_completed(
         self, event: i.MetadataWritten, before: CoordinatorState, after: CoordinatorState
@@ -232,7 +232,7 @@ class EventLoop:
         """Return a completed checkpoint's metadata. Raises NotFound, Corrupt, Unavailable."""
         known = self._metadata.get(entry.checkpoint_id)
         if known is None:
-            storage = self.outside.storage_at(entry.location.base_uri)
+            storage = self.setup.storage_at(entry.location.base_uri)
             known = read_metadata(storage, entry.location.folder, recorded=entry.metadata_checksum)
             self._metadata = {**self._metadata, entry.checkpoint_id: known}
         return known
@@ -258,7 +258,7 @@ class EventLoop:
         return CheckpointLocation(
             checkpoint_id=checkpoint_id,
             kind=kind,
-            storage=self.outside.storage_at(location.base_uri),
+            storage=self.setup.storage_at(location.base_uri),
             folder=location.folder,
             previous=previous,
         )
@@ -278,7 +278,7 @@ class EventLoop:
         """Return the numbers of the stored history, overlaid with what this process knows better."""
         state = self.engine.state
         rows: dict[int, CheckpointStatistics] = {}
-        for row in self.outside.records.rows(self.engine.pipeline, limit=window):
+        for row in self.setup.records.rows(self.engine.pipeline, limit=window):
             body, parsed = self._parsed.get(row.checkpoint_id, ("", None))
             if body != row.body:
                 parsed = parse_row(row)
@@ -317,7 +317,7 @@ class EventLoop:
                 return
             self.engine.commit(i.CleaningBegan(frozenset(CheckpointId(c.checkpoint_id) for c in due)))
         for cleanup in due:
-            self.outside.background.submit(partial(self._clean_one, cleanup))
+            self.setup.background.submit(partial(self._clean_one, cleanup))
 
     def _clean_one(self, cleanup: CleanupRecord) -> None:
         state = with_stored(self.engine.state, self.engine.stored)
@@ -330,7 +330,7 @@ class EventLoop:
             log.warning("after deleting checkpoint %s: %s", cleanup.checkpoint_id, error)
 
     def _discard(self, base_uri: str, keys: Sequence[str]) -> None:
-        self.outside.background.submit(lambda: self._cleaner.discard(base_uri, keys))
+        self.setup.background.submit(lambda: self._cleaner.discard(base_uri, keys))
 
     def register_restored(self, restored: RestoreDecision) -> None:
         """Note the not claimed snapshot a restore brought in; files are read when they are first needed."""
@@ -339,9 +339,9 @@ class EventLoop:
 
     def shut_down(self) -> None:
         """Finish the deletions, close the hooks."""
-        self.outside.background.drain()
+        self.setup.background.drain()
         self._flush()
-        close_hooks(self.outside.hooks.values())
+        close_hooks(self.setup.hooks.values())
 
     def _flush(self) -> None:
         try:

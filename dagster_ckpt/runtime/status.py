@@ -34,9 +34,9 @@ from dagster_ckpt.runtime.stored import CheckpointLocation
 class CoordinatorView:
     """The questions of ``CheckpointCoordinator``."""
 
-    def __init__(self, workings: EventLoop) -> None:
-        self._workings = workings
-        self._engine = workings.engine
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
+        self._engine = loop.engine
 
     # --- the attempt ----------------------------------------------------------------------------------------
 
@@ -132,11 +132,11 @@ class CoordinatorView:
 
         Raises NotFound for one that is over without completing, or not known.
         """
-        return self._workings.location_of(self._known_pending(checkpoint_id), checkpoint_id)
+        return self._loop.location_of(self._known_pending(checkpoint_id), checkpoint_id)
 
     def status_of(self, checkpoint_id: CheckpointId) -> CheckpointOutcome:
         """Return the outcome of a checkpoint. Raises NotFound for one not known."""
-        self._workings.refresh()
+        self._loop.refresh()
         state = self._engine.state
         pending = state.record.pending_of(checkpoint_id)
         progress = state.progress.get(checkpoint_id)
@@ -144,7 +144,7 @@ class CoordinatorView:
             return Pending(progress.outstanding(pending))
         entry = state.record.completed_of(checkpoint_id)
         if entry is not None:
-            return Completed(self._workings.metadata_of(entry), entry.location)
+            return Completed(self._loop.metadata_of(entry), entry.location)
         failed = self._failed(checkpoint_id)
         if failed is None:
             raise NotFound(f"pipeline {self.pipeline!r} knows no checkpoint {checkpoint_id}, or no longer")
@@ -155,12 +155,12 @@ class CoordinatorView:
 
         Raises NotFound, Corrupt, Unavailable where one cannot be read.
         """
-        outside = self._workings.outside
+        outside = self._loop.setup
         records = (outside.records.record(name) for name in outside.graph.previous_names)
         kept = (
             e for record in records if record is not None for e in (*record.completed, *record.savepoints)
         )
-        return [self._workings.metadata_of(entry) for entry in kept]
+        return [self._loop.metadata_of(entry) for entry in kept]
 
     @property
     def notifying(self) -> Mapping[CheckpointId, float]:
@@ -219,7 +219,7 @@ class CoordinatorView:
         self, *, window: int = SUMMARY_WINDOW, history_size: int = HISTORY_SIZE
     ) -> StatisticsSnapshot:
         """Return the numbers, the last ``window`` checkpoints of the stored history included."""
-        return self._workings.statistics(window, history_size)
+        return self._loop.statistics(window, history_size)
 
     def _failed(self, checkpoint_id: CheckpointId) -> Failed | None:
         failed = self._engine.state.record.failed
@@ -229,5 +229,5 @@ class CoordinatorView:
     def _known_pending(self, checkpoint_id: CheckpointId) -> CoordinatorState:
         """Return the state, having asked the store where this process does not know the checkpoint."""
         if checkpoint_id not in self._engine.state.progress:
-            self._workings.refresh()
+            self._loop.refresh()
         return self._engine.state
