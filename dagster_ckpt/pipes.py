@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, open_dagster_pipes
 
-from dagster_ckpt.core.supervision.owner import OwnerState
+from dagster_ckpt.core.supervision.ownership import OwnerState
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig
 from dagster_ckpt.dagster.launched.messages import Ended, RemoteOp

@@ -22,7 +22,7 @@ import dagster as dg
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.location import SnapshotLocation
-from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.folders import gone_with_container
 from dagster_ckpt.dagster.resources.opened import opened

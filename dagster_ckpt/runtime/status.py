@@ -155,8 +155,8 @@ class CoordinatorView:
 
         Raises NotFound, Corrupt, Unavailable where one cannot be read.
         """
-        outside = self._loop.setup
-        records = (outside.records.record(name) for name in outside.graph.previous_names)
+        setup = self._loop.setup
+        records = (setup.records.record(name) for name in setup.graph.previous_names)
         kept = (
             e for record in records if record is not None for e in (*record.completed, *record.savepoints)
         )

@@ -17,14 +17,18 @@ from typing import TypeVar, assert_never
 from dagster_ckpt.core.checkpoint.lease import LeaseWatch
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.supervision.concurrent_runs import (
+from dagster_ckpt.core.supervision.ownership import (
+    Alive,
     ConcurrentRuns,
     EndSkipped,
+    Owner,
+    OwnerState,
     Proceed,
+    Silent,
     WaitFor,
     decide_turn,
+    judge_owner,
 )
-from dagster_ckpt.core.supervision.owner import Alive, Owner, OwnerState, Silent, judge_owner
 from dagster_ckpt.errors import Declined, Fenced, Unavailable
 from dagster_ckpt.ports import Clock, SystemClock
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied

@@ -2,9 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``owner`` | whether the run that owns a pipeline is alive: by Dagster and by its lease |
-| ``concurrent_runs`` | what a run does that finds another one alive: wait, end, take over |
-| ``liveness`` | what to do about an attempt that may be dead |
+| ``ownership`` | who is alive, who may run, what becomes of an attempt that may be dead |
 | ``approval`` | whether a restore may be made that a preview was shown of |
 | ``swap`` | whether readers may be swapped to another pipeline's tables, and what approves it |
 | ``partitions`` | which partitions of the checkpoints asset are missing or left over |

@@ -15,7 +15,7 @@ from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import RequestFacts, StartFacts, finds_nothing
 from dagster_ckpt.core.restore_point import Latest, Nothing
 from dagster_ckpt.core.supervision.approval import approval_of, refuse_outdated
-from dagster_ckpt.core.supervision.owner import Alive
+from dagster_ckpt.core.supervision.ownership import Alive
 from dagster_ckpt.core.units import ago, counted, size
 from dagster_ckpt.dagster.jobs.preview_report import preview_metadata, previewed, sentence_of, tried
 from dagster_ckpt.dagster.launchpad import restore_link

@@ -15,7 +15,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.label import Labeled
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest, SnapshotScope
-from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.dispose import SCHEDULE_LABEL, dispose_expired, expired_savepoints
 from dagster_ckpt.dagster.names import (

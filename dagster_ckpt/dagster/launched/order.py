@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dagster_ckpt.core.supervision.owner import OwnerState
+from dagster_ckpt.core.supervision.ownership import OwnerState
 from dagster_ckpt.errors import InvalidRequest
 
 EXTRA = "dagster_ckpt"

@@ -15,7 +15,7 @@ from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_store
 from dagster_ckpt.core.location import local_folder, sqlite_url
 from dagster_ckpt.core.settings import NamedSettings, our_name
-from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.console import in_sentences
 from dagster_ckpt.dagster.launchpad import QuietResource
 from dagster_ckpt.errors import InvalidRequest

@@ -13,7 +13,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.coordinator.mailbox import Done, Refused, Waiting, is_alive
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.core.supervision.owner import Owner, OwnerState, judge_owner
+from dagster_ckpt.core.supervision.ownership import Owner, OwnerState, judge_owner
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.dagster.names import WILL_RETRY_TAG
 from dagster_ckpt.errors import Declined

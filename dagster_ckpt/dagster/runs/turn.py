@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, stop_job_name
 from dagster_ckpt.dagster.reports.op_log import without_locks

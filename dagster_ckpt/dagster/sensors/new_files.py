@@ -9,7 +9,7 @@ import dagster as dg
 
 from dagster_ckpt.adapters.arrivals import Arrivals, look_at
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.supervision.owner import Alive
+from dagster_ckpt.core.supervision.ownership import Alive
 from dagster_ckpt.dagster.names import epoch_job_name
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.runs.lease import owner_of

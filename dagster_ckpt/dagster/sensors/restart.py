@@ -11,8 +11,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.supervision.liveness import is_lost
-from dagster_ckpt.core.supervision.owner import OwnerState
+from dagster_ckpt.core.supervision.ownership import OwnerState, is_lost
 from dagster_ckpt.core.supervision.restarts import (
     LastRun,
     LastRunFacts,

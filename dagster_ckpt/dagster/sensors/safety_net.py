@@ -14,13 +14,13 @@ from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorReco
 from dagster_ckpt.core.coordinator.events import CheckpointFailed, CoordinatorEvent
 from dagster_ckpt.core.coordinator.state import Now, Setup
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.supervision.liveness import (
+from dagster_ckpt.core.supervision.ownership import (
     EndAttempt,
     ExpirePending,
     NoAction,
+    OwnerState,
     judge_attempt,
 )
-from dagster_ckpt.core.supervision.owner import OwnerState
 from dagster_ckpt.core.supervision.partitions import MirrorPlan, plan_mirror
 from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import RESTORE_OP, STREAM_OP, epoch_job_name, streaming_job_name

@@ -6,8 +6,7 @@ from typing import Any
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.supervision.liveness import OVERDUE, EndAttempt, NoAction, judge_attempt
-from dagster_ckpt.core.supervision.owner import OwnerState
+from dagster_ckpt.core.supervision.ownership import OVERDUE, EndAttempt, NoAction, OwnerState, judge_attempt
 
 NOW = 10_000.0
 

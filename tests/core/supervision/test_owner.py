@@ -7,14 +7,19 @@ import pytest
 from dagster_ckpt.core.checkpoint.lease import LEASE, NEXT_PROCESS, LeaseWatch
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.supervision.concurrent_runs import (
+from dagster_ckpt.core.supervision.ownership import (
+    Alive,
     ConcurrentRuns,
+    Dead,
     EndSkipped,
+    Owner,
+    OwnerState,
     Proceed,
+    Silent,
     WaitFor,
     decide_turn,
+    judge_owner,
 )
-from dagster_ckpt.core.supervision.owner import Alive, Dead, Owner, OwnerState, Silent, judge_owner
 from dagster_ckpt.errors import InvalidRequest
 
 NOW = 1000.0

@@ -14,7 +14,7 @@ from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.lease import LEASE, RENEW_EVERY
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.supervision.concurrent_runs import ConcurrentRuns
+from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied
