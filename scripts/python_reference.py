@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 
@@ -33,6 +34,11 @@ TESTING_HEAD = """
 """
 _FOR_DAGSTER = frozenset({"yield_for_execution", "use_instance", "remember", "remembered"})
 """Methods of resources that Dagster and the library call."""
+
+_SETTINGS = ("CheckpointCoordinatorResource", "CheckpointedPipelineComponent", "CheckpointConfig")
+"""Classes that have the same settings; the first describes them."""
+_REASONS = "CheckpointFailureReason"
+"""Enum whose members have a page of their own."""
 
 Definition = ast.ClassDef | ast.FunctionDef
 
@@ -110,8 +116,14 @@ def described(name: str, node: Definition) -> str:
     if isinstance(node, ast.FunctionDef):
         body.append(f"```text\n{_signature(node)}\n```\n")
     body.append(_prose(ast.get_docstring(node) or ""))
-    if isinstance(node, ast.ClassDef):
-        body += [_attributes(node), _methods(node)]
+    if name == _REASONS:
+        members = ", ".join(f"`{member}`" for member, _ in map(_assigned, node.body) if member)
+        body.append(f"{members}: [when, and what to do](failure-reasons.md).\n")
+    elif isinstance(node, ast.ClassDef):
+        told = _settings() if name in _SETTINGS[1:] else frozenset()
+        if told:
+            body.append(f"Settings without a text are as of [`{_SETTINGS[0]}`](#{_SETTINGS[0].lower()}).\n")
+        body += [_attributes(node, told), _methods(node)]
     return "\n".join(part for part in body if part)
 
 
@@ -175,12 +187,19 @@ def _prose(docstring: str) -> str:
     return "\n".join(lines).rstrip() + "\n" if lines else ""
 
 
-def _attributes(node: ast.ClassDef) -> str:
+@cache
+def _settings() -> frozenset[str]:
+    """Return the settings that the first of their classes describes."""
+    [home] = [public.module for public in public_names() if public.name == _SETTINGS[0]]
+    return frozenset(name for name, _ in map(_assigned, _definition(_path(home), _SETTINGS[0]).body) if name)
+
+
+def _attributes(node: ast.ClassDef, told_elsewhere: frozenset[str]) -> str:
     lines = []
     for statement, following in zip(node.body, [*node.body[1:], None], strict=True):
         name, default = _assigned(statement)
         if name and not name.startswith("_") and name != "model_config":
-            told = _cell(_said(statement, following))
+            told = "" if name in told_elsewhere else _cell(_said(statement, following))
             lines.append(f"* `{name}{_kind(statement)}{default}`{': ' if told else ''}{told}\n")
     return "".join(lines)
 
@@ -188,7 +207,7 @@ def _attributes(node: ast.ClassDef) -> str:
 def _kind(statement: ast.stmt) -> str:
     if not isinstance(statement, ast.AnnAssign):
         return ""
-    return f": {ast.unparse(statement.annotation)}"
+    return f": {ast.unparse(statement.annotation)}".replace(" | ", "|")
 
 
 def _assigned(statement: ast.stmt) -> tuple[str, str]:
