@@ -168,12 +168,14 @@ class PipelineSinks:
         """Return a stage's sink as it is now, with rows of this schema (Spark's, as JSON; empty: not known yet)."""
         return SinkNow.of(self.pipeline.stages[uid], self.of(uid), row_schema)
 
-    def refuse_changed(self, uid: StageUid, waiting: Sequence[PreparedBatch], row_schema: str = "") -> None:
+    def refuse_changed(
+        self, uid: StageUid, waiting: Sequence[PreparedBatch], row_schema: str = "", *, way_out: str = ""
+    ) -> None:
         """Raise InvalidRequest where rows that wait were staged for another sink than this one is now.
 
-        ``row_schema``: of the rows to come; empty: not known yet.
+        ``row_schema``: of the rows to come; empty: not known yet. ``way_out``: what to do, where that is another thing.
         """
-        refuse_changed_sink(uid, self.pipeline.name, waiting, self.as_now(uid, row_schema))
+        refuse_changed_sink(uid, self.pipeline.name, waiting, self.as_now(uid, row_schema), way_out)
 
     def cut(self, stage: StageDefinition, directory: StageDirectory, batch: BatchId | None) -> SinkPart:
         """Return the sink's part of a checkpoint, flushed to disk; nothing for other stages."""

@@ -24,7 +24,7 @@ from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_w
 from dagster_ckpt.spark.sink.published import note_published, place_of_rows, why_put_back
 from dagster_ckpt.spark.sink.waiting.aside import folder_of, set_aside, to_set_aside
 from dagster_ckpt.spark.sink.waiting.refused import forget_refused, refused_in
-from dagster_ckpt.spark.sink.waiting.rules import refuse_other_place, way_out_of_refusal
+from dagster_ckpt.spark.sink.waiting.rules import WAY_OUT_OF_FORK, refuse_other_place, way_out_of_refusal
 from dagster_ckpt.spark.stage_report import Reporter
 
 
@@ -173,6 +173,7 @@ class SinksAtStart:
             if uid in self.set_aside and cut is not None and uid not in forks:
                 gone = self._set_aside(attempt, uid, to_publish(self.sinks.of(uid).position(), cut))
                 cuts[uid] = replace(cut, batches=tuple(b for b in cut.batches if b.batch_id not in gone))
+        self.refuse_changed_forks({uid: cut for uid, cut in cuts.items() if uid in forks})
         self._refuse_where_impossible(
             {uid: cut for uid, cut in cuts.items() if uid not in forks}, decision, later
         )
@@ -185,6 +186,12 @@ class SinksAtStart:
                 else self._rolled_back(uid, cuts[uid], self._later(uid, later))
             ),
         )
+
+    def refuse_changed_forks(self, cuts: Mapping[StageUid, SinkCut | None]) -> None:
+        """Raise InvalidRequest where a fork begins with rows that were staged for another definition of its sink."""
+        for uid, cut in cuts.items():
+            if cut is not None:
+                self.sinks.refuse_changed(uid, cut.batches, way_out=WAY_OUT_OF_FORK)
 
     def _forks(self, decision: Restore) -> frozenset[StageUid]:
         """Return the sinks that are given the rows of another pipeline's: a fork that has begun goes back itself."""

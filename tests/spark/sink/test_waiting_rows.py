@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
+from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, SqlTable
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.port import AttemptId
+from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
 from dagster_ckpt.spark.sink.waiting.rules import refuse_other_place
 
 UID = StageUid("kept")
@@ -160,6 +163,23 @@ def test_rows_that_wait_for_one_kind_of_target_are_not_published_to_another(
         return
     with pytest.raises(InvalidRequest, match="kind of target"):
         now.refuse_changed(UID, [batch])
+
+
+def test_a_fork_does_not_begin_with_rows_that_were_staged_for_another_definition(tmp_path: Path) -> None:
+    """With a partition column added they came out without its values."""
+    batch = waiting(PLAIN, tmp_path, "delta")
+    cut = SinkCut(snapshot=TableSnapshot(uri="/t"), batches=(batch,), checkpoint_id=CheckpointId(1))
+    nothing: Any = SimpleNamespace()
+
+    def begun_as(defined: Defined) -> None:
+        sinks = defined.sinks(tmp_path, "delta")
+        SinksAtStart(sinks=sinks, reporter=nothing, before=nothing).refuse_changed_forks({UID: cut})
+
+    begun_as(PLAIN)
+    with pytest.raises(
+        InvalidRequest, match=r"partition columns were \(none\).*\(a\): take a savepoint of the idle"
+    ):
+        begun_as(Defined(partition_by=("a",)))
 
 
 def test_rows_that_wait_beside_another_table_are_told_by_that(tmp_path: Path) -> None:

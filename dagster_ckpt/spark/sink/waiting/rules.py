@@ -146,14 +146,27 @@ RULES = (
 """In the order in which they are told."""
 
 
-def refuse_changed_sink(uid: str, pipeline: str, batches: Sequence[PreparedBatch], now: SinkNow) -> None:
-    """Raise InvalidRequest where rows that wait were staged for another sink than it is now."""
+WAY_OUT_OF_FORK = (
+    "take a savepoint of the idle origin, for which no rows wait, and fork from that; or give the fork's sink the "
+    "definition that they were staged for"
+)
+"""What to do about rows that a fork would begin with and its sink cannot show."""
+
+
+def refuse_changed_sink(
+    uid: str, pipeline: str, batches: Sequence[PreparedBatch], now: SinkNow, way_out: str = ""
+) -> None:
+    """Raise InvalidRequest where rows that wait were staged for another sink than it is now.
+
+    ``way_out``: what to do, where that is not to publish them or to set them aside.
+    """
     for batch in batches:
         for rule, was, is_now in _known(batch, now):
             if rule.compare(was, is_now, now) is Verdict.REFUSED:
                 raise InvalidRequest(
                     f"sink {uid!r}: rows of batch {batch.batch_id} wait for a checkpoint, staged where its {rule.fact} "
-                    f"were ({rule.said(was)}), and now they are ({rule.said(is_now)}): {ways_out(uid, pipeline)}"
+                    f"were ({rule.said(was)}), and now they are ({rule.said(is_now)}): "
+                    f"{way_out or ways_out(uid, pipeline)}"
                 )
 
 
