@@ -186,6 +186,7 @@ def measured(root: Path) -> dict[str, int | str]:
         "lines of the longest file": max(lines),
     }
     figures["lines of the longest function"] = max(_function_lengths(files))
+    figures["words of docs/"] = sum(len(page.read_text().split()) for page in (root / "docs").rglob("*.md"))
     figures["modules in circles"] = sum(map(len, circles(modules)))
     figures["callers of compare_and_set"] = len(callers(root, "compare_and_set"))
     for package in PACKAGES:
