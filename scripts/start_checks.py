@@ -16,6 +16,9 @@ or one that a sink without a key cannot show, settings under a wrong name, a fun
 
 `dagster-ckpt check -f code.py` asks the first three parts, of every pipeline of the code, without Java and without a
 run; `dg check defs` tells the first, and warns of the second.
+
+A command, a program and a run's console print the sentence alone; with `--traceback`, or `DAGSTER_CKPT_TRACEBACK=1` in
+the environment, also where it comes from. In Dagster's events the sentence comes first, with its cause behind it.
 """
 _PARTS = {
     Part.CODE: (

@@ -61,7 +61,8 @@ class SourceSettings(_ForAll, total=False):
 
 
 def check_values(fn: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for an output mode or a number that cannot be."""
+    """Raise InvalidRequest for an output mode or a number that cannot be, and a function that returns nothing."""
+    _refuse_no_return(fn)
     mode, modes = settings.get("output_mode", "append"), get_args(OutputMode)
     if mode not in modes:
         raise InvalidRequest(
@@ -73,7 +74,7 @@ def check_values(fn: Callable[..., Any], settings: Mapping[str, Any]) -> None:
             raise InvalidRequest(f"{fn.__name__!r} has {name}={value!r}: give a number, at least {least}")
 
 
-def refuse_no_return(fn: Callable[..., Any]) -> None:
+def _refuse_no_return(fn: Callable[..., Any]) -> None:
     """Raise InvalidRequest for a function that does something and returns nothing: its rows would go nowhere."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     if code is None or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):

@@ -24,7 +24,6 @@ from dagster_ckpt.authoring.stage_settings import (
     SourceSettings,
     StageSettings,
     check_values,
-    refuse_no_return,
 )
 from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget
 from dagster_ckpt.core.config import refuse_unknown
@@ -288,7 +287,6 @@ def _define(
         _names(fn, "required_resource_keys", settings.get("required_resource_keys", ()))
     )
     check_values(fn, settings)
-    refuse_no_return(fn)
     if not isinstance(settings.get("chain", True), bool):
         raise InvalidRequest(f"{fn.__name__!r} has chain={settings['chain']!r}: give True or False")
     settings["boundedness"] = _boundedness(fn, role, settings.get("boundedness", Boundedness.UNBOUNDED))

@@ -149,7 +149,7 @@ def preview_restore(
     ``graph`` is the pipeline as its code has it now; without it, as it last ran. ``hooks`` are the uids of its hooks;
     without them their states are not compared. ``code`` is the pipeline itself, whose sources are asked whether they
     can read on. ``snapshot_of`` is the pipeline a key in ``restore_from`` belongs to (a fork; default: ``pipeline``).
-    Raises NotFound, Corrupt and InvalidRequest for a restore point that cannot be opened at all, Unavailable.
+    Raises NotFound, Corrupt, InvalidRequest for a restore point that cannot be opened, Unavailable.
     """
     found = find_snapshot(deployment, options.restore_from, snapshot_of or pipeline)
     record = _record_or_empty(deployment, pipeline)
@@ -236,16 +236,9 @@ def _refusal(
     load = snapshot_at(At(found.location.uri), facts)
     asked = RestorePurpose.FORK if options.fork else RestorePurpose.IN_PLACE
     try:
-        restore_of(
-            load,
-            metadata,
-            options=options,
-            facts=facts,
-            graph=graph,
-            config=CheckpointConfig(),
-            purpose=purpose_for(asked, load, metadata, facts),
-            asked=asked,
-        )
+        purpose = purpose_for(asked, load, metadata, facts)
+        of = {"purpose": purpose, "asked": asked}
+        restore_of(load, metadata, options=options, facts=facts, graph=graph, config=CheckpointConfig(), **of)
     except CheckpointError as error:
         yield str(error)
 

@@ -25,6 +25,7 @@ from dagster_ckpt.spark.plan.errors import understood
 from dagster_ckpt.spark.plan.files import no_files_yet
 from dagster_ckpt.spark.plan.refusals import (
     is_meant_for_readers,
+    random_keys,
     refuse_counted_changes,
     refuse_lost_watermark,
 )
@@ -225,7 +226,8 @@ class StageQuery:
                     self.warn(told)
         refuse_clean_source(self.pipeline.title(self.uid), frame)
         stages = () if checked is None else checked.owners(frame)
-        refuse_lost_watermark(self.pipeline.title(self.uid), frame, [rows for _, rows in read])
+        refuse_lost_watermark(self.pipeline.title(self.uid), frame, read)
+        self._tell_random_keys(frame)
         refuse_counted_changes(self.pipeline, self.attempt, self.uid, frame, read)
         check_plan(
             self.uid,
@@ -236,6 +238,15 @@ class StageQuery:
             renamed=renamed(self.pipeline, self.uid),
         )
         return frame
+
+    def _tell_random_keys(self, frame: DataFrame) -> None:
+        """Warn of a key that is another one each time its row is processed: nothing ever replaces its row."""
+        key = self.stage.table.key if self.stage.table is not None else ()
+        for name in random_keys(frame, key):
+            self.warn(
+                f"{self.pipeline.title(self.uid)}: the key column {name!r} is drawn by chance, so that a row which is "
+                "processed again is another row of the table: make the key of columns that the row brings"
+            )
 
     def _whose(self, uid: StageUid) -> str:
         return self._definition(uid).of_project or self.pipeline.title(uid)

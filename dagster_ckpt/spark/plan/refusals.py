@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["is_meant_for_readers", "refuse_counted_changes", "refuse_lost_watermark"]
+__all__ = ["is_meant_for_readers", "random_keys", "refuse_counted_changes", "refuse_lost_watermark"]
 
 _ADDS = {
     "Count": "counts",
@@ -160,21 +160,24 @@ def is_meant_for_readers(frame: DataFrame) -> bool:
     return bool(watermarks_in(plan)) or FORMAT in sources_in(plan, frame)
 
 
-def refuse_lost_watermark(title: str, frame: DataFrame, channels: Iterable[DataFrame]) -> None:
+def refuse_lost_watermark(
+    title: str, frame: DataFrame, channels: Iterable[tuple[StageUid, DataFrame]]
+) -> None:
     """Raise InvalidRequest for a query without a watermark whose state one that was declared before would bound.
 
-    ``title``: how people are told of the query.
+    ``title``: how people are told of the query; ``channels``: its inputs, by the stage that writes each.
     """
-    lost = {column: name for rows in channels for column, name in _lost_in(rows)}
+    lost = {column: (uid, name) for uid, rows in channels for column, name in _lost_in(rows)}
     plan = analyzed(frame) if lost else None
     if plan is None or watermarks_in(plan):
         return
     named = definitions(plan)
     if any(is_bounded_by(operator, lost, named) for operator in with_state(plan)):
-        name = next(iter(lost.values()))
+        uid, name = next(iter(lost.values()))
         raise InvalidRequest(
-            f"{title} keeps state without a watermark, and the one on {name!r} that a stage before it declares does "
-            f"not pass the channel between them: declare it here (withWatermark({name!r}, ...)), or take it away there"
+            f"{title} keeps state without a watermark, and the one on {name!r} that stage {uid!r} declares does not "
+            f"pass the channel between them: declare it here ({uid}.withWatermark({name!r}, ...)), or take it away "
+            "there"
         )
 
 
@@ -189,3 +192,22 @@ def _lost_in(rows: DataFrame) -> Iterator[tuple[Any, str]]:
     for source in () if plan is None else filter(is_source, walk(plan)):
         columns = (column[0] for column in source["output"])
         yield from ((column_id(one), str(one["name"])) for one in columns if one["name"] in lost)
+
+
+# --- keys that are drawn ---------------------------------------------------------------------------------------
+
+_DRAWN = ("Rand", "Randn", "RandStr", "Uniform", "Uuid")
+
+
+def random_keys(frame: DataFrame, key: Sequence[str]) -> tuple[str, ...]:
+    """Return the key columns that a query draws by chance: repeated, its rows have other keys."""
+    plan = analyzed(frame) if key else None
+    if plan is None:
+        return ()
+    columns = (expression(one) for node in walk(plan) for one in node.get("projectList", ()))
+    drawn = {
+        str(column["name"])
+        for column in columns
+        if kind_of(column) == "Alias" and any(kind_of(below) in _DRAWN for below in walk(column))
+    }
+    return tuple(name for name in key if name in drawn)

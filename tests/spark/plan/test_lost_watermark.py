@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.channel.source import read_channel
-from dagster_ckpt.spark.plan.refusals import is_meant_for_readers, refuse_lost_watermark
+from dagster_ckpt.spark.plan.refusals import is_meant_for_readers, random_keys, refuse_lost_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -90,12 +91,15 @@ def test_state_that_a_watermark_would_bound_is_refused_behind_a_channel_that_it_
         assert "watermarkDelayMs" not in read.schema.json()
         with pytest.raises(
             InvalidRequest,
-            match=rf"stage totals keeps .* the one on '{column}' .*: declare it here \(withWater",
+            match=rf"stage totals keeps .* the one on '{column}' that stage 'readings' declares .*: declare it here "
+            r"\(readings.withWater",
         ):
-            refuse_lost_watermark("stage totals", keep(read, column), [read])
-        refuse_lost_watermark("stage totals", keep(read.withWatermark(column, "1 hour"), column), [read])
+            refuse_lost_watermark("stage totals", keep(read, column), [(StageUid("readings"), read)])
+        refuse_lost_watermark(
+            "stage totals", keep(read.withWatermark(column, "1 hour"), column), [(StageUid("readings"), read)]
+        )
     plain = passed_on(rows, tmp_path / "plain")
-    refuse_lost_watermark("stage totals", keep(plain, "timestamp"), [plain])
+    refuse_lost_watermark("stage totals", keep(plain, "timestamp"), [(StageUid("readings"), plain)])
 
 
 UNBOUNDED: dict[str, Keep] = {
@@ -117,7 +121,7 @@ def test_state_that_no_watermark_would_bound_is_kept_without_one(
     """In one query of Spark a watermark changes nothing of it: a source may declare one for its other readers."""
     rows = spark.readStream.format("rate").load()
     read = passed_on(rows.withWatermark("timestamp", "1 minute"), tmp_path / "early")
-    refuse_lost_watermark("stage totals", keep(read, "timestamp"), [read])
+    refuse_lost_watermark("stage totals", keep(read, "timestamp"), [(StageUid("readings"), read)])
 
 
 def test_a_watermark_that_its_own_stage_has_use_for_is_not_meant_for_readers(
@@ -126,7 +130,7 @@ def test_a_watermark_that_its_own_stage_has_use_for_is_not_meant_for_readers(
     rows = spark.readStream.format("rate").load()
     used = rows.withWatermark("timestamp", "1 hour").dropDuplicates(["value", "timestamp"])
     read = passed_on(used, tmp_path / "used")
-    refuse_lost_watermark("stage totals", by_minute(read, "timestamp"), [read])
+    refuse_lost_watermark("stage totals", by_minute(read, "timestamp"), [(StageUid("readings"), read)])
 
 
 def test_a_note_that_was_written_into_a_tables_files_is_no_declaration(
@@ -139,4 +143,16 @@ def test_a_note_that_was_written_into_a_tables_files_is_no_declaration(
     noted = spark.read.parquet(str(tmp_path / "table")).schema
     assert "dagster_ckpt.watermark" in noted.json()
     read = passed_on(spark.readStream.schema(noted).parquet(str(tmp_path / "table")), tmp_path / "later")
-    refuse_lost_watermark("stage totals", by_minute(read, "timestamp"), [read])
+    refuse_lost_watermark("stage totals", by_minute(read, "timestamp"), [(StageUid("readings"), read)])
+
+
+@pytest.mark.parametrize(
+    ("drawn", "found"),
+    [("uuid()", ("k",)), ("cast(rand() * 9 AS INT)", ("k",)), ("value % 3", ()), ("hash(value)", ())],
+)
+def test_a_key_that_is_drawn_by_chance_is_noticed(
+    spark: SparkSession, drawn: str, found: tuple[str, ...]
+) -> None:
+    ticking = spark.readStream.format("rate").load()
+    rows = ticking.selectExpr(f"{drawn} AS k", "uuid() AS other", "value").where("value > 1")
+    assert random_keys(rows, ["k", "value"]) == found
