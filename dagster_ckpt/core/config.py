@@ -78,6 +78,8 @@ class ClaimMode(StrEnum):
 
 Seconds = Annotated[float, Field(ge=0)]
 RestoreFrom = Annotated[RestorePoint, PlainValidator(restore_point), PlainSerializer(str, return_type=str)]
+TOLERATED_BY_STREAMS = 3
+"""Failed checkpoints in a row that a stream survives where nobody says how many."""
 STREAM_INTERVAL = 10.0
 """Seconds between checkpoints of a stream where neither the pipeline nor the resource says."""
 M = TypeVar("M", bound=BaseModel)
@@ -171,7 +173,10 @@ class CheckpointConfig(BaseModel):
     @property
     def of_stream(self) -> CheckpointConfig:
         """Settings of a stream: checkpoints on a timer, every 10 s unless somebody says otherwise."""
-        return self if self.interval is not None else self.model_copy(update={"interval": STREAM_INTERVAL})
+        update: dict[str, Any] = {} if self.interval is not None else {"interval": STREAM_INTERVAL}
+        if "tolerable_failed_checkpoints" not in self.model_fields_set:
+            update["tolerable_failed_checkpoints"] = TOLERATED_BY_STREAMS
+        return self.model_copy(update=update)
 
     @classmethod
     def of(cls, **settings: Any) -> CheckpointConfig:

@@ -86,8 +86,10 @@ class CheckpointCoordinatorResource(QuietResource):
         default=0.0, description="Time without periodic checkpoint after a completed one."
     )
     max_concurrent_checkpoints: int = Field(default=1, description="Pending checkpoints at a time.")
-    tolerable_failed_checkpoints: int = Field(
-        default=3, description="Consecutive failed checkpoints the run survives; one more fails it."
+    tolerable_failed_checkpoints: int | None = Field(
+        default=None,
+        description="Consecutive failed checkpoints the run survives; one more fails it. Not set: 3 for a stream, none "
+        "for an epoch, whose only checkpoint it is.",
     )
     externalized_checkpoint_retention: str = Field(
         default="retain_on_cancellation", description="What a canceled or failed run leaves behind."
@@ -325,6 +327,8 @@ def _checkpointing(settings: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {
         name: value for name, value in settings.items() if our_name(name) in CheckpointConfig.model_fields
     }
+    if chosen.get("tolerable_failed_checkpoints", 0) is None:
+        del chosen["tolerable_failed_checkpoints"]
     if chosen.get("interval") == 0:
         chosen["interval"] = None
     return chosen

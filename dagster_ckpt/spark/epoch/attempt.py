@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.checkpoint.lease import NEXT_PROCESS, Lease
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.outcomes import Completed, Failed, Pending
+from dagster_ckpt.core.outcomes import CheckpointOutcome, Completed, Failed, Pending
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, Unavailable
@@ -103,6 +103,16 @@ class EpochAttempt:
                         raise
                     time.sleep(pause * 2**number)
 
+    def _without_checkpoint(self, epoch: EpochRun, outcome: CheckpointOutcome | None) -> str:
+        why = epoch.without_checkpoint
+        if isinstance(outcome, Failed):
+            why = outcome.message or outcome.reason.text
+        if not why:
+            return ""
+        told = f"this run has no checkpoint, and none of its rows is shown: {why}. The next run goes on from here"
+        self._setup.reporter.warn(told)
+        return told
+
     def complete(self, *, tell: Callable[[], object] = lambda: None) -> Completed | None:
         """Run what has not run, ``tell`` of the run's checkpoint, and leave the working directory in order.
 
@@ -123,11 +133,11 @@ class EpochAttempt:
             self._publish_here(number)
             epoch.forget_consumed_entries(number)
             self._collect_table_garbage()
-        elif isinstance(outcome, Failed):
-            why = outcome.message or outcome.reason.text
-            self._setup.reporter.warn(f"this run has no checkpoint: {why}")
+        missing = "" if isinstance(outcome, Completed) else self._without_checkpoint(epoch, outcome)
         tell()
         self.close(RunStatus.SUSPENDED, clean=True)
+        if missing and not self.coordinator.config.tolerable_failed_checkpoints:
+            raise FailRun(missing)
         late = not_published(self.tables.unpublished)
         if late:
             raise NotPublished(

@@ -280,6 +280,12 @@ class EpochRun:
             return None, recorded.removeprefix(_NO_CHECKPOINT)
         return CheckpointId(int(recorded)), ""
 
+    @property
+    def without_checkpoint(self) -> str:
+        """Why the run has no checkpoint; empty: it has, or none was asked for."""
+        recorded = self.progress.read(_CHECKPOINT) or ""
+        return recorded.removeprefix(_NO_CHECKPOINT) if recorded.startswith(_NO_CHECKPOINT) else ""
+
     def _no_checkpoint(self, why: str) -> str:
         self.reporter.warn(f"no checkpoint in this run, the pipeline goes on: {why}")
         return self.progress.mark(_CHECKPOINT, _NO_CHECKPOINT + why)

@@ -38,13 +38,16 @@ def test_a_passing_storage_error_retries_the_op_and_the_checkpoint_completes(
     assert read_lines(faulty.tables) == small_feed.expected_lines()
 
 
-def test_a_lasting_storage_error_fails_the_checkpoint_only_and_the_next_epoch_makes_it_good(
-    faulty: Lab, small_feed: Feed
+@pytest.mark.parametrize("lab", [{}, {"tolerable_failed_checkpoints": 1}], indirect=True)
+def test_a_run_without_its_checkpoint_fails_unless_told_else_and_the_next_epoch_makes_it_good(
+    faulty: Lab, small_feed: Feed, request: pytest.FixtureRequest
 ) -> None:
     pipeline = shop(small_feed.folder)
     FAILURES.arm(Operation.CREATE, Unavailable("disk full"), matching="*/matched/*", times=1000)
     result = faulty.run(pipeline)
-    assert result.success, failure_text(result)
+    tolerates = bool(request.node.callspec.params["lab"])
+    assert result.success == tolerates, failure_text(result)
+    assert tolerates or "disk full" in failure_text(result)
     assert faulty.partitions(pipeline) == []
     assert faulty.record(pipeline).completed == ()
     assert read_lines(faulty.tables) == {}, "nothing is published without a checkpoint"
@@ -59,7 +62,8 @@ def test_a_lasting_storage_error_fails_the_checkpoint_only_and_the_next_epoch_ma
     small_feed.order(("ann", 7))
     again = faulty.run(pipeline)
     assert again.success, failure_text(again)
-    assert faulty.record(pipeline).working_directory.endswith("attempt-1"), "adopted: no data is chased"
+    directory = faulty.record(pipeline).working_directory
+    assert not tolerates or directory.endswith("attempt-1"), "adopted: no data is chased"
     assert read_lines(faulty.tables) == small_feed.expected_lines()
     assert read_totals(faulty.tables) == small_feed.expected_totals()
 
@@ -67,7 +71,7 @@ def test_a_lasting_storage_error_fails_the_checkpoint_only_and_the_next_epoch_ma
 def test_metadata_that_cannot_be_written_leaves_no_checkpoint_behind(faulty: Lab, small_feed: Feed) -> None:
     pipeline = shop(small_feed.folder)
     FAILURES.arm(Operation.CREATE, Unavailable("gone"), matching="*/_metadata", times=1000)
-    assert faulty.run(pipeline).success
+    assert not faulty.run(pipeline).success
     assert faulty.partitions(pipeline) == []
     assert faulty.record(pipeline).failed[-1].reason == "FINALIZE_CHECKPOINT_FAILURE"
 
@@ -101,7 +105,10 @@ def test_failures_of_no_stage_count_as_those_of_one_do(
     assert read_lines(faulty.tables) == small_feed.expected_lines()
 
 
-def test_storage_that_is_not_writable_at_all_never_stops_the_pipeline(lab: Lab, small_feed: Feed) -> None:
+@pytest.mark.parametrize("lab", [{"tolerable_failed_checkpoints": 1}], indirect=True)
+def test_storage_that_is_not_writable_at_all_does_not_stop_a_pipeline_that_tolerates_it(
+    lab: Lab, small_feed: Feed
+) -> None:
     pipeline = shop(small_feed.folder)
     lab.folder.mkdir(parents=True)
     (lab.folder / "checkpoints").write_text("a file where the folder should be")
