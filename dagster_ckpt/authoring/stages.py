@@ -25,7 +25,7 @@ from dagster_ckpt.authoring.stage_settings import (
     StageSettings,
     check_values,
 )
-from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget
+from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget, listed
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.ids import StageUid, stage_uid
 from dagster_ckpt.core.location import local_folder
@@ -245,10 +245,7 @@ def _target(fn: Callable[..., DataFrame], to: Any) -> SinkTarget | None:
 
 
 def _names(fn: Callable[..., DataFrame], setting: str, value: Any) -> tuple[str, ...]:
-    """Return a setting that is a list of names; one text would be taken for a list of letters."""
-    if isinstance(value, str):
-        raise InvalidRequest(f"{fn.__name__!r} has {setting}={value!r}: give a list, {setting}=[{value!r}]")
-    return tuple(value)
+    return listed(repr(fn.__name__), setting, value)
 
 
 _FOR_ALL = {

@@ -11,9 +11,20 @@ from importlib import import_module
 from typing import Any, ClassVar, Literal
 
 from dagster_ckpt.core.location import local_path
+from dagster_ckpt.errors import InvalidRequest
 
 META_FOLDER = "_dagster_ckpt"
 """Folder within a table that readers do not see."""
+
+
+def listed(whose: str, setting: str, value: Any) -> tuple[str, ...]:
+    """Return a setting that is a list of names, each once; one text would be taken for a list of letters."""
+    if isinstance(value, str):
+        raise InvalidRequest(f"{whose} has {setting}={value!r}: give a list, {setting}=[{value!r}]")
+    names = tuple(value)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidRequest(f"{whose} has {setting}={list(names)!r}: name {twice[0]!r} once")
+    return names
 
 
 class SinkTarget:
@@ -72,6 +83,10 @@ class DeltaTable(SinkTarget):
         """The client of Delta tables."""
         return "deltalake", "spark"
 
+    def __post_init__(self) -> None:
+        """Take a list as well. Raises InvalidRequest for one text, and a column that is named twice."""
+        object.__setattr__(self, "partition_by", listed("DeltaTable", "partition_by", self.partition_by))
+
     def local_folder(self, name: str) -> str | None:
         """Return the table's folder, unless it lies in an object store."""
         return local_path(self.uri or name)
@@ -116,6 +131,10 @@ class IcebergTable(SinkTarget):
     def needs(self) -> tuple[str, str]:
         """The client of Iceberg tables."""
         return "pyiceberg", "iceberg"
+
+    def __post_init__(self) -> None:
+        """Take a list as well. Raises InvalidRequest for one text, and a column that is named twice."""
+        object.__setattr__(self, "partition_by", listed("IcebergTable", "partition_by", self.partition_by))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.ext.delta.columns import accepted
-from dagster_ckpt.ext.iceberg.columns import ACCEPTED
+from dagster_ckpt.ext.delta import columns as delta
+from dagster_ckpt.ext.iceberg import columns as iceberg
 from dagster_ckpt.ext.kafka.sink import KafkaSink
 from dagster_ckpt.ext.sql.columns import DIALECTS
 from dagster_ckpt.spark.sink.accepts import Accepts
@@ -14,8 +14,8 @@ from tests.root import ROOT
 LINES = (ROOT / "docs/how-to/sinks.md").read_text().split("| does not hold |")[1].splitlines()
 TOLD = ("UTF-8", "character NUL", "NaN", "years 1 to 9999", "empty text", "no value", "bytes of")
 DECLARED = {
-    "`DeltaTable`": accepted(("country",)),
-    "`IcebergTable`": ACCEPTED,
+    "`DeltaTable`": delta.accepted(("country",)),
+    "`IcebergTable`": iceberg.accepted(("country",)),
     "`SqlTable`, PostgreSQL": DIALECTS["postgresql"].accepts(("k",), ("k",)),
     "`SqlTable`, SQLite": DIALECTS["sqlite"].accepts(("k",), ("k",)),
     "`KafkaTopic`": KafkaSink.accepts,

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.delta.lake import client
-from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts, no_characters, no_empty_text
+from dagster_ckpt.spark.sink.accepts import (
+    NESTED,
+    PLAIN,
+    UTF8,
+    YEARS,
+    Accepts,
+    names_of_folders,
+    no_characters,
+    no_empty_text,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Schema
@@ -44,7 +53,7 @@ def accepted(partition_by: Sequence[str]) -> Accepts:
         names=(no_characters(NO_NAME, "a Delta table"),),
         folds_case=True,
         values=(UTF8, *YEARS),
-        columns=no_empty_text(partition_by),
+        columns=(*no_empty_text(partition_by), *names_of_folders(partition_by)),
     )
 
 
@@ -114,6 +123,11 @@ def refuse_columns(columns: Sequence[Column], *, key: Sequence[str], partition_b
     for name in (*key, *partition_by):
         if name not in types:
             raise InvalidRequest(f"the rows have no column {name}: there are {', '.join(types)}")
+    if partition_by and not set(types) - set(partition_by):
+        raise InvalidRequest(
+            f"all columns of the rows ({', '.join(types)}) are partitions of the table, and its files would hold none: "
+            "leave one out of partition_by"
+        )
     for name in partition_by:
         if types[name] not in _PARTITIONS:
             raise InvalidRequest(

@@ -76,8 +76,10 @@ class DeltaSink(VersionedSink[DeltaVersion]):
 
     @property
     def accepts(self) -> Accepts:
-        """Values and types that Delta's own rules and its readers allow."""
-        return accepted(self.partition_by)
+        """Values and types that Delta's own rules and its readers allow, in partitions that it has or gets."""
+        version = self._backend.load()
+        there = () if version is None else version.table.metadata().partition_columns
+        return accepted(tuple(dict.fromkeys([*self._backend.lake.partition_by, *there])))
 
     def columns_of(self, row_schema: str) -> object:
         """Return Spark's columns as a Delta table has them."""

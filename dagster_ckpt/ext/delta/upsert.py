@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
 
 _FORMAT = pads.ParquetFileFormat(read_options=pads.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
+
+_OPEN = 256
+"""Files of partitions that are written at a time: a process may often have no more than 1,024 open."""
 
 
 def upsert(
@@ -72,6 +75,8 @@ def write_files(
 ) -> list[tuple[str, int, pq.FileMetaData]]:
     """Write rows into files of the table's folder, or ``below`` it, as ``adds`` takes them; they are in no commit."""
     store, folder = _store(staged)
+    folders = {name: quote(name, safe="") for name in partition_by}  # pyarrow encodes the values alone
+    rows = rows.rename_columns([folders.get(name, name) for name in rows.column_names])
     written: list[tuple[str, int, pq.FileMetaData]] = []
 
     def note(file: Any) -> None:
@@ -89,8 +94,10 @@ def write_files(
         format=_FORMAT,
         file_options=options,
         partitioning=pads.partitioning(
-            pa.schema([rows.schema.field(name) for name in partition_by]), flavor="hive"
+            pa.schema([rows.schema.field(name) for name in folders.values()]), flavor="hive"
         ),
+        max_partitions=max(1, rows.num_rows),
+        max_open_files=_OPEN,
         basename_template=f"part-{uuid.uuid4()}-{{i}}.parquet",
         existing_data_behavior="overwrite_or_ignore",
         use_threads=False,  # their order is kept

@@ -32,7 +32,7 @@ from pyiceberg.types import (
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts, NameRule
+from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts, NameRule, names_of_folders
 
 _PLAIN: dict[str, IcebergType] = {
     "string": StringType(),
@@ -49,18 +49,25 @@ _PLAIN: dict[str, IcebergType] = {
     "timestamp_ntz": TimestampType(),
 }
 _PARTITIONS = (StringType, LongType, IntegerType, BooleanType, DateType)
-ACCEPTED = Accepts(
-    types=PLAIN | NESTED,
-    names=(
-        NameRule(
-            broken=lambda name: "." in name or not name,
-            what="cannot be mapped to one of an Iceberg table (it has a dot, or no character)",
-        ),
+PART = "_dagster_ckpt_part_"
+"""Beginning of the names of the folders that staged files of partitions lie in."""
+_NAMES = (
+    NameRule(
+        broken=lambda name: "." in name or not name,
+        what="cannot be mapped to one of an Iceberg table (it has a dot, or no character)",
     ),
-    folds_case=True,
-    values=(UTF8, *YEARS),
 )
-"""What an Iceberg table can hold, by its own rules and those of its readers."""
+
+
+def accepted(partition_by: Sequence[str]) -> Accepts:
+    """Return what an Iceberg table with these columns of partitions can hold, by its own rules and its readers'."""
+    return Accepts(
+        types=PLAIN | NESTED,
+        names=_NAMES,
+        folds_case=True,
+        values=(UTF8, *YEARS),
+        columns=names_of_folders(partition_by, longer_by=len(PART) + 4),
+    )
 
 
 def iceberg_columns(row_schema: str) -> list[NestedField]:
@@ -192,12 +199,18 @@ def refuse_columns(
             )
 
 
+def columns_of_partitions(table: Table) -> list[str]:
+    """Return the columns that a table is partitioned by, whatever is made of their values."""
+    schema = table.schema()
+    return [schema.find_column_name(part.source_id) or part.name for part in table.spec().fields]
+
+
 def refuse_table(table: Table, place: str, *, partition_by: Sequence[str], is_keyed: bool) -> None:
     """Raise InvalidRequest where adding staged files would break what the table promises."""
     metadata, schema = table.metadata, table.schema()
     fields = metadata.spec().fields
     needed = [column.name for column in schema.fields if column.required]
-    parts = [schema.find_column_name(part.source_id) or part.name for part in fields]
+    parts = columns_of_partitions(table)
     transformed = [
         str(part.transform) for part in fields if not isinstance(part.transform, IdentityTransform)
     ]

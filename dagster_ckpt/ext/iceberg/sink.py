@@ -13,7 +13,14 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ext.iceberg.backend import IcebergBackend
 from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_of
-from dagster_ckpt.ext.iceberg.columns import ACCEPTED, iceberg_columns, refuse_columns, spelt
+from dagster_ckpt.ext.iceberg.columns import (
+    PART,
+    accepted,
+    columns_of_partitions,
+    iceberg_columns,
+    refuse_columns,
+    spelt,
+)
 from dagster_ckpt.ext.iceberg.expiry import ReadManifests
 from dagster_ckpt.ext.iceberg.garbage import Garbage
 from dagster_ckpt.ext.iceberg.joint import CatalogJoint
@@ -22,6 +29,7 @@ from dagster_ckpt.ext.iceberg.together import keeping, step_at_hand
 from dagster_ckpt.ext.iceberg.upkeep import maintained, merge_small, planned
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
 from dagster_ckpt.spark.quoting import quoted
+from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import (
     AlreadyPublished,
@@ -40,14 +48,11 @@ from dagster_ckpt.spark.sink.versioned.sink import VersionedSink
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_PART = "_dagster_ckpt_part_"
-
 
 class IcebergSink(VersionedSink[IcebergVersion]):
     """An Iceberg table of any catalog that pyiceberg knows."""
 
     kind: ClassVar[str] = "iceberg"
-    accepts = ACCEPTED
 
     def __init__(self, target: IcebergTable, context: SinkContext) -> None:
         self._context = context
@@ -73,6 +78,13 @@ class IcebergSink(VersionedSink[IcebergVersion]):
     def partition_by(self) -> tuple[str, ...]:
         """Columns whose values tell staged files apart."""
         return () if self._context.key else self._backend.lake.partition_by
+
+    @property
+    def accepts(self) -> Accepts:
+        """Values and types that Iceberg's own rules and its readers allow, in partitions that it has or gets."""
+        table = self._backend.lake.table()
+        there = [] if table is None else columns_of_partitions(table)
+        return accepted(tuple(dict.fromkeys([*self._backend.lake.partition_by, *there])))
 
     @property
     def joint(self) -> Joint | None:
@@ -111,7 +123,7 @@ class IcebergSink(VersionedSink[IcebergVersion]):
         for number, name in enumerate(parts):
             # Spark puts null and "" into one folder: a letter in front tells them apart.
             column = frame[quoted(name)].cast("string")
-            frame = frame.withColumn(f"{_PART}{number}", _prefixed(column))
+            frame = frame.withColumn(f"{PART}{number}", _prefixed(column))
         return stage_rows(
             frame,
             batch_id,
@@ -120,7 +132,7 @@ class IcebergSink(VersionedSink[IcebergVersion]):
             staged=self.staged.folder(attempt.epoch),
             replaces=self._context.is_complete,
             row_schema=row_schema,
-            partition_by=[f"{_PART}{number}" for number in range(len(parts))],
+            partition_by=[f"{PART}{number}" for number in range(len(parts))],
         )
 
     # --- upkeep -----------------------------------------------------------------------------------------------
@@ -150,11 +162,9 @@ class IcebergSink(VersionedSink[IcebergVersion]):
         table = version.table
         with reading(self.place):
             files = [task.file for task in table.scan().plan_files()]
-        schema = table.schema()
-        parts = (schema.find_column_name(part.source_id) or part.name for part in table.spec().fields)
         return SinkDescription(
             place=self.place,
-            columns=tuple((column.name, spelt(column.field_type)) for column in schema.fields),
+            columns=tuple((column.name, spelt(column.field_type)) for column in table.schema().fields),
             rows=sum(file.record_count for file in files),
             bytes=sum(file.file_size_in_bytes for file in files),
             version=str(version.number or ""),
@@ -163,7 +173,7 @@ class IcebergSink(VersionedSink[IcebergVersion]):
                 "location": table.location(),
                 "files": str(len(files)),
                 "snapshots": str(len(version.snapshots)),
-                "partitioned by": ", ".join(parts),
+                "partitioned by": ", ".join(columns_of_partitions(table)),
             },
         )
 

@@ -19,11 +19,6 @@ _ASCII_LOWER = {ord(upper): upper.lower() for upper in "ABCDEFGHIJKLMNOPQRSTUVWX
 
 _OF_ALL = (
     NameRule(
-        broken=lambda name: compared(name, "sqlite").startswith(RESERVED),
-        what=f"begins with {RESERVED!r}, which is ours",
-        of_fields=False,
-    ),
-    NameRule(
         broken=lambda name: not name or "\0" in name, what="is none that a database can have", of_fields=False
     ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
@@ -72,6 +73,10 @@ class NameRule:
 
 
 _TEXT = frozenset({"string"})
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""Folder of rows that have no value in a column of partitions."""
+_FOLDER = 255
+"""Bytes that file systems keep of a folder's name."""
 UTF8 = ValueRule(
     types=_TEXT,
     broken="NOT is_valid_utf8({0})",
@@ -129,16 +134,39 @@ def no_null(columns: Sequence[str]) -> tuple[ColumnRule, ...]:
 
 
 def no_empty_text(columns: Sequence[str]) -> tuple[ColumnRule, ...]:
-    """Return the rules of columns in which a text without a character would become no value."""
+    """Return the rules of columns of partitions, in which two texts are how no value is written."""
     return tuple(
         ColumnRule(
             columns=(column,),
             types=_TEXT,
-            broken=lambda values: f"{values[0]} = ''",
-            what="empty text",
+            broken=lambda values: f"{values[0]} IN ('', '{NO_VALUE}')",
+            what=f"empty text, or '{NO_VALUE}',",
             way_out="make it no value (nullif), or another text",
         )
         for column in columns
+    )
+
+
+def names_of_folders(columns: Sequence[str], longer_by: int = 0) -> tuple[ColumnRule, ...]:
+    """Return the rules of columns whose text names folders, behind the column's name or so many bytes of another."""
+    return tuple(
+        _name_of_folder(column, _FOLDER - max(len(quote(column, safe="")) + 1, longer_by))
+        for column in columns
+    )
+
+
+def _name_of_folder(column: str, limit: int) -> ColumnRule:
+    def broken(values: Sequence[str]) -> str:
+        # Where url_encode writes one byte, a writer of folders may write three.
+        encoded = f"octet_length(url_encode(translate({values[0]}, '* ', '%%')))"
+        return f"contains({values[0]}, chr(0)) OR (octet_length({values[0]}) * 3 > {limit} AND {encoded} > {limit})"
+
+    return ColumnRule(
+        columns=(column,),
+        types=_TEXT,
+        broken=broken,
+        what=f"text with the character NUL, or longer than the {limit} bytes that name a folder",
+        way_out="shorten it, or partition by another column (a prefix, a digest)",
     )
 
 
@@ -179,6 +207,14 @@ def no_longer_names(limit: int, target: str) -> NameRule:
         what=f"has more than the {limit} bytes that {target} keeps of a name",
         of_fields=False,
     )
+
+
+OURS = NameRule(
+    broken=lambda name: name.startswith("_") and name.lower().lstrip("_").startswith("dagster_ckpt_"),
+    what="begins with '_dagster_ckpt_', which is ours",
+    of_fields=False,
+)
+"""Columns that we add to rows are called so while they are staged and compared, and in the tables of databases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +259,7 @@ def _refuse_fields(accepts: Accepts, place: str, fields: Sequence[dict[str, Any]
     names = [field["name"].lower() for field in fields]
     for field in fields:
         name, path = field["name"], f"{within}{field['name']}"
-        for rule in accepts.names:
+        for rule in (OURS, *accepts.names):
             if (rule.of_fields or not within) and rule.broken(name):
                 raise InvalidRequest(
                     f"the name of column {path!r} {rule.what}: rename it, in the function of {place}"

@@ -21,7 +21,9 @@ from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.digests import digest_of
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
+from dagster_ckpt.spark.channel.schema import arrow_schema, parsed_schema
 from dagster_ckpt.spark.files import batch_of, map_in_parallel, run_in_parallel
+from dagster_ckpt.spark.sink.accepts import NO_VALUE
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
 from dagster_ckpt.spark.sink.intact import refuse_other_content
 from dagster_ckpt.spark.sink.latest import latest_rows
@@ -35,7 +37,6 @@ _TRANSFERS = 8
 """Files on their way to or from an object store at a time: each waits for answers most of its time."""
 _READ_WHOLE = 32 * 1024 * 1024
 """Bytes of a file whose rows are fetched from an object store with one request."""
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _UPLOADED = "uploaded"
 """Below the sink's own folder: what it has uploaded, so that its publish need not fetch it again."""
 _AT_ONCE = 64 * 1024 * 1024
@@ -217,6 +218,20 @@ class StagedFiles:
             lambda file: self.rows(file).replace_schema_metadata(), files, parallelism=_TRANSFERS
         )
 
+    def rows_of_batches(self, batches: Sequence[PreparedBatch]) -> list[pa.Table]:
+        """Return the rows of each file of these batches, as ``rows_of_batch`` has them."""
+        files = [(batch, file) for batch in batches for file in batch.files]
+        return map_in_parallel(lambda one: self.rows_of_batch(*one), files, parallelism=_TRANSFERS)
+
+    def rows_of_batch(self, batch: PreparedBatch, file: TableFile) -> pa.Table:
+        """Return the rows of one of a batch's files, with the columns that its folders alone say."""
+        rows, values = self.rows(file).replace_schema_metadata(), partition_values(file.staged)
+        for column in arrow_schema(parsed_schema(batch.row_schema)) if values else ():
+            if column.name in values and column.name not in rows.column_names:
+                said = pa.array([values[column.name]] * rows.num_rows, pa.string())
+                rows = rows.append_column(column, said.cast(column.type))
+        return rows
+
     def latest_rows(self, files: Sequence[TableFile], key: Sequence[str]) -> pa.Table:
         """Return the last row of each key, of files in the order of their batches.
 
@@ -279,7 +294,7 @@ class StagedFiles:
 def partition_values(path: str) -> dict[str, str | None]:
     """Return the partition's values in the folders of a path, as Spark writes them (``country=DE/``)."""
     pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
-    return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, value in pairs}
+    return {unquote(name): None if value == NO_VALUE else unquote(value) for name, value in pairs}
 
 
 def areas_of(pipeline: str, uids: Iterable[str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +16,7 @@ from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import read_committables
 from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.phases import preparing
-from dagster_ckpt.spark.sink.port import Sink
+from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing.sinks.base import ContractBase
 
 if TYPE_CHECKING:
@@ -94,6 +94,13 @@ BEYOND_YEARS = frozenset(
         "array_late",
     }
 )
+OF_PARTITIONS = tuple(
+    name
+    for name in VALUES
+    if name.startswith(("text", "date", "none")) or name in ("byte", "short", "int", "long_least", "boolean")
+)
+"""Values that a column of partitions may have, by their types."""
+NO_FOLDERS = frozenset({"text_long", "text_nul"})
 RARE_TYPES = frozenset({"variant", "interval", "void"})
 
 NAMES = (
@@ -111,6 +118,12 @@ class ValueContract(ContractBase):
 
     refuses: ClassVar[frozenset[str]] = frozenset()
     """Names in ``VALUES``, and names of columns, that are refused while the rows are prepared."""
+    refuses_in_partitions: ClassVar[frozenset[str]] = frozenset()
+    """Names in ``OF_PARTITIONS``, likewise."""
+
+    def open_partitioned(self, context: SinkContext, partition_by: Sequence[str]) -> Sink | None:
+        """Open a sink whose table is partitioned by these columns. Default: it has no partitions."""
+        return None
 
     def shown_values(self, sink: Sink) -> dict[str, Any]:
         """Return the only row that readers find. Default: as the sink loads it."""
@@ -126,37 +139,64 @@ class ValueContract(ContractBase):
         self, tmp_path: Path, spark: SparkSession, key: tuple[str, ...]
     ) -> None:
         self.skip_unless(self.can_upsert or not key, "has no keys")
-        self._shown_or_refused(tmp_path, spark, VALUES, key)
+        self._shown_or_refused(tmp_path, spark, VALUES, key, refuses=self.refuses)
+
+    @pytest.mark.parametrize("key", [(), ("k",)])
+    def test_a_value_of_a_partition_is_shown_as_it_is_or_refused_by_its_column(
+        self, tmp_path: Path, spark: SparkSession, key: tuple[str, ...]
+    ) -> None:
+        context = self.begun(tmp_path, key=key).context
+
+        def opened(columns: Sequence[str]) -> Sink:
+            sink = self.open_partitioned(context, [name for name in columns if name != "k"])
+            self.skip_unless(sink is not None, "has no partitions")
+            assert sink is not None
+            return sink
+
+        values = {name: VALUES[name] for name in OF_PARTITIONS}
+        self._shown_or_refused(
+            tmp_path, spark, values, key, refuses=self.refuses_in_partitions, opened=opened
+        )
 
     @pytest.mark.parametrize("key", [(), ("k",)])
     def test_a_column_of_any_name_is_shown_or_refused_by_it(
         self, tmp_path: Path, spark: SparkSession, key: tuple[str, ...]
     ) -> None:
         self.skip_unless(self.can_upsert or not key, "has no keys")
-        self._shown_or_refused(tmp_path, spark, {name: str(n) for n, name in enumerate(NAMES)}, key)
+        self._shown_or_refused(
+            tmp_path, spark, {name: str(n) for n, name in enumerate(NAMES)}, key, refuses=self.refuses
+        )
 
     def test_a_key_of_any_name_is_shown_or_refused_by_it(self, tmp_path: Path, spark: SparkSession) -> None:
         self.skip_unless(self.can_upsert, "has no keys")
         names = {name: str(n) for n, name in enumerate(NAMES) if name not in self.refuses}
-        self._shown_or_refused(tmp_path, spark, names, tuple(names)[:16])
+        self._shown_or_refused(tmp_path, spark, names, tuple(names)[:16], refuses=self.refuses)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def _shown_or_refused(
-        self, folder: Path, spark: SparkSession, values: Mapping[str, str], key: tuple[str, ...]
+        self,
+        folder: Path,
+        spark: SparkSession,
+        values: Mapping[str, str],
+        key: tuple[str, ...],
+        *,
+        refuses: frozenset[str],
+        opened: Callable[[Sequence[str]], Sink] | None = None,
     ) -> None:
         run = self.begun(folder, key=key)
         columns, refused = {"k": "1L", **values}, set()
-        while why := self._why_not(run.sink, folder, spark, columns):
+        while why := self._why_not(opened(list(columns)) if opened else run.sink, folder, spark, columns):
             named = [name for name in columns if re.search(f"'{re.escape(repr(name)[1:-1])}['.]", why)]
             assert named, f"no column is named: {why}"
             refused.add(max(named, key=len))
             del columns[max(named, key=len)]
-        run.sink.publish(read_committables(folder / "stage", [BatchId(0)]), run.permit(1))
-        found, wanted = self.shown_values(run.sink), _row(spark, columns)
+        sink = opened(list(columns)) if opened else run.sink
+        sink.publish(read_committables(folder / "stage", [BatchId(0)]), run.permit(1))
+        found, wanted = self.shown_values(sink), _row(spark, columns)
         wrong = {n: (v, found.get(n)) for n, v in wanted.items() if not _same(self.spelled(v), found.get(n))}
         assert not wrong, f"column: (what was written, what readers find): {wrong}"
-        assert refused == {name for name in values if name in self.refuses}
+        assert refused == {name for name in values if name in refuses}
 
     def _why_not(self, sink: Sink, folder: Path, spark: SparkSession, columns: Mapping[str, str]) -> str:
         """Prepare a row with these columns; return why it is refused, or an empty text."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable as Reader
 
@@ -76,6 +77,16 @@ def test_a_streams_rows_are_a_delta_table(spark: SparkSession, tmp_path: Path) -
     sink.check(frame())
     run(frame(), preparing(sink, stage), stage / "query")
     assert not Path(sink.place, "_delta_log").exists()
+    waits = cut_of_sink(sink, stage, BatchId(0)).snapshot
+    assert waits is not None
+    batches = tuple(read_committables(stage, waits.prepared))
+    for found in (
+        sink.rows(SinkCut(snapshot=waits, batches=batches, checkpoint_id=CheckpointId(1))).to_arrow(),
+        pa.concat_tables(sink.waiting_rows(batches)),
+    ):
+        day = datetime.date(2026, 1, 2)
+        said = [found.sort_by("k")[name].to_pylist() for name in ("k", "country", "day")]
+        assert said == [[1, 2], ["DE", "a b/c=%"], [day, day]], "folders of rows that wait say their columns"
     publish(1, 0)
     first = cut_of_sink(sink, stage, BatchId(0)).snapshot
     assert first is not None

@@ -362,6 +362,20 @@ def test_rows_by_key_that_replace_all_keep_their_partitions(tmp_path: Path) -> N
     rows_that_replace_all_keep_their_partitions(run)
 
 
+def test_rows_by_key_lie_in_partitions_of_any_name_however_many_there_are(tmp_path: Path) -> None:
+    names = ("a/b", "a%20b")
+    run = begun(tmp_path, DeltaTable("orders", partition_by=names), key=("k",))
+    types = dict.fromkeys(names, pa.string())
+    run.batch([(k, k, f"{k}/%", None) for k in range(1_030)], types=types)
+    run.publish(1)
+    run.batch([(7, -7, "x y", "z")], types=types)
+    run.publish(2)
+    found = run.sink.rows().to_arrow().sort_by("k").to_pydict()
+    assert found["a/b"] == [f"{k}/%" if k != 7 else "x y" for k in range(1_030)]
+    assert [value for value in found["a%20b"] if value] == ["z"]
+    assert sum(found["v"]) == sum(range(1_030)) - 14
+
+
 def test_a_fork_by_another_key_than_its_origins_rows_have_is_refused(tmp_path: Path) -> None:
     keyed = begun(tmp_path, DeltaTable("fork"), key=("k",), pipeline="blue")
     same = begun(tmp_path, DeltaTable("fork"), pipeline="blue")

@@ -26,7 +26,7 @@ from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.ext.iceberg.backend import files_of
 from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_at, settings_of
-from dagster_ckpt.ext.iceberg.columns import ACCEPTED, iceberg_columns, spelt
+from dagster_ckpt.ext.iceberg.columns import accepted, iceberg_columns, spelt
 from dagster_ckpt.ext.iceberg.garbage import Garbage
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
@@ -461,7 +461,7 @@ def test_columns_that_an_iceberg_table_cannot_have_are_named(
     fields: list[dict[str, Any]], reason: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=reason):
-        ACCEPTED.refuse_columns("the table", json.dumps({"type": "struct", "fields": fields}))
+        accepted(()).refuse_columns("the table", json.dumps({"type": "struct", "fields": fields}))
 
 
 def test_a_column_that_somebody_renamed_is_told_and_not_made_again(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from dagster_ckpt.spark.sink.accepts import (
     Accepts,
     ColumnRule,
     most_bytes,
+    names_of_folders,
     no_characters,
     no_empty_text,
     no_longer_names,
@@ -86,7 +87,13 @@ def written(frame: DataFrame, batch_id: BatchId) -> int:
         (["TIMESTAMP '0001-01-01 00:00:00Z'", "TIMESTAMP '0001-01-01 00:00:00+00:01'"], (), "in 1 of the 2"),
         ([f"TIMESTAMP_NTZ '{LAST}'", "TIMESTAMP_NTZ '+10000-01-01 00:00:00'"], (), "in 1 of the 2"),
         (["1", "null"], no_null(["v"]), "'v' has no value in 1 of the 2 rows of batch 7, and the table"),
-        (["'a'", "''", "null"], no_empty_text(["v"]), "'v' has empty text in 1 of the 3 rows"),
+        (["'a'", "''", "null"], no_empty_text(["v"]), "'v' has empty text, or '__HIVE_DEFAULT"),
+        (
+            ["'a'", "repeat('ü', 43)", "null"],
+            names_of_folders(["v"]),
+            "longer than the 253 bytes that name a",
+        ),
+        (["'a'", "concat('b', chr(0))"], names_of_folders(["v"]), "'v' has text with the character NUL, or"),
         (
             ["repeat('é', 5)", "repeat('é', 6)", "null"],
             (most_bytes(["v"], 10, "a key"),),

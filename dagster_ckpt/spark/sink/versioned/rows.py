@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_ckpt.errors import Corrupt, NotFound
-from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows, shown_files
+from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows, from_last_replacing
 from dagster_ckpt.spark.sink.latest import latest_rows
 from dagster_ckpt.spark.sink.plain_files import PlainFiles
 from dagster_ckpt.spark.sink.port import SinkCut
@@ -38,15 +38,15 @@ class VersionedRows(PublishedRows):
 
     def to_arrow(self) -> pa.Table:
         """Read the state's files, and those that the cut had prepared."""
-        files, replaces = shown_files(self._prepared)
-        parts = self._backend.staged.rows_of(files)
+        batches, replaces = from_last_replacing(self._prepared)
+        parts = staged = self._backend.staged.rows_of_batches(batches)
         if not replaces and self._version is not None:
             committed = self._backend.read(self._version, self._number)
             parts = parts if committed is None else [committed, *parts]
         if not parts:
             return pa.schema([]).empty_table()
         rows = pa.concat_tables(parts, promote_options="permissive")
-        return latest_rows(rows, self._backend.key) if files and self._backend.key else rows
+        return latest_rows(rows, self._backend.key) if staged and self._backend.key else rows
 
 
 def rows_of(backend: Backend[V], cut: SinkCut | None) -> PublishedRows:

@@ -27,7 +27,7 @@ from dagster_ckpt.spark.sink.port import (
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import refuse_unwritable
-from dagster_ckpt.spark.sink.table_files import StagedFiles, partition_values
+from dagster_ckpt.spark.sink.table_files import StagedFiles
 from dagster_ckpt.spark.sink.versioned.backend import V
 from dagster_ckpt.spark.sink.versioned.difference import difference
 from dagster_ckpt.spark.sink.versioned.engine import Engine
@@ -107,14 +107,10 @@ class VersionedSink(Sink, Generic[V]):
             backend.refuse_unfit(version, backend.columns(batches))
 
     def waiting_rows(self, batches: Sequence[PreparedBatch]) -> Iterator[pa.Table]:
-        """Yield the rows file by file; columns that are folders only are text."""
-        for file in (file for batch in batches for file in batch.files):
-            rows, values = self.staged.rows_of([file])[0], partition_values(file.staged)
-            for name in self.partition_by:
-                if name not in rows.column_names:
-                    value = pa.array([values.get(name)] * len(rows), pa.string())
-                    rows = rows.append_column(name, value)
-            yield rows
+        """Yield the rows file by file."""
+        for batch in batches:
+            for file in batch.files:
+                yield self.staged.rows_of_batch(batch, file)
 
     def publish(self, batches: Sequence[PreparedBatch], permit: CommitPermit) -> Published | AlreadyPublished:
         """Make the batches visible in one commit."""
