@@ -91,7 +91,14 @@ class SinksAtStart:
             refuse_other_place(uid, self.sinks.pipeline.name, waiting, sink.place)
             raise
         if waiting:
-            sink.refuse_unfit(waiting)
+            try:
+                sink.refuse_unfit(waiting)
+            except InvalidRequest as error:
+                raise self._with_way_out(uid, error) from error
+
+    def _with_way_out(self, uid: StageUid, error: InvalidRequest) -> InvalidRequest:
+        way_out = way_out_of_refusal(uid, self.sinks.pipeline.name)
+        return InvalidRequest(f"{str(error).rstrip('.')}. {way_out}")
 
     def _set_aside(
         self, attempt: AttemptDirectory, uid: StageUid, chosen: Sequence[PreparedBatch]
@@ -311,8 +318,7 @@ class SinksAtStart:
         except InvalidRequest as error:
             if cut is None or not cut.batches:
                 raise
-            way_out = way_out_of_refusal(uid, self.sinks.pipeline.name)
-            raise InvalidRequest(f"{str(error).rstrip('.')}. {way_out}") from error
+            raise self._with_way_out(uid, error) from error
 
         def tell() -> None:
             if text:
