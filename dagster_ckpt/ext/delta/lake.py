@@ -143,7 +143,7 @@ class LeftOpen:
     said: dict[str, Any]
     """What its entry in the log says, or a part of it: a table that was put back, or made again, has another."""
     since: float
-    """When that was so, by the clock of the process."""
+    """Moment of that, in the time of the process."""
     entry: dict[str, Any]
     """The whole of it, where the table was read as this version."""
 
