@@ -46,7 +46,7 @@ _OF_NEW_TABLES = {
     "history.expire.max-snapshot-age-ms": str(86_400_000),
 }
 OF_TABLES_KEPT_SMALL = {
-    "history.expire.max-snapshot-age-ms": str(60_000),
+    "history.expire.max-snapshot-age-ms": str(10_000),
     "history.expire.min-snapshots-to-keep": "50",
 }
 """A checkpoint every second is a snapshot every second, and each commit copies what is told of all of them."""

@@ -10,7 +10,6 @@ import pytest
 
 from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.ext.iceberg.lake import Outside
-from dagster_ckpt.spark.sink.rewrite import ENOUGH
 from dagster_ckpt.testing import SinkRun
 from dagster_ckpt.testing.sinks.contents import pairs
 from dagster_ckpt.testing.sinks.run import AtStep, RunCut, crash_points
@@ -159,6 +158,15 @@ def test_a_table_with_nothing_of_ours_is_left_alone(tmp_path: Path) -> None:
 # --- beside publishing ------------------------------------------------------------------------------------------
 
 
+ENOUGH = 8
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many small files are enough to be merged."""
+    monkeypatch.setattr("dagster_ckpt.spark.sink.rewrite.ENOUGH", ENOUGH)
+
+
 def streamed(folder: Path, target: IcebergTable, publishes: int) -> tuple[SinkRun, list[RunCut]]:
     """A table of many publishes, with the clean-up that a stream has after each, and their cuts."""
     run = begun(folder, target)
@@ -171,11 +179,12 @@ def streamed(folder: Path, target: IcebergTable, publishes: int) -> tuple[SinkRu
     return run, cuts
 
 
+@pytest.mark.usefixtures("few")
 def test_a_stream_merges_files_and_expires_snapshots_beside_publishing(tmp_path: Path) -> None:
     kept = {"history.expire.max-snapshot-age-ms": "0", "history.expire.min-snapshots-to-keep": "5"}
-    run, cuts = streamed(tmp_path, IcebergTable(NAME, properties=kept), 2 * ENOUGH + 2)
-    assert files(run) < 2 * ENOUGH
-    assert len(table_of(run).snapshots()) < ENOUGH
+    run, cuts = streamed(tmp_path, IcebergTable(NAME, properties=kept), 34)
+    assert files(run) < 20
+    assert len(table_of(run).snapshots()) < 34
     assert rows(run) == run.expected()
     for at in (cuts[-2], cuts[0]):
         assert pairs(run.sink.rows(at.cut).to_arrow()) == at.rows
@@ -186,6 +195,7 @@ def test_a_stream_merges_files_and_expires_snapshots_beside_publishing(tmp_path:
     assert rows(run) == run.expected()
 
 
+@pytest.mark.usefixtures("few")
 def test_merging_beside_publishing_that_stopped_anywhere_leaves_rows_and_cuts_exact(tmp_path: Path) -> None:
     found: list[tuple[SinkRun, list[RunCut]]] = []
 
@@ -206,6 +216,7 @@ def test_merging_beside_publishing_that_stopped_anywhere_leaves_rows_and_cuts_ex
         assert rows(newer.restored(cuts[-2])) == cuts[-2].rows, at
 
 
+@pytest.mark.usefixtures("few")
 def test_upkeep_by_hand_merges_and_expires_nothing_beside_publishing(tmp_path: Path) -> None:
-    run, _ = streamed(tmp_path, IcebergTable(NAME, upkeep="manual"), ENOUGH + 1)
-    assert files(run) == len(table_of(run).snapshots()) == ENOUGH + 1
+    run, _ = streamed(tmp_path, IcebergTable(NAME, upkeep="manual"), 18)
+    assert files(run) == len(table_of(run).snapshots()) == 18
