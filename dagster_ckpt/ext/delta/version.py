@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _SAME_ROWS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES")
 """Operations after which the table has the same rows."""
+_RULES = ("ADD CONSTRAINT", "DROP CONSTRAINT", "ADD FEATURE", "UPGRADE PROTOCOL", "UNSET TBLPROPERTIES")
+"""Operations that leave the rows as they are, and which going back would undo."""
 _PLAIN_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Names of reader features under which a version's files are its rows."""
 
@@ -226,7 +228,7 @@ def _commit(entry: dict[str, Any], names: SinkNames) -> Commit:
         timestamp_ms=entry.get("timestamp") or 0,
         did=operation,
         changes_rows=not is_same,
-        keeps_rows=only_adds or is_same or operation == "RESTORE",
+        keeps_rows=only_adds or is_same or operation in ("RESTORE", *_RULES),
         mark=mark,
         only_adds=only_adds,
     )

@@ -139,6 +139,23 @@ def test_files_that_others_compacted_are_no_others_rows(tmp_path: Path) -> None:
     assert keys(run) == [1, 2]
 
 
+def test_a_constraint_that_somebody_adds_leaves_the_rows_of_the_newest_cut(tmp_path: Path) -> None:
+    """No run succeeded any more, nor once the constraint was dropped: the restore would have undone both."""
+    run = begun(tmp_path)
+    run.batch([(1, 1)])
+    run.publish(1)
+    early = run.cut(2)
+    run.batch([(2, 2)])
+    run.publish(2)
+    at = run.cut(3)
+    Reader(run.sink.place).alter.add_constraint({"small": "v < 100"})
+    newer = run.successor()
+    assert newer.sink.cannot_roll_back(at.cut) == ""
+    assert "(ADD CONSTRAINT) is not of this pipeline" in newer.sink.cannot_roll_back(early.cut)
+    newer.roll_back(at)
+    assert newer.sink.rows().to_arrow().num_rows == 2
+
+
 def test_properties_that_somebody_set_outlive_a_roll_back_that_stopped_anywhere(tmp_path: Path) -> None:
     found: list[SinkRun] = []
 
