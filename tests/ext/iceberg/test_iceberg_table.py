@@ -27,6 +27,7 @@ from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.ext.iceberg.backend import files_of
 from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_at, settings_of
 from dagster_ckpt.ext.iceberg.columns import accepted, iceberg_columns, spelt
+from dagster_ckpt.ext.iceberg.expiry import ReadManifests
 from dagster_ckpt.ext.iceberg.garbage import Garbage
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
@@ -553,17 +554,18 @@ def test_a_catalog_that_does_not_say_where_a_new_table_lies_is_told(tmp_path: Pa
 # --- snapshots that go ------------------------------------------------------------------------------------------
 
 
-def collected(run: SinkRun, *needed: Any, after_days: float = 0) -> int:
+def collected(run: SinkRun, *needed: Any, after_days: float = 0, read: ReadManifests | None = None) -> int:
     snapshots = [at.cut.snapshot for at in needed]
     now = time.time() + after_days * 86_400
-    return Garbage(sink_of(run)._engine, run.attempt, now, snapshots, []).collect()
+    return Garbage(sink_of(run)._engine, run.attempt, now, snapshots, [], read or ReadManifests()).collect()
 
 
 def test_cuts_pin_snapshots_and_ours_that_nothing_needs_are_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dagster_ckpt.ext.iceberg.expiry._WORTH_A_COMMIT", 2)
-    run = begun(tmp_path, key=("k",))
+    at_least_one = IcebergTable(NAME, properties={"history.expire.min-snapshots-to-keep": "1"})
+    run = begun(tmp_path, at_least_one, key=("k",))
     cuts = []
     for number in (1, 2, 3, 4, 5):
         run.batch([(1, number)])
@@ -572,7 +574,11 @@ def test_cuts_pin_snapshots_and_ours_that_nothing_needs_are_expired(
     files = Path(table_of(run).location().removeprefix("file://"))
     assert collected(run, cuts[1]) == 5  # what was staged: the rows went into other files at once
     before = len(list(files.rglob("*.avro")))
-    assert collected(run, cuts[1], after_days=2) > 2
+    read = ReadManifests()
+    rows = set(files.rglob("*.parquet"))
+    assert collected(run, cuts[1], after_days=2, read=read) > 2
+    assert set(files.rglob("*.parquet")) == rows, "readers that began before are at them"
+    assert collected(run, cuts[1], after_days=2.1, read=read) > 2
     kept = table_of(run)
     assert [name for name in kept.metadata.refs if "cut" in name] == [f"{TAG}/cut_2"]
     assert len(kept.snapshots()) == 2
