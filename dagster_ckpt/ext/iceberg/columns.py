@@ -60,7 +60,7 @@ _NAMES = (
 
 
 def accepted(partition_by: Sequence[str]) -> Accepts:
-    """Return what an Iceberg table with these columns of partitions can hold, by its own rules and its readers'."""
+    """Return the types and names of columns that an Iceberg table can hold, by its own rules and its readers'."""
     return Accepts(
         types=PLAIN | NESTED,
         names=_NAMES,

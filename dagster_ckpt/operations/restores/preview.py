@@ -146,10 +146,9 @@ def preview_restore(
 ) -> RestorePreview:
     """Preview a start of ``pipeline`` with ``options``.
 
-    ``graph`` is the pipeline as its code has it now; without it, as it last ran. ``hooks`` are the uids of its hooks;
-    without them their states are not compared. ``code`` is the pipeline itself, whose sources are asked whether they
-    can read on. ``snapshot_of`` is the pipeline a key in ``restore_from`` belongs to (a fork; default: ``pipeline``).
-    Raises NotFound, Corrupt, InvalidRequest for a restore point that cannot be opened, Unavailable.
+    ``graph``: the pipeline as its code has it now; without it, as it last ran. ``hooks``: their uids; without these
+    their states are not compared. ``code``: the pipeline itself, whose sources are asked whether they can read on.
+    ``snapshot_of``: whose keys ``restore_from`` has (a fork). Raises NotFound, Corrupt, InvalidRequest, Unavailable.
     """
     found = find_snapshot(deployment, options.restore_from, snapshot_of or pipeline)
     record = _record_or_empty(deployment, pipeline)
