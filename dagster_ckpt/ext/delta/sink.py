@@ -51,7 +51,8 @@ class DeltaSink(VersionedSink[DeltaVersion]):
         )
         names = SinkNames.of(context, target.shared_with)
         self._merges = target.upkeep == "auto"
-        self._trims = self._merges and _LOG_PROPERTIES.isdisjoint(target.properties)
+        is_local = lake.root is not None  # in an object store Delta itself shortens the log, by age
+        self._trims = self._merges and is_local and _LOG_PROPERTIES.isdisjoint(target.properties)
         self._backend = DeltaBackend.of(
             lake,
             names,
