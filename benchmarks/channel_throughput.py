@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from benchmarks.common import median, scratch, show, spark_session
-from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch, LogPosition, PipelineId, StageUid
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.schema import channel_schema_json
 from dagster_ckpt.spark.channel.sink import ChannelSink

@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_ckpt.authoring.targets import SqlTable
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.ext.sql.sink import SqlSink
+from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, SinkCut
 from dagster_ckpt.testing.sinks.run import context_in

@@ -21,6 +21,7 @@ runs on Spark executors and in every sensor tick: a name is imported from its mo
 | ``sinks`` | public names of sinks: targets, and the port for one of your own |
 | ``testing/`` | fakes, faults and the harness for tests, yours included |
 | ``ext/`` | extensions: a folder for each foreign system, behind a port of the kernel |
+| ``extensions`` | entry points by which extensions are found |
 | ``errors`` | the exception tree, by what the caller does next |
 | ``digests`` | size and checksum of content |
 | ``version`` | the version |
@@ -36,7 +37,6 @@ from dagster_ckpt.version import __version__ as __version__
 if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors; a test holds the two together
     from dagster_ckpt.authoring.hooks import HookContext as HookContext
     from dagster_ckpt.authoring.hooks import pipeline_hook as pipeline_hook
-    from dagster_ckpt.authoring.origins import KafkaTopics as KafkaTopics
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as CheckpointedPipeline
     from dagster_ckpt.authoring.pipeline import checkpointed_pipeline as checkpointed_pipeline
     from dagster_ckpt.authoring.stage_settings import SourceBatch as SourceBatch
@@ -84,6 +84,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.errors import NotFound as NotFound
     from dagster_ckpt.errors import OutcomeUnknown as OutcomeUnknown
     from dagster_ckpt.errors import Unavailable as Unavailable
+    from dagster_ckpt.ext.kafka.topics import KafkaTopics as KafkaTopics
     from dagster_ckpt.ext.spark_pipelines.adoption import adopt_spark_project as adopt_spark_project
     from dagster_ckpt.ext.spark_pipelines.project import (
         pipeline_from_spark_project as pipeline_from_spark_project,
@@ -115,7 +116,7 @@ _HOMES: dict[str, str] = {
     "pipeline_from_spark_project": "ext.spark_pipelines.project",
     "adopt_spark_project": "ext.spark_pipelines.adoption",
     "spark_source": "authoring.stages",
-    "KafkaTopics": "authoring.origins",
+    "KafkaTopics": "ext.kafka.topics",
     "spark_stage": "authoring.stages",
     "spark_sink": "authoring.stages",
     "pipeline_hook": "authoring.hooks",

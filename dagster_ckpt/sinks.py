@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors; a test holds the two together
-    from dagster_ckpt.authoring.targets import DeltaTable as DeltaTable
     from dagster_ckpt.authoring.targets import ForEachCheckpoint as ForEachCheckpoint
-    from dagster_ckpt.authoring.targets import IcebergTable as IcebergTable
-    from dagster_ckpt.authoring.targets import KafkaTopic as KafkaTopic
     from dagster_ckpt.authoring.targets import SinkTarget as SinkTarget
-    from dagster_ckpt.authoring.targets import SqlTable as SqlTable
+    from dagster_ckpt.ext.delta.target import DeltaTable as DeltaTable
+    from dagster_ckpt.ext.iceberg.target import IcebergTable as IcebergTable
+    from dagster_ckpt.ext.kafka.topics import KafkaTopic as KafkaTopic
+    from dagster_ckpt.ext.sql.target import SqlTable as SqlTable
     from dagster_ckpt.spark.sink.accepts import Accepts as Accepts
     from dagster_ckpt.spark.sink.accepts import ValueRule as ValueRule
     from dagster_ckpt.spark.sink.committables import PreparedBatch as PreparedBatch
@@ -37,11 +37,11 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
 
 
 _HOMES: dict[str, str] = {
-    "DeltaTable": "authoring.targets",
-    "IcebergTable": "authoring.targets",
-    "SqlTable": "authoring.targets",
+    "DeltaTable": "ext.delta.target",
+    "IcebergTable": "ext.iceberg.target",
+    "SqlTable": "ext.sql.target",
     "ForEachCheckpoint": "authoring.targets",
-    "KafkaTopic": "authoring.targets",
+    "KafkaTopic": "ext.kafka.topics",
     "SinkTarget": "authoring.targets",
     "Accepts": "spark.sink.accepts",
     "ValueRule": "spark.sink.accepts",

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable as Reader
 
-from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.spark.sink.committables import read_committables, write_committable
 from dagster_ckpt.spark.sink.phases import Due, cut_of_sink, publish_prepared
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, RolledBack, SinkContext, SinkCut

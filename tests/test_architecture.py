@@ -46,10 +46,11 @@ ROOMS = {
     "errors": room(""),
     "version": room(""),
     "core": room("core errors", "pydantic"),
+    "extensions": room("errors"),
     "ports": room("core errors"),
     "digests": room("core errors", "xxhash"),
-    "authoring": room("core errors authoring", "pyspark"),
-    "sinks": room("authoring spark"),
+    "authoring": room("core errors extensions authoring", "pyspark"),
+    "sinks": room("authoring spark ext"),
     "runtime": room("core errors ports digests runtime"),
     "adapters": room("core errors ports digests adapters", "sqlalchemy alembic fsspec"),
     "spark": room(
@@ -57,21 +58,22 @@ ROOMS = {
         "pyspark py4j pyarrow pydantic",
     ),
     "ext": room(
-        "core errors version ports digests runtime authoring spark operations page ext",
-        "pyspark pyarrow pydantic yaml deltalake pyiceberg sqlalchemy confluent_kafka prometheus_client opentelemetry",
+        "core errors extensions version ports digests runtime authoring spark operations page cli ext",
+        "pyspark pyarrow pydantic yaml deltalake pyiceberg sqlalchemy confluent_kafka prometheus_client "
+        "opentelemetry click",
     ),
     "testing": room("core errors ports digests runtime authoring spark testing", "pyarrow pytest"),
     "operations": room("core errors ports digests runtime authoring spark operations", "pyspark pydantic"),
     "page": room("core errors operations page"),
     "dagster": room(
-        "core errors ports digests runtime adapters authoring spark running operations page ext dagster",
+        "core errors ports digests runtime adapters authoring spark running operations page extensions dagster",
         "dagster dagster_pipes pydantic pyspark yaml",
     ),
     "running": room("core errors version ports runtime authoring spark", "pyspark"),
     "programs": room("core errors runtime authoring spark running dagster", "dagster pyspark"),
     "pipes": room("core errors runtime authoring spark running dagster programs", "dagster_pipes pyspark"),
     "cli": room(
-        "core errors adapters operations page ext authoring spark dagster cli",
+        "core errors adapters operations page extensions authoring spark dagster cli",
         "click rich pydantic yaml sqlalchemy pyspark dagster dagster_graphql",
     ),
 }
@@ -80,16 +82,16 @@ ROOMS = {
 FLOORS = {
     "dagster_ckpt": (
         "errors version",
-        "core",
+        "core extensions",
         "authoring digests ports",
         "adapters runtime",
         "spark",
-        "operations running sinks testing",
+        "operations running testing",
         "page",
-        "ext",
         "dagster",
         "cli programs",
-        "pipes",
+        "ext pipes",
+        "sinks",
     ),
     "dagster_ckpt.core": (
         "flink_options ids in_store json_text label periods reasons safe_paths storage units",
@@ -230,12 +232,78 @@ def test_the_reading_order_names_forty_files_there_are() -> None:
     assert not [file for file in files if not (LIBRARY / file).exists()]
 
 
-def test_nothing_but_itself_imports_the_command_line() -> None:
+FACADES = {"__init__.py", "sinks.py"}
+"""Tables of public names, each loaded when it is first used; they may name extensions."""
+CLIENTS = (
+    *(
+        "deltalake",
+        "pyiceberg",
+        "confluent_kafka",
+        "prometheus_client",
+        "opentelemetry",
+        "psycopg",
+        "psycopg2",
+    ),
+    *("yaml", "s3fs", "adlfs", "gcsfs", "pandas", "duckdb", "polars", "dagster_ckpt.ext"),
+)
+"""What extensions import, with themselves: the kernel does without."""
+KERNEL = ("core", "runtime", "adapters", "authoring", "spark", "testing", "operations", "page")
+
+
+def test_nothing_outside_of_extensions_names_them() -> None:
+    """Neither by an import nor by a text that one is made of; public names apart."""
+    offences = [
+        f"{file.relative_to(ROOT)}:{node.lineno} names {name}"
+        for file in sources(LIBRARY)
+        if room_of(file) != "ext" and file.relative_to(LIBRARY).as_posix() not in FACADES
+        for node in ast.walk(tree_of(file))
+        for name in names_in(node)
+        if name.startswith("dagster_ckpt.ext.") or name == "dagster_ckpt.ext"
+    ]
+    assert not offences, "\n".join(offences)
+
+
+def names_in(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import():
+            return [alias.name for alias in node.names]
+        case ast.ImportFrom():
+            return [f"{node.module}.{alias.name}" for alias in node.names]
+        case ast.Constant(value=str(text)):
+            return [text]
+    return []
+
+
+def test_the_kernel_is_imported_without_what_extensions_need() -> None:
+    modules = [
+        house.module_name(file, ROOT)
+        for folder in KERNEL
+        for file in sources(LIBRARY / folder)
+        if "migrations" not in file.parts and file.stem != "sitecustomize"
+    ]
+    program = (
+        "import importlib, sys\n"
+        "class Wall:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if any(f'{{name}}.'.startswith(f'{{client}}.') for client in {CLIENTS!r}):\n"
+        "            raise ModuleNotFoundError(f'{name} is behind the wall', name=name)\n"
+        "sys.meta_path.insert(0, Wall())\n"
+        f"for name in {modules!r}:\n"
+        "    importlib.import_module(name)\n"
+        "print(len(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_nothing_but_itself_and_commands_of_extensions_imports_the_command_line() -> None:
     offences = [
         found
         for file in sources(LIBRARY)
         for found in imports(file)
-        if COMMAND_LINE in rooms_reached(found) and room_of(file) != COMMAND_LINE
+        if COMMAND_LINE in rooms_reached(found) and room_of(file) not in (COMMAND_LINE, "ext")
     ]
     assert not offences, listed(offences)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget
+from dagster_ckpt.authoring.targets import SinkTarget, table_in_folder
 from dagster_ckpt.core.ids import StageUid
 
 if TYPE_CHECKING:
@@ -21,12 +21,6 @@ __all__ = ["DerivedTable"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedTable:
     """A table whose rows are replaced whole, in one commit."""
-
-    target: ClassVar[SinkTarget] = DeltaTable(
-        properties={"delta.deletedFileRetentionDuration": "interval 1 hour"}
-    )
-    """Where it ends, in a folder of its uid; rows of before are kept for readers that are at work, and no restore
-    needs them."""
 
     uid: StageUid
     reads: tuple[StageUid, ...]
@@ -40,3 +34,10 @@ class DerivedTable:
     conf: Mapping[str, str] = field(default_factory=dict)
     """Settings of the session from the call of ``fn`` until its rows are written: Spark plans and executes it late."""
     description: str = ""
+
+    @property
+    def target(self) -> SinkTarget:
+        """Where it ends, in a folder of its uid; rows of before are kept for readers that are at work, and no restore
+        needs them.
+        """
+        return table_in_folder(properties={"delta.deletedFileRetentionDuration": "interval 1 hour"})

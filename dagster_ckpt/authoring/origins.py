@@ -6,7 +6,6 @@ that a snapshot would read again, how far behind is it, who is told how far it h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -32,30 +31,14 @@ class SourceOrigin:
                 f"{self!r} needs the package {error.name}: {install_extra('kafka')}"
             ) from error
 
+    def group_told(self) -> str:
+        """Return the group of readers that is told the offsets of completed checkpoints; empty: none."""
+        return ""
+
+    def is_strict(self) -> bool:
+        """Tell whether a restore is refused where records are gone that a snapshot would read again."""
+        return True
+
     def of_fork(self) -> SourceOrigin:
         """Return the origin as a fork of the pipeline reads it: nobody else is told how far that one has come."""
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaTopics(SourceOrigin):
-    """Topics of a Kafka cluster that a source reads with Spark's own connector. Needs the extra ``kafka``.
-
-    Which topics and partitions is in the snapshots. How: docs/extensions/kafka.md.
-    """
-
-    opened_by: ClassVar[str] = "dagster_ckpt.ext.kafka.topic_log:KafkaLog"
-
-    bootstrap_servers: str
-    options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
-    """Further settings of librdkafka (Spark's own are Java's); ``"env:NAME"`` for secrets."""
-    group: str = ""
-    """Consumer group that is told the offsets of completed checkpoints, so that lag tools see the pipeline; empty:
-    none. Spark reads by its own offsets whatever the group holds."""
-    fail_on_data_loss: bool = True
-    """As the source's own option ``failOnDataLoss``: where records are gone that a snapshot would read again, its
-    restore is refused; False: it warns."""
-
-    def of_fork(self) -> KafkaTopics:
-        """Return the same without the group, which is told of the pipeline that is forked."""
-        return replace(self, group="")

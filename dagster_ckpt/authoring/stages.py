@@ -25,7 +25,7 @@ from dagster_ckpt.authoring.stage_settings import (
     StageSettings,
     check_values,
 )
-from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget, listed
+from dagster_ckpt.authoring.targets import SinkTarget, listed, table_in_folder
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.ids import StageUid, stage_uid
 from dagster_ckpt.core.location import local_folder
@@ -151,7 +151,7 @@ class StageDefinition:
     @property
     def target(self) -> SinkTarget:
         """Where a sink's rows end."""
-        return self.to or DeltaTable()
+        return self.to or table_in_folder()
 
     def with_uid(self, uid: str) -> StageDefinition:
         """Return the same stage under another uid, to use one function twice in a pipeline."""

@@ -10,6 +10,9 @@ from typing import Any
 
 import click
 
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.extensions import COMMANDS, extension, extension_names
+
 __all__ = ["main"]
 
 _COMMANDS = {
@@ -17,7 +20,6 @@ _COMMANDS = {
     "history": "a pipeline's last checkpoints, failed ones too",
     "top": "its checkpoints live",
     "page": "the checkpoint page, as a file or served",
-    "metrics": "gauges for Prometheus and OpenTelemetry",
     "audit": "who restored, forked, swapped readers and disposed of what",
     "check": "whether the pipelines of the code could start, without Java",
     "show": "what a snapshot holds: stages, offsets, sizes, tables",
@@ -38,11 +40,9 @@ _COMMANDS = {
     "export": "copy a snapshot as a self-contained savepoint",
     "import": "make a snapshot from elsewhere a savepoint",
     "adopt": "make Spark's own checkpoint directories a savepoint",
-    "adopt-project": "look at a Spark declarative pipeline, and adopt it",
     "clean": "remove what checkpoints that are over have left",
     "maintain": "merge small files of tables, and remove old ones",
     "doctor": "compare store, storage and tables; build lost records again",
-    "class-archive": "let Spark start in half the time",
 }
 """In the order of the help page, each in words that fit a line of 80 columns."""
 _ELSEWHERE = {
@@ -52,8 +52,6 @@ _ELSEWHERE = {
     "import": "import_.import_",
     "blue-green": "blue_green.blue_green",
     "diff-tables": "diff_tables.diff_tables_",
-    "class-archive": "class_archive.class_archive",
-    "adopt-project": "adopt_project.adopt_project",
 }
 """Module and name, where they are not those of the command."""
 
@@ -63,12 +61,14 @@ class _OnDemand(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the help page."""
-        return list(_COMMANDS)
+        return [*_COMMANDS, *extension_names(COMMANDS)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, without importing them."""
+        """Write the commands, without importing those of the library."""
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
+        with formatter.section("Commands of extensions"):
+            formatter.write_dl([(name, _told(name)) for name in extension_names(COMMANDS)])
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run the program; wrong usage is JSON, too, where that is asked for."""
@@ -89,8 +89,13 @@ class _OnDemand(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command. Raises UsageError with the nearest there is."""
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            near = get_close_matches(args[0], _COMMANDS, n=1)
+        if (
+            args
+            and not args[0].startswith("-")
+            and args[0] not in _COMMANDS
+            and args[0] not in (known := self.list_commands(ctx))
+        ):
+            near = get_close_matches(args[0], known, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             ctx.fail(f"No such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
@@ -98,11 +103,30 @@ class _OnDemand(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command; None where there is none of that name."""
         if cmd_name not in _COMMANDS:
-            return None
+            return _of_extension(cmd_name) if cmd_name in extension_names(COMMANDS) else None
         module, name = _ELSEWHERE.get(cmd_name, f"{cmd_name}.{cmd_name}").split(".")
         found: Any = getattr(import_module(f"dagster_ckpt.cli.commands.{module}"), name)
         assert isinstance(found, click.Command)
         return found
+
+
+def _of_extension(name: str) -> click.Command:
+    """Return a command of an extension. Raises UsageError for one that cannot be imported, or is none."""
+    try:
+        found = extension(COMMANDS, name)
+    except InvalidRequest as error:
+        raise click.UsageError(str(error)) from error
+    if not isinstance(found, click.Command):
+        raise click.UsageError(f"{name!r} of {COMMANDS} is no command made with click: tell its author")
+    return found
+
+
+def _told(name: str) -> str:
+    """Return a command's line of the help page; what is the matter, where it cannot be had."""
+    try:
+        return _of_extension(name).get_short_help_str(limit=60)
+    except click.UsageError as error:
+        return error.message
 
 
 @click.group(

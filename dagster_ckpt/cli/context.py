@@ -127,7 +127,7 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
 )  # fmt: skip
 
 
-def command(name: str) -> Callable[[Command], click.Command]:
+def command(name: str, *, short_help: str | None = None) -> Callable[[Command], click.Command]:
     """Make a function ``(work, …) -> exit code`` a command with locations, ``--json`` and exit codes."""
 
     def wrap(function: Command) -> click.Command:
@@ -165,7 +165,7 @@ def command(name: str) -> Callable[[Command], click.Command]:
         decorated: Any = run
         for option in reversed(_OPTIONS):
             decorated = option(decorated)
-        made: click.Command = click.command(name)(decorated)
+        made: click.Command = click.command(name, short_help=short_help)(decorated)
         return made
 
     return wrap

@@ -16,10 +16,13 @@ from deltalake.exceptions import TableNotFoundError
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from dagster_ckpt.authoring.targets import DeltaTable, ForEachCheckpoint, IcebergTable, SinkTarget, SqlTable
+from dagster_ckpt.authoring.targets import ForEachCheckpoint, SinkTarget
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
+from dagster_ckpt.ext.iceberg.target import IcebergTable
+from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.sink.staged_sink import StagedSink
 from dagster_ckpt.testing import Staging

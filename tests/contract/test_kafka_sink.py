@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.kafka.broker import Broker
 from dagster_ckpt.ext.kafka.sink import KafkaSink
+from dagster_ckpt.ext.kafka.topics import KafkaTopic
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext, SinkPosition
 from dagster_ckpt.testing import SinkContract
 from dagster_ckpt.testing.sinks.run import context_in

@@ -12,12 +12,12 @@ from typing import ClassVar
 import pytest
 import sqlalchemy
 
-from dagster_ckpt.authoring.targets import SqlTable
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.sink import SqlSink
 from dagster_ckpt.ext.sql.table import TableTransaction as SqlTransactionTable
+from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing.sink_contract import SinkContract
 

@@ -26,11 +26,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import visitors as iceberg_visitors
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 
-from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
+from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkRun, Staging

@@ -5,7 +5,6 @@
 | ``list`` | what can be restored from, and what ever was |
 | ``history`` | the last checkpoints in a terminal, once or live (``top``) |
 | ``page`` | the checkpoint page, as a file or served |
-| ``metrics`` | gauges for Prometheus and OpenTelemetry |
 | ``audit`` | who restored, forked and disposed of what |
 | ``check`` | whether the pipelines of the code could start, without Java |
 | ``show`` | what one snapshot holds |
@@ -25,9 +24,7 @@
 | ``export`` | a snapshot copied to another place |
 | ``import_`` | a snapshot from elsewhere becomes a savepoint of this deployment |
 | ``adopt`` | Spark's own checkpoint directories become a savepoint |
-| ``adopt_project`` | a Spark declarative pipeline becomes a checkpointed pipeline |
 | ``clean`` | what checkpoints that are over have left behind |
 | ``maintain`` | small files of tables merged, old ones removed |
 | ``doctor`` | the store and the storage compared |
-| ``class_archive`` | what lets Spark start in half the time |
 """

@@ -32,7 +32,7 @@ from dagster_ckpt.dagster.definitions import build_pipeline_definitions
 from dagster_ckpt.dagster.options import PipelineOptions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.project import pipeline_from_spark_project
+from dagster_ckpt.extensions import COMPONENTS, extension
 
 _FOLDERS = ("base_dir", "checkpoint_dir", "savepoint_dir", "work_dir", "table_dir")
 
@@ -48,7 +48,8 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
 
     pipeline: str = Field(description="Name of the pipeline.", examples=["orders"])
     stages: str = Field(
-        default="stages.py", description="File beside defs.yaml, or package.module, that defines it."
+        default="stages.py",
+        description="File beside defs.yaml, or package.module, that defines it; or kind:file, of an extension.",
     )
     spark_project: str = Field(
         default="",
@@ -149,10 +150,16 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
         )
 
     def _pipeline(self, context: dg.ComponentLoadContext) -> CheckpointedPipeline:
-        if not self.spark_project:
+        kind, _, file = self.stages.partition(":")
+        if self.spark_project:
+            kind, file = "spark_project", self.spark_project
+        if not file:
             return _pipeline_named(self.pipeline, self._module(context))
         folder = context.path if context.path.is_dir() else context.path.parent
-        return pipeline_from_spark_project(folder / self.spark_project, name=self.pipeline)
+        made = extension(COMPONENTS, kind)(folder / file, name=self.pipeline)
+        if not isinstance(made, CheckpointedPipeline):
+            raise InvalidRequest(f"{kind!r} of {COMPONENTS} made {made!r}, not a pipeline: tell its author")
+        return made
 
     def _module(self, context: dg.ComponentLoadContext) -> ModuleType:
         if self.stages.endswith(".py"):

@@ -14,6 +14,7 @@ from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.settings import seconds_of
 from dagster_ckpt.dagster.launchpad import QuietResource
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.extensions import SESSIONS, extension
 from dagster_ckpt.spark.cluster.lost import is_lost, refuse_stopped
 from dagster_ckpt.spark.session import refuse_remote
 
@@ -118,23 +119,22 @@ class SparkSessionResource(QuietResource):
 
     @contextmanager
     def _made(self) -> Iterator[SparkSession]:
-        from dagster_ckpt.ext.warm.class_archive import with_archive
-        from dagster_ckpt.ext.warm.session import warm_session
         from dagster_ckpt.spark.java.process import stop_session
         from dagster_ckpt.spark.java.sessions import active_context
         from dagster_ckpt.spark.session import build_session
 
-        how: dict[str, Any] = {
-            "master": self.master,
-            "conf": with_archive(self.conf, self.class_archive),
-        }
+        how: dict[str, Any] = {"master": self.master, "conf": self.conf}
         # Not the active session: that one is known to the thread only that made it.
         self._is_ours = active_context() is None
         if not self._is_ours:
             yield build_session(self.app_name, **how)
-        elif self.warm_engine:
-            with warm_session(
-                self.app_name, folder=self.warm_engine, idle=_idle(self.warm_engine_idle), **how
+        elif self.warm_engine or self.class_archive:
+            with extension(SESSIONS, "warm")(
+                self.app_name,
+                folder=self.warm_engine,
+                idle=_idle(self.warm_engine_idle),
+                class_archive=self.class_archive,
+                **how,
             ) as session:
                 yield session
         else:

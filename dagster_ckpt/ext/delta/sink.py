@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
@@ -18,6 +17,7 @@ from dagster_ckpt.ext.delta.garbage import Garbage, pinned_versions
 from dagster_ckpt.ext.delta.lake import Lake, reading
 from dagster_ckpt.ext.delta.merge import merge_small
 from dagster_ckpt.ext.delta.retention import RETENTION
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.delta.upkeep import LOG_IS_OURS, maintained, planned, trimmed, vacuumed
 from dagster_ckpt.ext.delta.version import DeltaVersion
 from dagster_ckpt.spark.sink.accepts import Accepts

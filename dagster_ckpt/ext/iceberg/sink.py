@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
@@ -25,6 +24,7 @@ from dagster_ckpt.ext.iceberg.expiry import ReadManifests
 from dagster_ckpt.ext.iceberg.garbage import Garbage
 from dagster_ckpt.ext.iceberg.joint import CatalogJoint
 from dagster_ckpt.ext.iceberg.lake import OF_TABLES_KEPT_SMALL, Lake, reading
+from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.ext.iceberg.together import keeping, step_at_hand
 from dagster_ckpt.ext.iceberg.upkeep import maintained, merge_small, planned
 from dagster_ckpt.ext.iceberg.version import IcebergVersion

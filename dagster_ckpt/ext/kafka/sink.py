@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
-from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown
 from dagster_ckpt.ext.kafka.broker import Broker, Message
 from dagster_ckpt.ext.kafka.messages import messages, refuse_unfit
+from dagster_ckpt.ext.kafka.topics import KafkaTopic
 from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts
 from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition
 from dagster_ckpt.spark.sink.positions import refuse_fenced

@@ -1,7 +1,8 @@
-"""The coordinator's gauges for Prometheus and OpenTelemetry, from the facts of the checkpoint page.
+"""The coordinator's gauges elsewhere. Without this folder Prometheus and OpenTelemetry hear of no checkpoint.
 
 | file | what it owns |
 |---|---|
+| ``command`` | the command ``metrics`` |
 | ``gauges`` | names, meaning and values, after Flink |
 | ``prometheus`` | as Prometheus' text, once or served |
 | ``otlp`` | as OpenTelemetry's metrics and spans, sent to a collector |

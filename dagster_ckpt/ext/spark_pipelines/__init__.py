@@ -2,6 +2,7 @@
 
 | file | what it owns |
 |---|---|
+| ``command`` | the command ``adopt-project`` |
 | ``spec`` | the spec file, the side file, the definition files |
 | ``naming`` | names of datasets: qualified, and as uids |
 | ``elements`` | outputs and flows as data |

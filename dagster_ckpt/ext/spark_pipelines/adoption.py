@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget
+from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.label import SnapshotLabel
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.spark_pipelines.build import build_pipeline
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.flow_checkpoints import (

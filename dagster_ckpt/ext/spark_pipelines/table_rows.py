@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch
 from dagster_ckpt.core.location import local_path
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.spark_pipelines.delta_left import DeltaLeft, find_delta
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.flow_checkpoints import FlowCheckpoint

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable, KafkaTopic, SinkTarget
+from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.delta.target import DeltaTable
+from dagster_ckpt.ext.iceberg.target import IcebergTable
+from dagster_ckpt.ext.kafka.topics import KafkaTopic
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode
 from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy import Connection
 
-from dagster_ckpt.authoring.targets import SqlTable as SqlTarget
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
@@ -21,6 +20,7 @@ from dagster_ckpt.ext.sql.names import SqlName
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.read import NoRows, SqlRows
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
+from dagster_ckpt.ext.sql.target import SqlTable as SqlTarget
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import Joint, SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep

@@ -6,6 +6,7 @@
 | ``borrow`` | a run's side: the engine found or started, borrowed, given back |
 | ``keeper`` | the process that keeps the JVM: one borrower at a time, an end when idle |
 | ``messages`` | what the two say to one another, and where they find one another |
+| ``command`` | the command ``class-archive`` |
 | ``class_archive`` | Java's archive of Spark's classes: made, found, given to a session |
 | ``typical_work`` | the program whose classes are archived |
 """

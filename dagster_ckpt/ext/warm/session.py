@@ -5,16 +5,41 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.warm.borrow import borrow
+from dagster_ckpt.ext.warm.class_archive import with_archive
+from dagster_ckpt.spark.java_process import stop_session
 from dagster_ckpt.spark.session import build_session, launch_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["warm_session"]
+__all__ = ["session_sooner", "warm_session"]
+
+
+@contextlib.contextmanager
+def session_sooner(
+    app_name: str,
+    *,
+    folder: str,
+    idle: float,
+    class_archive: str,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """Yield a session with the archive of classes of a folder, on the warm engine of ``folder`` if it names one."""
+    how: dict[str, Any] = {"master": master, "conf": with_archive(conf or {}, class_archive)}
+    if folder:
+        with warm_session(app_name, folder=folder, idle=idle, **how) as session:
+            yield session
+        return
+    session = build_session(app_name, **how)
+    try:
+        yield session
+    finally:
+        stop_session(session)
 
 
 @contextlib.contextmanager

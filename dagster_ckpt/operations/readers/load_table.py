@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.authoring.targets import DeltaTable, SinkTarget, SqlTable
+from dagster_ckpt.authoring.targets import SinkTarget, target_at
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
@@ -101,21 +101,10 @@ def table_of(pipeline: CheckpointedPipeline, sink: str) -> StageUid:
 
 def _at_place(table: SinkTarget | str | Path) -> Sink:
     """Return the sink at a place of its own, which no pipeline has to tell."""
-    target = table if isinstance(table, SinkTarget) else DeltaTable(str(table))
-    match target:
-        case DeltaTable(uri=place) if not _is_whole(place):
-            raise InvalidRequest(
-                f"{place!r} is no whole path: give one, or the pipeline and its coordinator resource"
-            )
-        case SqlTable(table=""):
-            raise InvalidRequest("name the table: SqlTable(url, 'orders')")
-        case _:
-            pass
+    target = table if isinstance(table, SinkTarget) else target_at(str(table))
+    assert target is not None
+    target.refuse_unless_whole()
     return open_target(target)
-
-
-def _is_whole(place: str) -> bool:
-    return "://" in place or Path(place).is_absolute()
 
 
 def _cut(found: FoundSnapshot, pipeline: CheckpointedPipeline, uid: StageUid, sink: Sink) -> SinkCut:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.authoring.origins import KafkaTopics, SourceOrigin
+from dagster_ckpt.authoring.origins import SourceOrigin
 from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CoordinatorEvent
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.positions import Positions
@@ -74,4 +74,4 @@ def _commit(origin: SourceOrigin, group: str, positions: Positions) -> None:
 
 
 def _group(origin: object) -> str:
-    return origin.group if isinstance(origin, KafkaTopics) else ""
+    return origin.group_told() if isinstance(origin, SourceOrigin) else ""

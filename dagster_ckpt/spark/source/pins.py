@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.authoring.origins import KafkaTopics
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Pin
@@ -127,7 +126,7 @@ def _lost(at: SourcePosition) -> Iterator[str]:
 
 
 def _is_strict(at: SourcePosition) -> bool:
-    return not isinstance(at.origin, KafkaTopics) or at.origin.fail_on_data_loss
+    return at.origin is None or at.origin.is_strict()
 
 
 def _named(at: SourcePosition) -> str:

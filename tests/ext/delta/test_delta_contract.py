@@ -7,9 +7,9 @@ from pathlib import Path
 
 from deltalake import DeltaTable as Reader
 
-from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.ext.delta.lake import Outside
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.spark.sink import owner, table_files
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED

@@ -8,9 +8,9 @@ import pytest
 from deltalake import DeltaTable as Reader
 from deltalake.exceptions import TableNotFoundError
 
-from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import Staging

@@ -20,7 +20,6 @@ import pytest
 from deltalake import DeltaTable as Reader
 from deltalake import write_deltalake
 
-from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.ext.delta.bounds import statistics, wanted_bounds
@@ -29,6 +28,7 @@ from dagster_ckpt.ext.delta.garbage import Garbage
 from dagster_ckpt.ext.delta.lake import Outside, entries_of
 from dagster_ckpt.ext.delta.retention import retention_hours
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED, partition_values
 from dagster_ckpt.testing import SinkRun, Staging

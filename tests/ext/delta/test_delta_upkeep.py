@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable as Reader
 
-from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.core.restore.horizon import DAY
 from dagster_ckpt.ext.delta.lake import Outside
 from dagster_ckpt.ext.delta.retention import RETENTION
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.spark.sink.rewrite import ENOUGH
 from dagster_ckpt.testing import SinkRun
 from dagster_ckpt.testing.sinks.contents import pairs

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
 from dagster_ckpt.authoring.targets import DeltaTable
 from dagster_ckpt.ext.delta.columns import NO_NAME
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing import ValueContract
 from dagster_ckpt.testing.sinks.values import BEYOND_YEARS, NAMES, NO_FOLDERS, NO_UTF8, RARE_TYPES

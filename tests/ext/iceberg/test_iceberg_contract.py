@@ -8,9 +8,9 @@ from pathlib import Path
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
+from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.spark.sink import owner
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing import SinkContract, Staging

@@ -12,8 +12,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
+from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import Staging

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
+from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.spark.sink.committables import read_committables
 from dagster_ckpt.spark.sink.phases import Due, cut_of_sink, preparing, publish_prepared
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, SinkCut

@@ -21,7 +21,6 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField
 
-from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.ext.iceberg.backend import files_of
@@ -31,6 +30,7 @@ from dagster_ckpt.ext.iceberg.expiry import ReadManifests
 from dagster_ckpt.ext.iceberg.garbage import Garbage
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
+from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in

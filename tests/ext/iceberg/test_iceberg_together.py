@@ -9,9 +9,9 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
+from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing import Staging
 from dagster_ckpt.testing.sinks.run import AtStep, Row, SinkRun, Step

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
 from dagster_ckpt.authoring.targets import IcebergTable
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
+from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing import ValueContract
 from dagster_ckpt.testing.sinks.values import BEYOND_YEARS, NO_FOLDERS, NO_UTF8, RARE_TYPES

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.kafka.messages import messages, refuse_unfit
 from dagster_ckpt.ext.kafka.sink import KafkaSink
+from dagster_ckpt.ext.kafka.topics import KafkaTopic
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.testing.sinks.run import context_in

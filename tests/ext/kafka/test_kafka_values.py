@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.ext.kafka.sink import KafkaSink
+from dagster_ckpt.ext.kafka.topics import KafkaTopic
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing import ValueContract
 from dagster_ckpt.testing.sinks.values import BEYOND_YEARS, NO_UTF8, RARE_TYPES

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_ckpt.authoring.targets import SqlTable
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.columns import DIALECTS, column_types
 from dagster_ckpt.ext.sql.sink import SqlSink
+from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.sink.port import LaterRows
 from dagster_ckpt.testing.sinks.run import context_in, in_attempt, row_schema

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 import sqlalchemy
 
-from dagster_ckpt.authoring.targets import SqlTable
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ext.sql.sink import SqlSink
+from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.sink.committables import prepared_batches
 from dagster_ckpt.spark.sink.phases import preparing
 from dagster_ckpt.spark.sink.port import AlreadyPublished, LaterRows, Published, SinkCut

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dagster_ckpt.authoring.targets import SqlTable
 from dagster_ckpt.ext.sql.sink import SqlSink
+from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing import ValueContract
 from dagster_ckpt.testing.sinks.values import BEYOND_YEARS, NO_UTF8, RARE_TYPES, VALUES

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from dagster_ckpt.authoring.targets import SqlTable
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.sink import SqlSink
+from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.sink.port import in_one_step
 from dagster_ckpt.testing.sinks.run import context_in
 from tests.ext.sql.tables import FIRST, LONGS, permit, staged
@@ -26,7 +26,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from dagster_ckpt.authoring.targets import SqlTable
+from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.ext.sql.sink import SqlSink

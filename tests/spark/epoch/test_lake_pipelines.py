@@ -13,8 +13,10 @@ from deltalake import DeltaTable as Delta
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as Iceberg
 
-from dagster_ckpt.authoring.targets import DeltaTable, IcebergTable, SinkTarget
+from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.ext.delta.target import DeltaTable
+from dagster_ckpt.ext.iceberg.target import IcebergTable
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, breakable, shop
 

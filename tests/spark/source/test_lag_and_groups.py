@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from dagster_ckpt.authoring.origins import KafkaTopics
 from dagster_ckpt.core.coordinator.events import CheckpointCompleted
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
 from dagster_ckpt.dagster.reports.metadata import position_metadata
 from dagster_ckpt.ext.kafka.topic_log import KafkaLog
+from dagster_ckpt.ext.kafka.topics import KafkaTopics
 from dagster_ckpt.spark.source.groups import GroupOffsets
 from dagster_ckpt.spark.source.lag import QUIET, LagReader, total_lag
 from dagster_ckpt.testing import MemoryTopics

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
-from dagster_ckpt.authoring.origins import KafkaTopics, SourceOrigin
+from dagster_ckpt.authoring.origins import SourceOrigin
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.kafka.topic_log import KafkaLog
+from dagster_ckpt.ext.kafka.topics import KafkaTopics
 from dagster_ckpt.spark.source.pins import refuse_lost
 from dagster_ckpt.spark.source.positions import positions_at
 from dagster_ckpt.testing import MemoryTopics

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@command("adopt-project")
+@command("adopt-project", short_help="look at a Spark declarative pipeline, and adopt it")
 @click.argument("spec")
 @click.option(
     "--with-checkpoints",

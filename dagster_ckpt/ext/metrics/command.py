@@ -15,7 +15,7 @@ from dagster_ckpt.ext.metrics.otlp import Exporter
 from dagster_ckpt.ext.metrics.prometheus import exposition, serve
 
 
-@command("metrics")
+@command("metrics", short_help="gauges for Prometheus and OpenTelemetry")
 @pipeline_option
 @click.option("--serve", "is_served", is_flag=True, help="Serve /metrics for Prometheus until Ctrl-C.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="With --serve: where to listen.")
