@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.warm.borrow import borrow
 from dagster_ckpt.ext.warm.class_archive import with_archive
-from dagster_ckpt.spark.java_process import stop_session
+from dagster_ckpt.spark.java.process import stop_session
 from dagster_ckpt.spark.session import build_session, launch_settings
 
 if TYPE_CHECKING:
