@@ -15,7 +15,7 @@ from dagster_ckpt.core.ids import StageUid
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DerivedTable"]
+__all__ = ["DerivedTable", "derived_target"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,10 @@ class DerivedTable:
     """Settings of the session from the call of ``fn`` until its rows are written: Spark plans and executes it late."""
     description: str = ""
 
-    @property
-    def target(self) -> SinkTarget:
-        """Where it ends, in a folder of its uid; rows of before are kept for readers that are at work, and no restore
-        needs them.
-        """
-        return table_in_folder(properties={"delta.deletedFileRetentionDuration": "interval 1 hour"})
+
+def derived_target() -> SinkTarget:
+    """Return the target of derived tables, in folders of their uids.
+
+    Rows of before are kept for readers that are at work, and no restore needs them.
+    """
+    return table_in_folder(properties={"delta.deletedFileRetentionDuration": "interval 1 hour"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dagster_ckpt.authoring.derived import DerivedTable
+from dagster_ckpt.authoring.derived import derived_target
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.authoring.targets import SinkTarget, target_at
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
@@ -78,7 +78,7 @@ def open_derived(
     attempt: Callable[[], AttemptId] = no_attempt,
 ) -> Sink:
     """Return a derived table, as the sink of its rows: each time they are all there are."""
-    sink: Sink = DerivedTable.target.open(
+    sink: Sink = derived_target().open(
         SinkContext(
             pipeline=pipeline,
             uid=uid,

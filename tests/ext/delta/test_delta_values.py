@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dagster_ckpt.authoring.targets import DeltaTable
+
 from dagster_ckpt.ext.delta.columns import NO_NAME
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
