@@ -4,7 +4,8 @@
 
 Everything is real but Spark's queries, which are played (``tests/attack``): a history of runs is made, then its
 coordinator store, checkpoint storage, working directory, tables or single files are put back to an older copy, lost, or
-swapped with another deployment's, and the next runs are started. Ends with 1 where an attack was not told.
+swapped with another deployment's, or its author changes columns, key, names or targets while rows wait. The next runs
+are started, and ways out that are named are taken. Ends with 1 where an attack was not told.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.attack.trials import Trial, Verdict, attack
+from tests.attack.judge import Trial, Verdict
+from tests.attack.trials import attack
 
 
 def main() -> int:

@@ -31,7 +31,8 @@ from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.epoch.gateway import EpochGateway
 from dagster_ckpt.spark.snapshot import take
 from dagster_ckpt.testing.background import ManualBackground
-from tests.attack.outsides import TABLES, Kind, Row, rows_of
+from tests.attack.definition import AS_BEGUN, Definition
+from tests.attack.outsides import Kind, Row, rows_of
 from tests.attack.played import (
     Killed,
     PlayedDrains,
@@ -85,11 +86,13 @@ class Deployment:
     """With the stage: it runs in one query with its source."""
     kind: Kind = Kind.OWN
     """Where its rows end."""
+    defined: Definition = AS_BEGUN
+    """As its author has it now."""
 
     @cached_property
     def pipeline(self) -> CheckpointedPipeline:
         """The pipeline; both deployments have one of this name."""
-        return pipeline_of(self.kind, self.root, with_stage=self.with_stage)
+        return pipeline_of(self.kind, self.root, with_stage=self.with_stage, defined=self.defined)
 
     @property
     def store_file(self) -> Path:
@@ -104,7 +107,9 @@ class Deployment:
     @property
     def tables(self) -> dict[str, list[Row]]:
         """The rows that readers find now."""
-        return {name: rows_of(self.kind, self.root / "tables" / name) for name in TABLES}
+        found = {"rows": rows_of(self.defined.kind or self.kind, self.root / "tables" / self.defined.place)}
+        found["newest"] = rows_of(self.kind, self.root / "tables" / self.defined.place_by_key)
+        return found
 
     def truth(self, processed: int) -> dict[str, list[Row]]:
         """The rows of the tables after so many rows of the source."""
@@ -120,6 +125,7 @@ class Deployment:
         ownership = options.pop("ownership", Ownership.ATTACH)
         acks = options.pop("acks", AckDurability.PER_STAGE)
         owner = options.pop("owner")
+        set_aside = options.pop("set_aside", ())
         is_new = not self.store_file.exists()
         self.store_file.parent.mkdir(parents=True, exist_ok=True)
         store = SqlCoordinatorStore(f"sqlite:///{self.store_file}")
@@ -146,6 +152,7 @@ class Deployment:
                 owner=owner,
                 reporter=Lines(),
                 restore=RestoreOptions.of(**options),
+                set_aside=set_aside,
                 choose=lambda *_: (Chain(uid="totals", stages=("numbers", "totals")),),
             )
             yield Attempt.open(
@@ -245,6 +252,7 @@ class Deployment:
             has_turn=lambda uid: beside,
             arrived=arrived,
             step=step,
+            defined=self.defined,
         )
         return drains.run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +27,7 @@ from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.sink.staged_sink import StagedSink
 from dagster_ckpt.testing import Staging
+from tests.attack.topic import PlayedTopic, read_topic
 
 TABLES = ("rows", "newest")
 Row = tuple[int, int]
@@ -38,6 +40,7 @@ class Kind(StrEnum):
     SQL = "sql"
     ICEBERG = "iceberg"
     FUNCTION = "function"
+    KAFKA = "kafka"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class WritesFiles:
         path.with_suffix(".tmp").replace(path)
 
 
-def target_of(kind: Kind, table: str, folder: Path) -> SinkTarget:
+def target_of(kind: Kind, table: str, folder: Path, partition_by: tuple[str, ...] = ()) -> SinkTarget:
     """Return where a table's rows go; ``folder`` is the deployment's."""
     place = folder / "tables" / table
     match kind:
@@ -62,11 +65,13 @@ def target_of(kind: Kind, table: str, folder: Path) -> SinkTarget:
             place.mkdir(parents=True, exist_ok=True)
             return SqlTable(f"sqlite:///{place}/rows.db", table, keep_before_images=True)
         case Kind.ICEBERG:
-            return IcebergTable(table, catalog=catalog_in(place))
+            return IcebergTable(table, catalog=catalog_in(place), partition_by=partition_by)
         case Kind.FUNCTION if table == "rows":
             return ForEachCheckpoint(WritesFiles(place))
+        case Kind.KAFKA:
+            return PlayedTopic(str(folder / "tables"), table)
         case _:
-            return DeltaTable()
+            return DeltaTable(str(place), partition_by=partition_by)
 
 
 def catalog_in(place: Path) -> dict[str, str]:
@@ -78,20 +83,44 @@ def catalog_in(place: Path) -> dict[str, str]:
 def rows_of(kind: Kind, place: Path) -> list[Row]:
     """Every row that any reader of the table finds; one row of text where it cannot be read."""
     try:
-        match kind:
-            case Kind.SQL:
-                return sorted(_of_database(place / "rows.db", place.name))
-            case Kind.FUNCTION if place.name == "rows":
-                return _of_files(place)
-            case Kind.ICEBERG:
-                return sorted(_of_catalog(place))
-            case _:
-                found = DeltaReader(str(place)).to_pyarrow_table(columns=["k", "v"])
-                return sorted(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
+        return sorted(_read(kind, place))
     except TableNotFoundError:
         return []
     except Exception as error:
         return [(type(error).__name__, str(error))]  # type: ignore[list-item]
+
+
+def _read(kind: Kind, place: Path) -> list[Row]:
+    match kind:
+        case Kind.SQL:
+            return _of_database(place / "rows.db", place.name)
+        case Kind.FUNCTION if place.name == "rows":
+            return _of_files(place)
+        case Kind.ICEBERG:
+            return _of_catalog(place)
+        case Kind.KAFKA:
+            return read_topic(place, newest=place.name == "newest")
+        case _:
+            found = DeltaReader(str(place)).to_pyarrow_table(columns=["k", "v"])
+            return list(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
+
+
+def records_of(kind: Kind, place: Path) -> list[dict[str, Any]]:
+    """Return every column of every row, as any reader of a table finds it."""
+    match kind:
+        case Kind.SQL:
+            with closing(sqlite3.connect(f"file:{place / 'rows.db'}?mode=ro", uri=True)) as connection:
+                connection.row_factory = sqlite3.Row
+                return [dict(row) for row in connection.execute(f'SELECT * FROM "{place.name}"')]
+        case Kind.ICEBERG:
+            catalog = load_catalog("default", **catalog_in(place))
+            found = catalog.load_table(f"default.{place.name}").scan().to_arrow()
+            catalog.engine.dispose()  # type: ignore[attr-defined]
+            return list(found.to_pylist())
+        case Kind.OWN:
+            return list(DeltaReader(str(place)).to_pyarrow_table().to_pylist())
+        case _:
+            return []  # a topic and a function have no columns that could change
 
 
 def _of_database(file: Path, table: str) -> list[Row]:
@@ -143,6 +172,12 @@ def _of_files(folder: Path) -> list[Row]:
         return []
     all_rows = pa.concat_tables(found)
     return sorted(zip(all_rows["k"].to_pylist(), all_rows["v"].to_pylist(), strict=True))
+
+
+def aside_rows(root: Path, uid: str) -> list[Row]:
+    """Return the rows of a sink that were set aside."""
+    found = [pq.read_table(path, partitioning=None) for path in root.rglob(f".set_aside/*/{uid}/*.parquet")]
+    return [row for one in found for row in zip(one["k"].to_pylist(), one["v"].to_pylist(), strict=True)]
 
 
 # --- staged -----------------------------------------------------------------------------------------------------------

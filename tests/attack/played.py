@@ -13,9 +13,10 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.authoring.stages import StageRole
@@ -27,9 +28,12 @@ from dagster_ckpt.spark.epoch.drains import Drained, Drains
 from dagster_ckpt.spark.epoch.run import EpochRun
 from dagster_ckpt.spark.files import DataFile, batch_folder_name
 from dagster_ckpt.spark.sink.committables import is_prepared, write_committable
+from dagster_ckpt.spark.sink.judge import Judge
+from dagster_ckpt.spark.sink.phases import waiting_in
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
-from dagster_ckpt.testing.sinks.run import stage
+from dagster_ckpt.testing.sinks.run import row_schema, stage
+from tests.attack.definition import AS_BEGUN, Definition
 from tests.attack.outsides import Kind, Row, staging_of, target_of
 
 KEYS = 5
@@ -48,8 +52,12 @@ def _never(*_: object) -> Any:
     raise AssertionError("queries are played: no stage function is called")
 
 
-def pipeline_of(kind: Kind, folder: Path, *, with_stage: bool) -> CheckpointedPipeline:
+def pipeline_of(
+    kind: Kind, folder: Path, *, with_stage: bool, defined: Definition = AS_BEGUN
+) -> CheckpointedPipeline:
     """A source, perhaps a stage that keeps the running total, an append table and one with a key."""
+    to = target_of(defined.kind or kind, defined.place, folder, defined.partition_by)
+    by_key = target_of(kind, defined.place_by_key, folder)
 
     @spark_source
     def numbers(spark):  # type: ignore[no-untyped-def]
@@ -59,15 +67,15 @@ def pipeline_of(kind: Kind, folder: Path, *, with_stage: bool) -> CheckpointedPi
     def totals(numbers):  # type: ignore[no-untyped-def]
         return _never(numbers)
 
-    @spark_sink(to=target_of(kind, "rows", folder))
+    @spark_sink(uid=defined.uid, table=defined.place, to=to, previous_uids=defined.previous_uids)
     def rows(feed):  # type: ignore[no-untyped-def]
         return _never(feed)
 
-    @spark_sink(key=["k"], to=target_of(kind, "newest", folder))
+    @spark_sink(table=defined.place_by_key, key=defined.key, to=by_key, output_mode=defined.mode)
     def newest(feed):  # type: ignore[no-untyped-def]
         return _never(feed)
 
-    @checkpointed_pipeline(name="shop")
+    @checkpointed_pipeline(name=defined.name)
     def shop() -> None:
         feed = totals(numbers()) if with_stage else numbers()
         rows(feed)
@@ -100,6 +108,7 @@ class PlayedRun(EpochRun):
 
     arrived: int
     """Rows the source has."""
+    defined: Definition = AS_BEGUN
     per_batch: int = 4
     step: Step = field(default=lambda _: None)
 
@@ -157,6 +166,8 @@ class PlayedQuery:
     def drain(self) -> None:
         """Run micro-batches until everything that has arrived is processed."""
         self._start()
+        if self.query.stage.role is StageRole.SINK:
+            self._judge()
         ends = {str(uid): log.end for uid, log in self.query.input_logs().items()}
         while True:
             batch = self._next()
@@ -287,12 +298,23 @@ class PlayedQuery:
         sink = self.run.tables.of(self.query.uid)
         attempt: AttemptId = self.run.tables.attempt_id()
         table = self.query.stage.table
-        if table is not None and table.key:
+        by_key = table is not None and bool(table.key)
+        if by_key:
             rows = list({k % KEYS: (k % KEYS, v) for k, v in rows}.values())
-        content = pa.table({"k": [k for k, _ in rows], "v": [v for _, v in rows]})
+        content = self.run.defined.content(rows)
         prepared = stage(staging_of(sink, attempt.epoch), attempt, batch, [content])
         self.run.step(f"{self.query.uid}: staged {batch}")
-        write_committable(stage_dir, prepared)
+        staged_as = self.run.tables.as_now(self.query.uid).staged_as
+        write_committable(stage_dir, prepared.model_copy(update={"staged_as": staged_as}))
+
+    def _judge(self) -> None:
+        """Compare the sink's rows with what it accepts, what waits, and its table, as ``PipelineSinks.writer`` does."""
+        sink, schema = self.run.tables.of(self.query.uid), row_schema(self.run.defined.content([]).schema)
+        columns = StructType.fromJson(json.loads(schema))
+        frame: Any = SimpleNamespace(schema=columns, columns=columns.names, isStreaming=True)
+        Judge.of(sink, frame)
+        sink.check(frame)
+        self.run.tables.refuse_changed(self.query.uid, waiting_in(self.query.directory.root, sink), schema)
 
 
 def _read(offsets: dict[str, str]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,10 +30,11 @@ from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.readers.load_tables import LoadedTables
+from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.record_store import RecordStore
-from dagster_ckpt.sinks import DeltaTable, SqlTable
+from dagster_ckpt.sinks import DeltaTable, IcebergTable, SinkTarget, SqlTable
 from dagster_ckpt.spark.attempt.shown_before import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
@@ -52,27 +53,49 @@ from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinat
 from dagster_ckpt.testing.sinks.run import stage
 
 SINKS = ("orders", "ledger", "totals")
+LAKE_AND_DATABASE = ("delta", "delta", "sql")
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 CONFIG = CheckpointConfig(num_retained=1, tolerable_failed_checkpoints=1000)
 
 
-def pipeline_in(folder: Path, *, keeps_before_images: bool = True) -> CheckpointedPipeline:
+def target_in(place: str, folder: Path, table: str, *, keeps_before_images: bool = True) -> SinkTarget:
+    """Return where a table's rows go; tables of one kind share a database, or a catalog."""
+    match place:
+        case "sql":
+            url = f"sqlite:///{folder}/shop.db"
+            return SqlTable(url, table, keep_before_images=keeps_before_images)
+        case "iceberg":
+            return IcebergTable(f"shop.{table}", catalog=catalog_in(folder))
+        case _:
+            return DeltaTable(str(folder / table))
+
+
+def catalog_in(folder: Path) -> dict[str, str]:
+    """Return the settings of the one catalog."""
+    return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
+
+
+def pipeline_in(
+    folder: Path, places: Sequence[str] = LAKE_AND_DATABASE, **options: Any
+) -> CheckpointedPipeline:
+    """Return the pipeline; ``places``: of each table in turn."""
+    targets = {
+        uid: target_in(place, folder, uid, **options) for uid, place in zip(SINKS, places, strict=True)
+    }
+
     @spark_source
     def numbers(spark: Any) -> Any:
         return spark
 
-    @spark_sink(to=DeltaTable(str(folder / "orders")))
+    @spark_sink(to=targets["orders"])
     def orders(numbers: Any) -> Any:
         return numbers
 
-    @spark_sink(key=("k",), to=DeltaTable(str(folder / "ledger")))
+    @spark_sink(key=("k",), to=targets["ledger"])
     def ledger(numbers: Any) -> Any:
         return numbers
 
-    @spark_sink(
-        key=("k",),
-        to=SqlTable(f"sqlite:///{folder}/shop.db", "totals", keep_before_images=keeps_before_images),
-    )
+    @spark_sink(key=("k",), to=targets["totals"])
     def totals(numbers: Any) -> Any:
         return numbers
 
@@ -102,9 +125,9 @@ class Shop:
 
     folder: Path
     pipeline: CheckpointedPipeline
-    store: MemoryCoordinatorStore = field(default_factory=MemoryCoordinatorStore)
-    storage: MemoryCheckpointStorage = field(default_factory=MemoryCheckpointStorage)
-    sums: dict[int, int] = field(default_factory=lambda: {0: 0})
+    store: CoordinatorStore = field(default_factory=MemoryCoordinatorStore)
+    storage: CheckpointStorage = field(default_factory=MemoryCheckpointStorage)
+    sums: MutableMapping[int, int] = field(default_factory=lambda: {0: 0})
     """Of every checkpoint that was taken; 0: of none."""
     told: list[TableChanged] = field(default_factory=list)
     attempts: int = 0
