@@ -27,7 +27,7 @@ from pyiceberg.table import StaticTable
 from benchmarks.common import scratch
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
-from dagster_ckpt.errors import Corrupt, NotFound
+from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
 from dagster_ckpt.spark.attempt import sinks
 from dagster_ckpt.spark.files import replace_whole
 from tests.operations.readers.three_tables import SINKS, Faults, Process, Shop, pipeline_in, sums_of
@@ -88,7 +88,8 @@ def write(folder: Path, places: Sequence[str], attempts: int, seed: int) -> None
     """Take checkpoints until the process is killed."""
     logging.disable(logging.CRITICAL)
     faults = Faults(Random(seed), refuse_one_in=8)
-    sinks.publish_prepared = faults.around(sinks.publish_prepared)
+    refused = faults.around(sinks.publish_prepared)  # type: ignore[attr-defined]
+    sinks.publish_prepared = refused  # type: ignore[attr-defined]
     process = Process(shop_in(folder, places, attempts))
     while True:
         process.checkpoint(process.next_batch % 11 + 1)
@@ -102,7 +103,7 @@ def by_pointer(shop: Shop) -> Read | None:
     """Read all tables as of the newest checkpoint that every one shows."""
     try:
         loaded = shop.load()
-    except NotFound:
+    except (NotFound, Unavailable):  # nothing is shown yet, or the catalog is being made
         return None
     try:
         return Read(loaded.checkpoint_id, sums_of(loaded))
