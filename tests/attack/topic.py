@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dagster_ckpt.authoring.targets import KafkaTopic
 from dagster_ckpt.errors import Fenced
 from dagster_ckpt.ext.kafka.broker import Broker, Message
 from dagster_ckpt.ext.kafka.sink import KafkaSink
+from dagster_ckpt.ext.kafka.topics import KafkaTopic
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
 
