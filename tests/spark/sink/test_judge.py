@@ -93,7 +93,6 @@ def written(frame: DataFrame, batch_id: BatchId) -> int:
             names_of_folders(["v"]),
             "longer than the 253 bytes that name a",
         ),
-        (["'a'", "concat('b', chr(0))"], names_of_folders(["v"]), "'v' has text with the character NUL, or"),
         (
             ["repeat('é', 5)", "repeat('é', 6)", "null"],
             (most_bytes(["v"], 10, "a key"),),
