@@ -40,7 +40,7 @@ def register_sql_file(spark: SparkSession, elements: Elements, text: str, shown:
         found = list(sql_file_statements(spark, text, shown))
     except Exception as error:
         raise InvalidRequest(f"{shown}: Spark cannot read it: {error}") from error
-    told = _Told(space=elements.namespace)
+    told = _SettingsSoFar(space=elements.namespace)
     for statement in found:
         origin = statement.queryOrigin()
         told = _Statement(
@@ -55,7 +55,7 @@ def register_sql_file(spark: SparkSession, elements: Elements, text: str, shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
+class _SettingsSoFar:
     """Settings that a file's statements give to those after them."""
 
     space: Namespace
@@ -72,9 +72,9 @@ class _Statement:
     plan: Any
     where: str
     add: Add
-    told: _Told
+    told: _SettingsSoFar
 
-    def register(self) -> _Told:
+    def register(self) -> _SettingsSoFar:
         """Register the outputs and flows of the statement, and return what holds for the next one."""
         kind = str(self.plan.getClass().getSimpleName())
         match kind:
@@ -102,13 +102,13 @@ class _Statement:
 
         return self.told
 
-    def _set(self) -> _Told:
+    def _set(self) -> _SettingsSoFar:
         pair = self.plan.kv().get() if self.plan.kv().isDefined() else None
         if pair is None or not pair._2().isDefined():
             raise InvalidRequest(f"{self.where} has SET without a value: write SET key = value")
         return replace(self.told, conf={**self.told.conf, str(pair._1()): str(pair._2().get())})
 
-    def _use(self) -> _Told:
+    def _use(self) -> _SettingsSoFar:
         parts = [str(part) for part in scala_items(self.plan.namespace())]
         if len(parts) > 2:
             raise InvalidRequest(
