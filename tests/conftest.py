@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,3 +128,15 @@ def azure() -> Iterator[AzureServer]:
     """Azurite for the whole session."""
     with started(azure_server()) as server:
         yield server
+
+
+@pytest.fixture
+def javas_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Java that leaves a mark where it is started."""
+    home, mark = tmp_path / "java", tmp_path / "java was started"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text(f"#!/bin/sh\ntouch '{mark}'\nexit 1\n")
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text('JAVA_VERSION="17.0.9"\n')
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    return mark

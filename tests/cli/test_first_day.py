@@ -49,18 +49,6 @@ BODY = 'return spark.readStream.schema("id INT").json("/data")'
 
 
 @pytest.fixture
-def javas_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Java that leaves a mark where it is started."""
-    home, mark = tmp_path / "java", tmp_path / "java was started"
-    (home / "bin").mkdir(parents=True)
-    (home / "bin" / "java").write_text(f"#!/bin/sh\ntouch '{mark}'\nexit 1\n")
-    (home / "bin" / "java").chmod(0o755)
-    (home / "release").write_text('JAVA_VERSION="17.0.9"\n')
-    monkeypatch.setenv("JAVA_HOME", str(home))
-    return mark
-
-
-@pytest.fixture
 def write(tmp_path: Path, base: Path) -> Iterator[object]:
     names = []
 
@@ -89,7 +77,7 @@ MISTAKES = {
     ),
     "key": (
         {"sink": "(key=['id', 'id'])"},
-        r"has key=\['id', 'id'\]: give the names of its columns, each once",
+        r"has key=\['id', 'id'\]: name 'id' once",
     ),
     "forgotten return": (
         {"body": BODY.removeprefix("return ")},

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -24,7 +25,7 @@ FAR = 60.0
 
 
 @pytest.fixture
-def busy(site: Site) -> Site:
+def busy(site: Site, javas_mark: Path) -> Site:
     """A site whose pipeline a run owns that is alive."""
     site.attempt(site.start_run()).coordinator.renew_lease(time.time() + FAR)
     return site
