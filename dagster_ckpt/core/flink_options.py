@@ -53,7 +53,12 @@ FLINK_OPTIONS = (
     _c("timeout", "10 min", "timeout"),
     _c("min-pause", "0", "min_pause"),
     _c("max-concurrent-checkpoints", "1", "max_concurrent_checkpoints"),
-    _c("tolerable-failed-checkpoints", "0", "tolerable_failed_checkpoints", "the resource's default is 3"),
+    _c(
+        "tolerable-failed-checkpoints",
+        "0",
+        "tolerable_failed_checkpoints",
+        "not set: 3 for a stream, none for an epoch, whose only checkpoint it is",
+    ),
     _c(
         "externalized-checkpoint-retention",
         "NO_EXTERNALIZED_CHECKPOINTS",

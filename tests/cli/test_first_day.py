@@ -18,6 +18,7 @@ from sqlalchemy.engine import make_url
 
 from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, build_pipeline_definitions
 from dagster_ckpt.adapters.sql_engine import classified
+from dagster_ckpt.cli import code_location
 from dagster_ckpt.programs import run_epoch
 from tests.cli.conftest import Program
 from tests.dagster.test_first_day import named
@@ -46,6 +47,16 @@ def first_day():
 defs = build_pipeline_definitions(first_day, coordinator=CheckpointCoordinatorResource(base_dir="{base}", {resource}))
 """
 BODY = 'return spark.readStream.schema("id INT").json("/data")'
+
+
+@pytest.fixture(autouse=True)
+def of_no_other_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command finds what its process has loaded: in a process of tests, pipelines of others too."""
+    found = code_location._loaded_pipelines
+    others = list(found())
+    monkeypatch.setattr(
+        code_location, "_loaded_pipelines", lambda: (one for one in found() if one not in others)
+    )
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ class Settings(TypedDict, total=False):
     allow_non_restored_state: bool
     adopt_history: bool
     roll_back_tables: bool
+    keep_rows_of: tuple[str, ...]
     fork: bool
     allow_missing_files: bool
     without_channel_state_of: int | None

@@ -62,6 +62,7 @@ NONE_CHOSEN = "restores a snapshot that you choose, and none is chosen"
         ),
     ],
 )
+@pytest.mark.usefixtures("javas_mark")
 def test_a_restore_that_nobody_chose_is_refused_before_anything_runs(
     tmp_path: Path, job: str, tags: dict[str, str], config: dict[str, Any], said: str
 ) -> None:

@@ -29,6 +29,8 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.sink.committables import PreparedBatch, prepared_batches, write_committable
 from dagster_ckpt.spark.sink.phases import SinkPart
+from dagster_ckpt.spark.sink.port import SinkPosition
+from dagster_ckpt.spark.sink.published import note_published
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome
 from dagster_ckpt.spark.streaming.background import DaemonBackground, ReusedThreads
@@ -356,15 +358,13 @@ def test_a_batch_that_is_prepared_while_garbage_is_collected_stays_to_be_publish
         write_committable(root, PreparedBatch(batch_id=batch, epoch=1, files=(), row_schema="{}"))
 
     class Sink:
-        def position(self) -> Any:
-            return SimpleNamespace(through_batch=1)
-
         def collect_garbage(self, needed: Any, waiting: Any) -> int:
             prepare(3)
             return 0
 
     for batch in (0, 1, 2):
         prepare(batch)
+    note_published(root, "rows", SinkPosition(lineage="l", epoch=1, head=1, through_batch=1))
     sinks: Any = SimpleNamespace(
         opened=lambda: [(UP, "rows", Sink())],
         pipeline=SimpleNamespace(derived=()),
