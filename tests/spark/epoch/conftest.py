@@ -137,5 +137,10 @@ def lab(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> 
 
 def failure_text(result: dg.ExecuteInProcessResult) -> str:
     """What a failed run said, causes included."""
-    errors = [event.step_failure_data.error for event in result.get_step_failure_events()]
-    return " | ".join(error.to_string() for error in errors if error is not None)
+    told = []
+    for event in result.get_step_failure_events():
+        error = event.step_failure_data.error
+        while error is not None:
+            told.append(error.to_string())
+            error = error.cause
+    return " | ".join(told)
