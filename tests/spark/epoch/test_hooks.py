@@ -82,6 +82,7 @@ def test_the_state_of_a_hook_goes_from_run_to_run_into_savepoints_and_forks(
     assert heard[-3:] == [["trigger", 4], ["complete", 4], ["close"]]
 
 
+@pytest.mark.parametrize("lab", [{"tolerable_failed_checkpoints": 1}], indirect=True)
 def test_a_hook_that_fails_or_hangs_costs_the_run_its_checkpoint_only(
     lab: Lab, tmp_path: Path, numbers: Numbers, diary: Diary
 ) -> None:
