@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import cast
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
@@ -25,7 +26,7 @@ from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore.decision import Restore, RestoreDecision
 from dagster_ckpt.core.restore.matching import NonRestoredState
-from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound
+from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.claim import Opened, open_attempt
 from dagster_ckpt.runtime.driver.hooks import (
@@ -116,7 +117,10 @@ class CheckpointCoordinator(CoordinatorView):
 
         def renew() -> None:
             self.renew_lease(clock.now() + lease.seconds)
-            self._engine.forget_history()
+            with suppress(
+                Unavailable, OutcomeUnknown
+            ):  # the lease is renewed; rows leave after the next renewal
+                self._engine.forget_history()
 
         self._keeper = LeaseKeeper(renew, every=lease.renew_every)
         self._keeper.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -325,14 +325,13 @@ def test_of_two_swaps_at_once_one_is_made_and_the_other_refused(site: Site) -> N
             body: str,
             history: Sequence[HistoryRow] = (),
             audit: Sequence[AuditRow] = (),
-            *,
-            forgotten: Collection[CheckpointId] = (),
+            **more: Any,
         ) -> Committed | Conflict:
             if audit and len(said) == 0 and both.n_waiting < 2 and not both.broken:
                 with contextlib.suppress(threading.BrokenBarrierError):
                     both.wait(timeout=30)  # both have looked, none has written
                 both.abort()
-            return super().compare_and_set(pipeline, expected, body, history, audit, forgotten=forgotten)
+            return super().compare_and_set(pipeline, expected, body, history, audit, **more)
 
     meeting = Meeting()
     for name in site.world.store.pipelines():
