@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
+from pydantic.fields import FieldInfo
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.settings import our_name
@@ -42,9 +43,14 @@ class RestoreConfig(dg.Config):
         """Return the checked options. Raises InvalidRequest."""
         return self._options({})
 
+    def _is_default(self, name: str, field: FieldInfo) -> bool:
+        return bool(getattr(self, name) == field.get_default(call_default_factory=True))
+
     def _options(self, further: Mapping[str, Any]) -> RestoreOptions:
         fields = {name: RestoreConfig.model_fields[name] for name in RestoreOptions.model_fields}
-        given = {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].default}
+        given = {
+            name: getattr(self, name) for name, field in fields.items() if not self._is_default(name, field)
+        }
         try:
             return RestoreOptions.of(**{**given, **further})
         except InvalidRequest as error:
