@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -32,13 +33,25 @@ TESTING_HEAD = """
 [testing.md](testing.md) shows how names of `dagster_ckpt.testing` are used. Beside those that it explains:
 
 """
-_FOR_DAGSTER = frozenset({"yield_for_execution", "use_instance", "remember", "remembered"})
-"""Methods of resources that Dagster and the library call."""
+_FOR_USERS = {
+    "CheckpointedPipeline": ("fork",),
+    "KafkaTopics": (),
+    "CheckpointCoordinatorResource": ("held", "store", "storage", "deployment"),
+    "SparkSessionResource": ("session", "held"),
+    "PipelineOptions": (),
+    "SavepointSchedule": (),
+    "RestartPolicy": (),
+    "Launch": (),
+    "CheckpointConfig": ("of",),
+}
+"""Methods that programs call, of classes whose other methods are for Dagster and the library."""
 
 _SETTINGS = ("CheckpointCoordinatorResource", "CheckpointedPipelineComponent", "CheckpointConfig")
 """Classes that have the same settings; the first describes them."""
 _REASONS = "CheckpointFailureReason"
 """Enum whose members have a page of their own."""
+_FOR_THE_LIBRARY = frozenset({"model_config", "opened_by"})
+"""Attributes that nobody sets."""
 
 Definition = ast.ClassDef | ast.FunctionDef
 
@@ -115,14 +128,11 @@ def described(name: str, node: Definition) -> str:
     body = [f"\n### `{name}`\n"]
     if isinstance(node, ast.FunctionDef):
         body.append(f"```text\n{_signature(node)}\n```\n")
-    body.append(_prose(ast.get_docstring(node) or ""))
+    body.append(_prose(ast.get_docstring(node) or "", _typed(node)))
     if name == _REASONS:
-        members = ", ".join(f"`{member}`" for member, _ in map(_assigned, node.body) if member)
-        body.append(f"{members}: [when, and what to do](failure-reasons.md).\n")
+        body.append("Each member, when it comes, and what to do: [a page](failure-reasons.md).\n")
     elif isinstance(node, ast.ClassDef):
         told = _settings() if name in _SETTINGS[1:] else frozenset()
-        if told:
-            body.append(f"Settings without a text are as of [`{_SETTINGS[0]}`](#{_SETTINGS[0].lower()}).\n")
         body += [_attributes(node, told), _methods(node)]
     return "\n".join(part for part in body if part)
 
@@ -132,11 +142,30 @@ def _signature(node: ast.FunctionDef) -> str:
     if arguments and arguments[0] == "/":
         arguments = arguments[1:]
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    if "\nArgs:\n" in (ast.get_docstring(node) or ""):  # which says their types and defaults
+        arguments = [re.match(r"[*/]*\w*", argument)[0] for argument in arguments]  # type: ignore[index]
+        line = f"{node.name}({', '.join(arguments)}){returns}"
+        return "\n".join(textwrap.wrap(line, 100, subsequent_indent="    ", break_on_hyphens=False))
     line = f"{node.name}({', '.join(arguments)}){returns}"
     if len(line) <= 100:
         return line
     inner = "".join(f"    {argument},\n" for argument in arguments)
     return f"{node.name}(\n{inner}){returns}"
+
+
+def _typed(node: Definition) -> dict[str, str]:
+    """Return a function's arguments as an attribute is written: with type and default."""
+    if isinstance(node, ast.ClassDef):
+        return {}
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
+    return {
+        argument.arg: f"{argument.arg}{_type(argument.annotation)}{_default(default)}"
+        for argument, default in zip(
+            [*positional, *given.kwonlyargs], [*defaults, *given.kw_defaults], strict=True
+        )
+    }
 
 
 def _arguments(given: ast.arguments) -> Iterator[str]:
@@ -169,16 +198,18 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
     return f"{argument.arg}{annotation}{' = ' if annotation else '='}{ast.unparse(default)}"
 
 
-def _prose(docstring: str) -> str:
-    """Return a docstring as Markdown: its sections become lists."""
+def _prose(docstring: str, typed: dict[str, str]) -> str:
+    """Return a docstring as Markdown: its sections become lists, of arguments with their types."""
     lines: list[str] = []
     in_section = False
     for line in docstring.replace("``", "`").splitlines():
         if line in ("Args:", "Raises:", "Returns:"):
             in_section = True
             lines += [f"**{line[:-1]}**", ""]
-        elif in_section and (entry := re.fullmatch(r"    (\w+): (.*)", line)):
-            lines.append(f"* `{entry[1]}`: {entry[2]}")
+        elif in_section and (entry := re.fullmatch(r"    ([\w, ]+?): (.*)", line)):
+            names = ", ".join(f"`{name}`" for name in entry[1].split(", "))
+            names = f"`{typed[entry[1]]}`" if entry[1] in typed else names
+            lines.append(f"* {names}: {entry[2]}")
         elif in_section and line.startswith("        "):
             lines[-1] += f" {line.strip()}"
         else:
@@ -196,18 +227,27 @@ def _settings() -> frozenset[str]:
 
 def _attributes(node: ast.ClassDef, told_elsewhere: frozenset[str]) -> str:
     lines = []
+    settings = []
     for statement, following in zip(node.body, [*node.body[1:], None], strict=True):
         name, default = _assigned(statement)
-        if name and not name.startswith("_") and name != "model_config":
-            told = "" if name in told_elsewhere else _cell(_said(statement, following))
-            lines.append(f"* `{name}{_kind(statement)}{default}`{': ' if told else ''}{told}\n")
+        if not name or name.startswith("_") or name in _FOR_THE_LIBRARY:
+            continue
+        if name in told_elsewhere:
+            settings.append(f"`{name}{default}`")
+            continue
+        told = _cell(_said(statement, following))
+        lines.append(f"* `{name}{_kind(statement)}{default}`{': ' if told else ''}{told}\n")
+    if settings:
+        lines.append(f"\nAs of [`{_SETTINGS[0]}`](#{_SETTINGS[0].lower()}): {', '.join(settings)}.\n")
     return "".join(lines)
 
 
 def _kind(statement: ast.stmt) -> str:
-    if not isinstance(statement, ast.AnnAssign):
-        return ""
-    return f": {ast.unparse(statement.annotation)}".replace(" | ", "|")
+    return _type(statement.annotation) if isinstance(statement, ast.AnnAssign) else ""
+
+
+def _type(annotation: ast.expr | None) -> str:
+    return f": {ast.unparse(annotation)}".replace(" | ", "|") if annotation else ""
 
 
 def _assigned(statement: ast.stmt) -> tuple[str, str]:
@@ -249,14 +289,12 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("``", "`").replace("|", "\\|").split())
 
 
-def _is_for_users(name: str) -> bool:
-    return not name.startswith("_") and name not in _FOR_DAGSTER
-
-
 def _methods(node: ast.ClassDef) -> str:
     lines = []
     for statement in node.body:
-        if isinstance(statement, ast.FunctionDef) and _is_for_users(statement.name):
+        if not isinstance(statement, ast.FunctionDef) or statement.name.startswith("_"):
+            continue
+        if statement.name in _FOR_USERS.get(node.name, (statement.name,)):
             first = (ast.get_docstring(statement) or "").replace("``", "`").partition("\n\n")[0]
             said = " ".join(first.split())
             is_property = any(ast.unparse(d).endswith("property") for d in statement.decorator_list)

@@ -64,20 +64,10 @@ def pipeline_hook(
 ) -> Any:
     """Make a class a hook: every attempt of a pipeline makes one object of it, which takes part in each checkpoint.
 
-    The class has any of these methods; they are called one at a time, in a thread of the hook's own:
-
-    ========================================  =====================================================================
-    ``trigger(checkpoint_id, timestamp)``     before the barriers flow: return the state to store (JSON, or bytes;
-                                              None: none). Raising, or not returning in time, fails the checkpoint.
-    ``restore(checkpoint_id, state)``         the attempt begins at a checkpoint that holds this state.
-    ``reset()``                               the attempt begins without a state of this hook.
-    ``complete(checkpoint_id)``               the checkpoint is complete. Perhaps once more after a restart, and of
-                                              several perhaps only the newest.
-    ``aborted(checkpoint_id)``                the checkpoint is over without completing.
-    ``subsumed(checkpoint_id)``               nothing is restored from this checkpoint or older ones any more.
-    ``resume(checkpoint_id, state)``          another process of the same run takes the hook up; default: ``restore``.
-    ``close()``                               the attempt is over.
-    ========================================  =====================================================================
+    The class has any of these methods, called one at a time (docs/how-to/hooks.md): ``trigger(checkpoint_id,
+    timestamp)``, which returns the state to store (JSON or bytes; None: none), ``restore(checkpoint_id, state)``,
+    ``reset()``, ``complete(checkpoint_id)``, ``aborted(checkpoint_id)``, ``subsumed(checkpoint_id)``,
+    ``resume(checkpoint_id, state)``, ``close()``.
 
     Args:
         cls: the class, when used without parentheses. A constructor parameter ``context`` gets a ``HookContext``.

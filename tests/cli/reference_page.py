@@ -63,7 +63,7 @@ COMMANDS = """
 
 All take the options that every command has; of the other shared ones, those that are named.
 """
-SHARED_BY = 3
+SHARED_BY = 2
 """Commands that have an option of one text; from so many on it is described once."""
 WIDTH: dict[str, Any] = {"terminal_width": 100, "max_content_width": 100}
 
