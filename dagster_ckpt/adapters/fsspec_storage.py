@@ -25,7 +25,8 @@ from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFou
 __all__ = ["Durability", "FsspecCheckpointStorage", "open_storage"]
 
 _LOCAL = "file://"
-_SIGNATURE = re.compile(r"\?(.*&)?(sig|[\w-]*signature)=", re.IGNORECASE)
+_OPTIONS = re.compile(r"[?;][^/]*=")
+"""Of a URL: a signature, a token, a key."""
 
 
 class FsspecCheckpointStorage:
@@ -148,17 +149,25 @@ def _normalised(uri: str) -> str:
     protocol, _, rest = uri.partition("://")
     if not rest.strip("/"):
         raise InvalidRequest(f"{uri!r} names no bucket or folder to hold checkpoints")
-    if "@" in rest and urlsplit(uri).password:
+    if _names_a_secret(protocol, uri):
         raise InvalidRequest(
             f"the {protocol}:// URI contains a password, and URIs are recorded with checkpoints: "
             "pass it as an option or through the environment"
         )
-    if _SIGNATURE.search(rest):
+    if _OPTIONS.search(rest):
         raise InvalidRequest(
-            f"the {protocol}:// URI contains a signature (a SAS token), and URIs are recorded with checkpoints: pass "
-            "it as an option (sas_token) or through the environment"
+            f"the {protocol}:// URI contains options (a signature, a token), and URIs are recorded with checkpoints: "
+            "pass them as options of the storage (sas_token, token, secret, …) or through the environment"
         )
     return uri.rstrip("/")
+
+
+def _names_a_secret(protocol: str, uri: str) -> bool:
+    """Tell whether a password stands before the host; a token may stand there alone, a user or a container may not."""
+    if "@" not in uri:
+        return False
+    parts = urlsplit(uri)
+    return bool(parts.password) or (protocol.startswith("http") and parts.username is not None)
 
 
 def _checked(key: str) -> str:

@@ -4,12 +4,15 @@ Content is copied into a file without a name (``O_TMPFILE``) and linked to its k
 existing name and never shows a partial file, and a killed process leaves nothing behind. Where the file
 system knows no nameless files, a temporary name in the same folder stands in; where it knows no hard links, a
 rename does.
+
+Below the root no symbolic link is followed: whoever may make one there could have anything read, or deleted.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +23,18 @@ from pathlib import Path
 
 from dagster_ckpt.adapters.local_sync import WriteBehind, sync
 from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
+from dagster_ckpt.core.units import size as size_text
 from dagster_ckpt.digests import CHUNK_BYTES, RunningDigest, digest_bytes, digest_file
+from dagster_ckpt.errors import Corrupt
 
 PARTIAL_PREFIX = ".dagster-ckpt-part-"
 """Begins the name of every temporary file; such names are never listed."""
 
+LARGEST_READ = 256 * 1024 * 1024
+"""So many bytes may an object have that is read whole."""
+
+_READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _TRIES = 5
 """How often a folder that a concurrent deletion pruned is made again."""
 
@@ -53,6 +63,7 @@ class LocalKeys:
     def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
         """Store the content; a missing source raises FileNotFoundError with the source's name."""
         target = self._root / key
+        self._refuse_links(key.rpartition("/")[0])
         if os.path.lexists(target):
             return AlreadyExists(key)
         if isinstance(source, Path):
@@ -60,25 +71,45 @@ class LocalKeys:
         return self._create_from_bytes(key, target, source)
 
     def read(self, key: str) -> bytes:
-        """Return the whole content."""
-        return (self._root / key).read_bytes()
+        """Return the whole content. Raises Corrupt where it is no file, or has more than ``LARGEST_READ``."""
+        with open(self._opened(key), "rb") as file:
+            if _size_of_file(os.fstat(file.fileno()), key) > LARGEST_READ:
+                raise Corrupt(
+                    f"{key!r} has more than {size_text(LARGEST_READ)}: nothing that is read whole has"
+                )
+            return file.read(LARGEST_READ)
 
     def fetch(self, key: str, target: Path, expected: Digest) -> Digest:
         """Bring the content to ``target`` if it is as expected; return the digest of what was found."""
         with _partial_beside(target) as beside:
+            reading = self._opened(key)
             try:
-                os.link(self._root / key, beside)
-                digest = digest_file(beside)
-            except OSError as error:
-                if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
-                    raise
-                digest = self._copy_to_new(self._root / key, beside)
+                found = os.fstat(reading)
+                if _size_of_file(found, key) != expected.size:
+                    return Digest(found.st_size, "other content")
+                digest = self._linked_or_copied(reading, found, self._root / key, beside)
+            finally:
+                os.close(reading)
             if digest == expected:
                 os.replace(beside, target)
         return digest
 
+    def _linked_or_copied(self, reading: int, found: os.stat_result, source: Path, beside: Path) -> Digest:
+        """Bring an open file beside its target; a link only to one that nobody else may write to afterwards."""
+        if found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWOTH:
+            try:
+                os.link(source, beside, follow_symlinks=False)
+                if os.path.samestat(os.lstat(beside), found):
+                    return digest_file(beside)
+                os.unlink(beside)  # another one took its name meanwhile
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                    raise
+        return self._copy_to_new(reading, beside)
+
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Yield every key below ``prefix``; folders that vanish meanwhile are passed over."""
+        self._refuse_links(prefix)
         folders = [prefix]
         while folders:
             folder = folders.pop()
@@ -96,14 +127,17 @@ class LocalKeys:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove these files, then the folders they leave empty, up to and without the root."""
-        folders = set()
+        folders: dict[str, list[str]] = {}
         for key in keys:
-            path = self._root / key
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(path)
-            folders.add(path.parent)
+            folder, _, name = key.rpartition("/")
+            folders.setdefault(folder, []).append(name)
+        for folder, names in folders.items():
+            with suppress(FileNotFoundError, NotADirectoryError), self._folder(folder) as opened:
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=opened)
         for folder in folders:
-            self._prune(folder)
+            self._prune(self._root / folder)
 
     def _prune(self, folder: Path) -> None:
         while folder != self._root:
@@ -114,6 +148,45 @@ class LocalKeys:
             except OSError:
                 return
             folder = folder.parent
+
+    @contextmanager
+    def _folder(self, folder: str) -> Iterator[int]:
+        """Open a folder below the root, through no symbolic link, whatever is exchanged meanwhile."""
+        opened = os.open(self._root, _ENTER)
+        try:
+            for part in folder.split("/") if folder else ():
+                try:
+                    inner = os.open(part, _ENTER | os.O_NOFOLLOW, dir_fd=opened)
+                except NotADirectoryError:
+                    self._refuse_links(folder)
+                    raise
+                os.close(opened)
+                opened = inner
+            yield opened
+        finally:
+            os.close(opened)
+
+    def _opened(self, key: str) -> int:
+        """Open a file to be read; a pipe without a writer is not waited for."""
+        folder, _, name = key.rpartition("/")
+        try:
+            with self._folder(folder) as opened:
+                return os.open(name, _READ_FILE, dir_fd=opened)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                self._refuse_links(key)
+            raise
+
+    def _refuse_links(self, key: str) -> None:
+        """Raise Corrupt where an object or one of its folders is a symbolic link."""
+        path = self._root
+        for part in filter(None, key.split("/")):
+            path = path / part
+            if path.is_symlink():
+                raise Corrupt(
+                    f"{path} is a symbolic link, and checkpoint storage follows none below its folder {self._root}: "
+                    "remove it, or name the place it leads to"
+                )
 
     def _create_from_file(self, key: str, target: Path, source: Path) -> Digest | AlreadyExists:
         reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
@@ -191,16 +264,21 @@ class LocalKeys:
             _write_all(writing, chunk)
         return running.result()
 
-    def _copy_to_new(self, source: Path, target: Path) -> Digest:
-        reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    def _copy_to_new(self, reading: int, target: Path) -> Digest:
+        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                return self._copy(reading, writing)
-            finally:
-                os.close(writing)
+            return self._copy(reading, writing)
         finally:
-            os.close(reading)
+            os.close(writing)
+
+
+def _size_of_file(found: os.stat_result, key: str) -> int:
+    """Return the size of a file. Raises Corrupt for a pipe or a device, IsADirectoryError for a folder."""
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "this is a folder", key)
+    if not stat.S_ISREG(found.st_mode):
+        raise Corrupt(f"{key!r} is no file: a pipe or a device was put there; remove it")
+    return found.st_size
 
 
 def partial_name() -> str:

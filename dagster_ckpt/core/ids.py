@@ -26,6 +26,9 @@ BatchId = NewType("BatchId", int)
 LogPosition = NewType("LogPosition", int)
 """Index of an entry in a channel log: starts at 0, or at the base of a restored log."""
 
+LARGEST_NUMBER = 2**53 - 1
+"""Highest number of a checkpoint or an attempt: databases, JSON and Dagster keep it as it is."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -60,6 +63,14 @@ def checkpoint_id(number: int) -> CheckpointId:
     if number < 1:
         raise InvalidRequest(f"checkpoint ids start at 1, got {number}")
     return CheckpointId(number)
+
+
+def leaves_room(number: int) -> bool:
+    """Tell whether a pipeline that goes on behind a number from elsewhere can count on for as long as it lives.
+
+    Its author may have chosen it: behind the largest there is no next checkpoint, and no way back.
+    """
+    return number <= LARGEST_NUMBER // 2
 
 
 @dataclass(frozen=True, slots=True, order=True)

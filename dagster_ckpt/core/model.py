@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from dagster_ckpt.core.ids import LARGEST_NUMBER
 from dagster_ckpt.core.label import Labeled
 from dagster_ckpt.core.safe_paths import file_name, relative_path
 
@@ -22,6 +23,10 @@ RelativePath = Annotated[str, AfterValidator(relative_path)]
 FileName = Annotated[str, AfterValidator(file_name)]
 """A name in a persisted record that becomes one part of a path."""
 
+Number = Annotated[int, Field(ge=1, le=LARGEST_NUMBER)]
+"""Number of a checkpoint or an attempt, in a persisted record."""
+Subtasks = Annotated[int, Field(ge=1, le=1_000_000)]
+"""Number of parallel subtasks, in a persisted record: lists are made of that length."""
 
 LATEST_TIME = 253_402_300_799.0
 """The last second of the year 9999: what people are shown of a time reaches no further."""
@@ -179,8 +184,8 @@ class StageSnapshot(Record):
     """One stage's part of a checkpoint. A stateless stage has one too (its offsets)."""
 
     uid: FileName
-    parallelism: int = Field(ge=1)
-    max_parallelism: int | None = None
+    parallelism: Subtasks
+    max_parallelism: Subtasks | None = None
     manifest: ObjectRef | None = None
     """The stage's file list; key relative to the storage base, in a savepoint to its folder. None: no
     files."""
@@ -238,9 +243,9 @@ class CheckpointMetadata(Labeled, Record):
     """Identity of the history it was taken in; empty: taken before histories had one."""
     lineages: tuple[str, ...] = ()
     """Histories that one goes on from."""
-    checkpoint_id: int = Field(ge=1)
+    checkpoint_id: Number
     kind: CheckpointKind
-    epoch: int = Field(ge=1)
+    epoch: Number
     """Attempt that took it."""
     triggered_at: Time
     """Seconds since the Unix epoch."""
@@ -258,7 +263,7 @@ class CheckpointMetadata(Labeled, Record):
     labels: dict[str, str] = Field(default_factory=dict)
     note: str = ""
     library_version: str = ""
-    first_number: int | None = None
+    first_number: Number | None = None
     """Number under which it was taken, of a copy that has got another one; None: ``checkpoint_id`` is that."""
 
     @property

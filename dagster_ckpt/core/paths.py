@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
+from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid, leaves_room
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.safe_paths import relative_path
 from dagster_ckpt.errors import InvalidRequest
@@ -69,17 +69,23 @@ class CheckpointPaths:
     def number_of(self, key: str) -> CheckpointId | None:
         """Checkpoint that wrote ``key``, read off the key; None for a key that is not one of these."""
         found = re.match(rf"{re.escape(self.pipeline)}/(?:chk-|shared/[^/]+/)([1-9][0-9]*)/.", key)
-        return CheckpointId(int(found[1])) if found else None
+        return _written_by(found[1]) if found else None
 
     def shared_creator(self, key: str) -> CheckpointId | None:
         """Checkpoint that uploaded the shared file ``key``; None for a key that is no shared file."""
         parts = key.split("/", 4)
         is_shared = len(parts) == 5 and parts[0] == self.pipeline and parts[1] == "shared"
-        return CheckpointId(int(parts[3])) if is_shared and parts[3].isdecimal() else None
+        return _written_by(parts[3]) if is_shared and parts[3].isdecimal() else None
 
     def savepoint(self, suffix: str) -> str:
         """Folder of a savepoint below its target; ``suffix`` is six random characters."""
         return f"savepoint-{self.pipeline}-{suffix}"
+
+
+def _written_by(digits: str) -> CheckpointId | None:
+    """Return the number in a key; None for one that no checkpoint of ours has."""
+    number = int(digits) if len(digits) <= 20 else 0
+    return CheckpointId(number) if number and leaves_room(number) else None
 
 
 def metadata(location: str) -> str:

@@ -18,7 +18,14 @@ from dagster_ckpt.adapters.fsspec_storage import Durability, FsspecCheckpointSto
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX
 from dagster_ckpt.core.storage import AlreadyExists, Digest
 from dagster_ckpt.digests import digest_bytes, digest_file
-from dagster_ckpt.errors import CheckpointError, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import (
+    CheckpointError,
+    Corrupt,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
 from tests.adapters import filesystems, workers
 from tests.adapters.filesystems import FlakyObjects
 from tests.adapters.servers import S3Server, free_port
@@ -258,6 +265,95 @@ def test_empty_folders_go_with_their_last_key_and_the_base_stays(
     assert os.listdir(base) == []
 
 
+# --- what others put into the folder --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linked", ["p/chk-7", "p"])
+def test_a_symbolic_link_in_the_folder_is_told_and_nothing_behind_it_is_touched(
+    local: FsspecCheckpointStorage, base: Path, tmp_path: Path, linked: str
+) -> None:
+    home = tmp_path / "home"
+    (home / "chk-7" / "empty").mkdir(parents=True)
+    for name in ("chk-7/letter", "letter"):
+        (home / name).write_bytes(b"of its owner")
+    (base / linked).parent.mkdir(parents=True)
+    (base / linked).symlink_to(home)
+    calls: list[Callable[[], object]] = [
+        lambda: list(local.list("p/chk-7")),
+        lambda: local.delete(["p/chk-7/letter"]),
+        lambda: local.read("p/chk-7/letter"),
+        lambda: local.create("p/chk-7/new/letter", b"x"),
+        lambda: local.fetch("p/chk-7/letter", tmp_path / "here", digest_bytes(b"of its owner")),
+    ]
+    for call in calls:
+        with pytest.raises(
+            Corrupt, match=f"{linked} is a symbolic link, and checkpoint storage follows none"
+        ):
+            call()
+    assert files_below(home) == ["chk-7/letter", "letter"]
+    assert (home / "chk-7" / "empty").is_dir()
+    assert not (tmp_path / "here").exists()
+    local.delete([linked])
+    assert not os.path.lexists(base / linked)
+    assert files_below(home) == ["chk-7/letter", "letter"]
+
+
+def test_a_folder_that_becomes_a_link_between_list_and_delete_is_not_entered(
+    local: FsspecCheckpointStorage, base: Path, tmp_path: Path
+) -> None:
+    local.create("p/chk-7/uid/letter", b"ours")
+    keys = [found.key for found in local.list("p/chk-7")]
+    (base / "p" / "chk-7").rename(tmp_path / "moved")
+    (base / "p" / "chk-7").symlink_to(tmp_path / "moved")
+    with pytest.raises(Corrupt, match="symbolic link"):
+        local.delete(keys)
+    assert files_below(tmp_path / "moved") == ["uid/letter"]
+
+
+@pytest.mark.parametrize(
+    ("put", "told"),
+    [
+        (os.mkfifo, "is no file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a symbolic link"),
+        (lambda path: path.symlink_to(path.parent / "plain"), "is a symbolic link"),
+    ],
+    ids=["pipe", "endless", "link"],
+)
+def test_only_a_file_is_read(
+    local: FsspecCheckpointStorage, base: Path, tmp_path: Path, put: Callable[[Path], None], told: str
+) -> None:
+    local.create("p/plain", b"content")
+    put(base / "p" / "put")
+    with pytest.raises(Corrupt, match=told):
+        local.read("p/put")
+    with pytest.raises(Corrupt, match=told):
+        local.fetch("p/put", tmp_path / "here", digest_bytes(b"content"))
+    assert not os.path.lexists(tmp_path / "here")
+
+
+def test_a_file_of_another_size_is_not_read_to_its_end(
+    local: FsspecCheckpointStorage, base: Path, tmp_path: Path
+) -> None:
+    local.create("p/file", b"content")
+    os.truncate(base / "p" / "file", 4 * 1024**4)
+    with pytest.raises(
+        Corrupt, match=r"7 bytes with .* were stored, 4398046511104 bytes with other content are there"
+    ):
+        local.fetch("p/file", tmp_path / "here", digest_bytes(b"content"))
+    with pytest.raises(Corrupt, match="has more than 268 MB"):
+        local.read("p/file")
+
+
+def test_a_file_that_others_may_change_is_copied_and_not_linked(
+    local: FsspecCheckpointStorage, base: Path, tmp_path: Path
+) -> None:
+    local.create("p/file", b"content")
+    (base / "p" / "file").chmod(0o646)
+    local.fetch("p/file", tmp_path / "here", digest_bytes(b"content"))
+    (base / "p" / "file").write_bytes(b"changed")
+    assert (tmp_path / "here").read_bytes() == b"content"
+
+
 # --- URIs and options -----------------------------------------------------------------------------------------
 
 
@@ -295,6 +391,10 @@ def test_a_relative_path_means_the_folder_it_meant_when_the_storage_was_made(
         ("s3:/bucket/x", "one slash: write s3://"),
         ("HDFS:/data/x", "one slash: write hdfs://"),
         ("sftp://me:secret-word@host/path", "password"),
+        ("https://secret-word@host/path", "password"),
+        ("https://host/path?token=secret-word", "contains options"),
+        ("s3://bucket/x?aws_secret_access_key=secret-word", "contains options"),
+        ("https://host/path;sig=secret-word", "contains options"),
     ],
 )
 def test_a_uri_that_cannot_serve_is_refused_at_once(uri: str, says: str) -> None:

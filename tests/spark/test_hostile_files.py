@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import struct
+import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import parse_record
@@ -33,6 +38,7 @@ from dagster_ckpt.spark.sink.committables import (
 )
 from dagster_ckpt.spark.snapshot.checkpoint_files import (
     Unreadable,
+    lineage_of,
     read_commit,
     read_offset,
     read_query_id,
@@ -305,6 +311,109 @@ def test_nesting_is_limited_and_what_is_wide_is_not() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json("[" * (DEEPEST + 2) + "]" * (DEEPEST + 2))
     assert len(parse_json(json.dumps([[index] for index in range(5000)]))) == 5000
+
+
+# --- small files that stand for much ----------------------------------------------------------------------------
+
+
+def parquet(columns: dict[str, object], **options: object) -> Callable[[Path], object]:
+    """A manifest that somebody else's program wrote."""
+
+    def read(_: Path) -> object:
+        schema = pq.read_schema(io.BytesIO(encode_manifest([])))
+        rows = len(next(iter(columns.values())))  # type: ignore[arg-type]
+        ours = {"path": "p", "size": 1, "checksum": "", "kind": "query", "first_checkpoint": 1, "key": "k"}
+        arrays = [
+            columns.get(field.name, pa.repeat(pa.scalar(ours.get(field.name), field.type), rows))
+            for field in schema
+        ]
+        written = io.BytesIO()
+        pq.write_table(pa.table(arrays, schema=schema), written, **options)  # type: ignore[arg-type]
+        assert len(written.getvalue()) < 300_000
+        return decode_manifest(written.getvalue(), name="here")
+
+    return read
+
+
+def changelog(packed: int, unpacked: int, method: int = 0x20) -> Callable[[Path], object]:
+    def read(folder: Path) -> object:
+        path = folder / "here.changelog"
+        path.write_bytes(b"LZ4Block" + bytes([method]) + struct.pack("<iii", packed, unpacked, 0) + bytes(50))
+        return lineage_of(path)
+
+    return read
+
+
+def packed_list(size: int) -> Callable[[Path], object]:
+    def read(folder: Path) -> object:
+        path = folder / "here.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("metadata", b"v1\n" + bytes(size))
+        return referenced_files(path, 0, 0)
+
+    return read
+
+
+LONG = "x" * 30_000
+BOMBS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a value repeated by number": (
+        parquet({"path": pa.repeat(LONG, 1_000)}),
+        "not written as manifests are",
+    ),
+    "values that begin like the one before": (
+        parquet(
+            {"path": pa.repeat(LONG, 1_000)},
+            use_dictionary=False,
+            column_encoding={"path": "DELTA_BYTE_ARRAY"},
+        ),
+        "not written as manifests are",
+    ),
+    "many rows": (parquet({"size": pa.repeat(1, 1_000_000)}), "rows, and 250,000 are the most"),
+    "a page that unpacks to much": (
+        parquet({"inline": pa.array([bytes(110_000_000)])}, use_dictionary=False, compression="zstd"),
+        "unpacks to more than",
+    ),
+    "a changelog's block of negative length": (changelog(-21, 100), "names no lineage"),
+    "a changelog's block of two gigabytes": (changelog(10, 2**31 - 1), "names no lineage"),
+    "a changelog's block that is no lz4": (changelog(10, 1000), "names no lineage"),
+    "an archive's list of files": (packed_list(30_000_000), "its list of files has more than"),
+    "the highest number": (
+        metadata(checkpoint_id=2**63),
+        "here is not valid checkpoint metadata .checkpoint_id",
+    ),
+    "the highest attempt": (metadata(epoch=2**63), "here is not valid checkpoint metadata .epoch"),
+    "subtasks": (stage(parallelism=10**12), "here is not valid checkpoint metadata .stages.0.parallelism"),
+}
+
+
+@pytest.mark.parametrize("bomb", list(BOMBS))
+def test_a_small_file_that_stands_for_much_is_damage_before_it_is_unpacked(tmp_path: Path, bomb: str) -> None:
+    read, told = BOMBS[bomb]
+    with pytest.raises((Corrupt, Unreadable), match=told) as refused:
+        read(tmp_path)
+    assert "here" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+UDT = {"type": "udt", "pyClass": "this.Zen", "sqlType": "long"}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        UDT,
+        {"type": "array", "elementType": UDT, "containsNull": True},
+        {"type": "map", "keyType": "long", "valueType": UDT, "valueContainsNull": True},
+        {"type": "struct", "fields": [{"name": "b", "type": UDT, "nullable": True, "metadata": {}}]},
+    ],
+)
+def test_a_schema_has_no_module_of_its_authors_imported(kind: object) -> None:
+    fields = [{"name": "a", "type": kind, "nullable": True, "metadata": {"type": "udt"}}]
+    with pytest.raises(Corrupt, match="a user-defined type, which names a module to import"):
+        parsed_schema(json.dumps({"type": "struct", "fields": fields}))
+    assert "this" not in sys.modules
+    fields[0]["type"] = "long"
+    assert parsed_schema(json.dumps({"type": "struct", "fields": fields})).names == ["a"]
 
 
 # --- files that are not where they were written -----------------------------------------------------------------

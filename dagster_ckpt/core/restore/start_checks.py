@@ -247,6 +247,14 @@ START_CHECKS = (
     ),
     StartCheck(
         Part.SNAPSHOT,
+        "room for numbers",
+        "the snapshot's number with the highest there can be",
+        "… has the number …, too high to count on from: import it (dagster-ckpt import), …",
+        "import it, and restore the copy",
+        refuse.room_for_numbers,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
         "own pipeline",
         "the snapshot's pipeline with the one that starts",
         "… is a snapshot of pipeline …, not of …: check the path; start a fork if you mean to branch off from it; …",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from dagster_ckpt.core.config import ClaimMode
+from dagster_ckpt.core.ids import leaves_room
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.core.restore.decision import was_restored_by_an_earlier_try
 from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
@@ -222,6 +223,15 @@ def recorded_id(of: SnapshotFacts) -> None:
         raise Corrupt(
             f"{of.load.location.uri} should hold {known.key}, but its metadata is of snapshot "
             f"{of.metadata.checkpoint_id}: restore from another one with restore_from"
+        )
+
+
+def room_for_numbers(of: SnapshotFacts) -> None:
+    """Refuse a snapshot behind whose number no checkpoint could be counted."""
+    if not leaves_room(of.metadata.checkpoint_id):
+        raise InvalidRequest(
+            f"{of.load.location.uri} has the number {of.metadata.checkpoint_id}, too high to count on from: import it "
+            "(dagster-ckpt import), which gives the copy a number of its own, and restore that"
         )
 
 

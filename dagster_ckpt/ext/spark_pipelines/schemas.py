@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import OutputElement
+from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.quoting import quoted
 
 if TYPE_CHECKING:
@@ -114,9 +114,7 @@ def contains(kind: Any, wanted: type) -> bool:
 
 def schema_of_text(text: str) -> StructType:
     """Return a schema that a graph keeps."""
-    from pyspark.sql.types import StructType
-
-    return StructType.fromJson(parse_json(text))
+    return parsed_schema(text)
 
 
 def columns_of_text(text: str) -> dict[str, Any]:

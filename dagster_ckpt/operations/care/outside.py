@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dagster_ckpt.core import paths
-from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.ids import PipelineId, leaves_room
 from dagster_ckpt.core.location import SnapshotLocation, location_of
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.errors import CheckpointError
@@ -50,7 +50,9 @@ def _snapshots(deployment: Deployment) -> Iterator[tuple[CheckpointMetadata, Sna
         with suppress(CheckpointError):
             storages.append(deployment.open_storage(deployment.savepoint_dir))
     for uri, folder in {f.uri: f for s in storages for f in list_storage(s)}.items():
-        if folder.metadata is not None:
+        if folder.metadata is not None and leaves_room(
+            max(folder.metadata.checkpoint_id, folder.metadata.epoch)
+        ):
             with suppress(CheckpointError):  # a checkpoint beside its own place cannot be restored from there
                 yield folder.metadata, location_of(uri, folder.metadata), folder.metadata_checksum
 

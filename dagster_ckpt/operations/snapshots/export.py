@@ -42,8 +42,8 @@ def random_suffix() -> str:
 class CopyChanges:
     """Changes that a copy makes to its metadata."""
 
-    checkpoint_id: CheckpointId | None = None
-    """None: as the original."""
+    numbered: Callable[[], CheckpointId] | None = None
+    """Asked once every file was compared; None: as the original."""
     label: LabelChanges = LabelChanges()
 
 
@@ -130,7 +130,7 @@ def _metadata(
     given = source.metadata
     origin = {EXPORTED_FROM: source.uri}
     label = replace(given.label, labels={**given.labels, **origin})
-    number = given.checkpoint_id if changes.checkpoint_id is None else changes.checkpoint_id
+    number = given.checkpoint_id if changes.numbered is None else changes.numbered()
     return given.model_copy(
         update={
             "checkpoint_id": number,

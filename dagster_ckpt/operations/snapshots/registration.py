@@ -11,7 +11,7 @@ from typing import assert_never
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord, TriggerRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus, StageStatistics
 from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.ids import CheckpointId, PipelineId
+from dagster_ckpt.core.ids import CheckpointId, PipelineId, leaves_room
 from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.location import SnapshotLocation, same_place
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
@@ -84,11 +84,13 @@ def import_snapshot(
         case ImportMode.REFERENCE:
             return _refer(deployment, found, label, progress)
         case ImportMode.COPY:
-            number = reserve_id(deployment, found.pipeline, found.stored.metadata)
             copied = export_snapshot(
                 found.stored,
                 deployment.savepoint_storage(target),
-                changes=CopyChanges(checkpoint_id=number, label=label),
+                changes=CopyChanges(
+                    numbered=lambda: reserve_id(deployment, found.pipeline, found.stored.metadata),
+                    label=label,
+                ),
                 suffix=suffix,
                 progress=progress,
             )
@@ -131,8 +133,8 @@ def _refer(
     number = CheckpointId(metadata.checkpoint_id)
     if reserve_id(deployment, found.pipeline, metadata) != number:
         raise InvalidRequest(
-            f"number {number} of pipeline {found.pipeline!r} means another snapshot here: copy it, "
-            "and the copy gets a number of its own"
+            f"number {number} of pipeline {found.pipeline!r} means another snapshot here, or is too high to count "
+            "on from: copy it, and the copy gets a number of its own"
         )
     changed = metadata.model_copy(update=label.applied_to(metadata.label).fields())
     register_savepoint(
@@ -167,7 +169,7 @@ def reserve_id(
 def _number(
     deployment: Deployment, record: CoordinatorRecord, like: CheckpointMetadata | None
 ) -> CheckpointId:
-    if like is not None:
+    if like is not None and leaves_room(like.checkpoint_id):
         number = CheckpointId(like.checkpoint_id)
         if number >= record.next_id or _is_the_very_one(deployment, record, like):
             return number

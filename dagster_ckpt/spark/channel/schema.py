@@ -21,13 +21,21 @@ WATERMARK = "spark.watermarkDelayMs"
 MEANT_FOR_READERS = "dagster_ckpt.watermark"
 """What stays of it where the stage that declared it has no use for it."""
 
+_SPARKS_OWN = ("pyspark.ml.linalg.VectorUDT", "pyspark.ml.linalg.MatrixUDT")
+"""User-defined types whose module is Spark's."""
+
 
 def channel_schema_json(schema: StructType, *, marked: bool = False) -> str:
     """Return the schema of a stage's output as its consumers see it: every column nullable, no watermark.
 
     ``marked``: a watermark that was declared before is meant for who reads the channel.
     """
-    document = _opened(schema.jsonValue())
+    try:
+        document = _opened(_plain(schema.jsonValue()))
+    except ValueError as error:
+        raise InvalidRequest(
+            f"its rows cannot go through a channel: {error}. Cast it to Spark's own types"
+        ) from error
     for column in document["fields"]:
         given = column.get("metadata", {})
         kept = {key: value for key, value in given.items() if key not in (WATERMARK, MEANT_FOR_READERS)}
@@ -41,7 +49,7 @@ def parsed_schema(schema_json: str) -> StructType:
     from pyspark.sql.types import StructType
 
     try:
-        return StructType.fromJson(parse_json(schema_json))
+        return StructType.fromJson(_plain(parse_json(schema_json)))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"the schema of a channel log cannot be understood ({error}): restart its stage, which writes it again"
@@ -168,6 +176,23 @@ def _column(batch: pa.RecordBatch, field: pa.Field[Any], wanted: Collection[str]
             return pa.nulls(batch.num_rows, field.type)
         index = batch.schema.get_field_index(called)
     return batch.column(index).cast(field.type)
+
+
+def _plain(type_json: Any) -> Any:
+    """Return the JSON of a Spark type that is made of Spark's own ones. Raises ValueError.
+
+    A user-defined one names a module, which reading the type would import: that of whoever wrote the file.
+    """
+    if isinstance(type_json, list):
+        for part in type_json:
+            _plain(part)
+    elif isinstance(type_json, dict):
+        if type_json.get("type") == "udt" and type_json.get("pyClass") not in _SPARKS_OWN:
+            raise ValueError("it has a user-defined type, which names a module to import")
+        for key, value in type_json.items():
+            if key != "metadata":
+                _plain(value)
+    return type_json
 
 
 def _opened(type_json: Any) -> Any:

@@ -8,8 +8,8 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.files import spark_path, spark_uri
 from dagster_ckpt.spark.quoting import quoted, text_literal
 
@@ -43,13 +43,13 @@ class PlainFiles:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the rows, read by Spark's executors."""
-        schema = _struct(self.row_schema)
+        schema = parsed_schema(self.row_schema)
         frames = [_frame_of(spark, part, schema) for part in self.parts]
         return reduce(lambda one, other: one.union(other), frames or [spark.createDataFrame([], schema)])
 
     def query(self, row_schema: str) -> str:
         """Return SQL that reads the columns of a schema. Raises InvalidRequest for files that SQL cannot tell of."""
-        wanted = _struct(row_schema)
+        wanted = parsed_schema(row_schema)
         if not self.parts:  # of no file Spark learns no columns
             return empty_query(row_schema)
         if any(part.values for part in self.parts):
@@ -57,7 +57,7 @@ class PlainFiles:
                 f"{self.folder} is partitioned, and its files lack these columns: make a table on it with Delta's jars "
                 "(CREATE TABLE ... USING delta LOCATION ...), or leave partition_by out"
             )
-        there = _struct(self.row_schema).names
+        there = parsed_schema(self.row_schema).names
         [part] = self.parts
         return (
             f"{_select(wanted, there, {})} FROM parquet.{quoted(self._pattern(part))} "
@@ -78,7 +78,7 @@ class PlainFiles:
 
 def empty_query(row_schema: str) -> str:
     """Return SQL that finds no row, with the columns of a schema."""
-    return f"{_select(_struct(row_schema), (), {})} WHERE false"
+    return f"{_select(parsed_schema(row_schema), (), {})} WHERE false"
 
 
 def _frame_of(spark: SparkSession, part: FilesOfPartition, schema: StructType) -> DataFrame:
@@ -103,9 +103,3 @@ def _column(name: str, kind: str, there: Sequence[str], values: Mapping[str, str
         return quoted(name)
     value = values.get(name)
     return f"CAST({'NULL' if value is None else text_literal(value)} AS {kind}) AS {quoted(name)}"
-
-
-def _struct(row_schema: str) -> StructType:
-    from pyspark.sql.types import StructType
-
-    return StructType.fromJson(parse_json(row_schema))

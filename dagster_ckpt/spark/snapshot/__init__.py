@@ -11,6 +11,7 @@
 | ``pins`` | keeps captured files alive while they are uploaded |
 | ``upload`` | new files only, checksums recorded, manifest last |
 | ``manifest`` | a stage's file list as stored |
+| ``parquet_pages`` | the pages of such a file, added up before they are unpacked |
 | ``manifest_handles`` | the same as the shared-state registry wants it |
 | ``stored`` | a stored snapshot, opened for reading: the only way to its files |
 | ``restore`` | a stage's working directory from a snapshot |

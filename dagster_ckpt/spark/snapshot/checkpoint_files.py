@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.safe_paths import relative_path
+from dagster_ckpt.core.units import size as size_text
 
 __all__ = [
     "CommitRecord",
@@ -28,6 +30,11 @@ __all__ = [
     "read_query_id",
     "referenced_files",
 ]
+
+
+_LARGEST_TEXT = 8 * 1024 * 1024
+"""So much of what is packed in a snapshot archive or a changelog is read."""
+_LZ4_BLOCK = 64 * 1024
 
 
 class Unreadable(Exception):
@@ -147,14 +154,20 @@ def _read_commit(path: Path, _modified: int, _inode: int) -> CommitRecord:
 def referenced_files(path: Path, _modified: int, _size: int) -> tuple[tuple[str, int], ...]:
     """Return (path beside the archive, size) of the immutable files of a RocksDB snapshot ``.zip``."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            text = archive.read("metadata").decode().split("\n", 1)[1]
+        with zipfile.ZipFile(path) as archive, archive.open("metadata") as file:
+            packed = file.read(_LARGEST_TEXT + 1)
+        if len(packed) > _LARGEST_TEXT:
+            raise Unreadable(f"{path} is damaged: its list of files has more than {size_text(_LARGEST_TEXT)}")
+        text = packed.decode().split("\n", 1)[1]
         content = parse_json(text)
         # The names come from a savepoint of whoever: one with '..' would have our own files stored with the next.
         tables = [_named("SSTs", f["dfsSstFileName"], f["sizeBytes"]) for f in content.get("sstFiles") or ()]
         logs = [_named("logs", f["dfsLogFileName"], f["sizeBytes"]) for f in content.get("logFiles") or ()]
     except (
         zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        RuntimeError,  # it is encrypted, or packed in a way that Python does not know
         LookupError,
         ValueError,
         TypeError,
@@ -175,15 +188,8 @@ def lineage_of(path: Path) -> dict[int, str]:
     The first record of the file is ``v3``/``v4`` and a JSON list, as Java's writeUTF spells them, in lz4
     blocks. Raises Unreadable for another compression codec.
     """
-    raw = path.read_bytes()
-    content = b""
-    at = 0
-    while raw[at : at + 8] == b"LZ4Block" and len(content) < 2 * 65536:
-        packed, unpacked = struct.unpack_from("<ii", raw, at + 9)
-        block = raw[at + 21 : at + 21 + packed]
-        content += block if raw[at + 8] & 0xF0 == 0x10 else _unpack_lz4(block, unpacked)
-        at += 21 + packed
     try:
+        content = _beginning(path)
         (skipped,) = struct.unpack_from(">H", content, 0)
         (length,) = struct.unpack_from(">H", content, 2 + skipped)
         items = parse_json(content[4 + skipped : 4 + skipped + length])
@@ -192,7 +198,23 @@ def lineage_of(path: Path) -> dict[int, str]:
         raise Unreadable(f"{path} names no lineage that this library can read") from error
 
 
+def _beginning(path: Path) -> bytes:
+    """Return the first blocks of a changelog, unpacked. Raises ValueError, struct.error."""
+    content = b""
+    with path.open("rb") as file:
+        while len(content) < 2 * _LZ4_BLOCK and (head := file.read(21))[:8] == b"LZ4Block":
+            packed, unpacked = struct.unpack_from("<ii", head, 9)
+            if not 0 <= packed <= 2 * _LZ4_BLOCK or not 0 < unpacked <= 2 * _LZ4_BLOCK:
+                break  # an empty block ends the file; no other length is Spark's
+            block = file.read(packed)
+            content += block if head[8] & 0xF0 == 0x10 else _unpack_lz4(block, unpacked)
+    return content
+
+
 def _unpack_lz4(block: bytes, size: int) -> bytes:
     import pyarrow as pa
 
-    return bytes(pa.Codec("lz4_raw").decompress(block, size))
+    try:
+        return bytes(pa.Codec("lz4_raw").decompress(block, size))
+    except OSError as error:
+        raise ValueError("a block of it cannot be unpacked") from error

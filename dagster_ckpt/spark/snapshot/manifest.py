@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.model import FileEntry, FileKind
 from dagster_ckpt.core.safe_paths import file_name, relative_path
-from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.snapshot.parquet_pages import refuse_bombs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["MANIFEST_VERSION", "decode_manifest", "encode_manifest"]
 
 MANIFEST_VERSION = 1
+MOST_FILES = 250_000
+"""So many files has a stage at most: their list is read whole."""
+_BYTES_OF_ONE = 400
+"""Path, key and checksum of a file with the longest names there are."""
+_REPEATED = ("kind", "operator", "partition", "first_checkpoint")
+"""Columns that are written by a dictionary."""
 _VERSION_KEY = b"dagster_ckpt.manifest_version"
 
 
@@ -43,10 +50,15 @@ def _schema() -> pa.Schema:
 
 
 def encode_manifest(entries: Sequence[FileEntry]) -> bytes:
-    """Return the Parquet bytes of a manifest with these rows, in this order."""
+    """Return the Parquet bytes of a manifest with these rows, in this order. Raises InvalidRequest for too many."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if len(entries) > MOST_FILES:
+        raise InvalidRequest(
+            f"a stage has {len(entries):,} files, and {MOST_FILES:,} are the most that a checkpoint lists: lower its "
+            "spark.sql.shuffle.partitions"
+        )
     columns: dict[str, Any] = {
         "path": [e.path for e in entries],
         "size": [e.size for e in entries],
@@ -61,7 +73,7 @@ def encode_manifest(entries: Sequence[FileEntry]) -> bytes:
     options: dict[str, Any] = {
         # Inlined files are compressed already, as Spark writes them.
         "compression": {name: "none" if name == "inline" else "zstd" for name in columns},
-        "use_dictionary": ["kind", "operator", "partition", "first_checkpoint"],
+        "use_dictionary": list(_REPEATED),
         "write_statistics": False,
     }
     schema = _schema()
@@ -100,25 +112,53 @@ def decode_manifest(content: bytes, *, name: str) -> list[FileEntry]:
     import pyarrow.parquet as pq
 
     try:
+        file = pq.ParquetFile(io.BytesIO(content), read_dictionary=["kind", "operator"])
+        _refuse_other_versions(file.schema_arrow, name)
+        if not file.metadata.num_rows:
+            return []
+        refuse_bombs(
+            content,
+            file.metadata,
+            most_rows=MOST_FILES,
+            most_bytes=_BYTES_OF_ONE * MOST_FILES + 2 * len(content),
+            by_dictionary=_REPEATED,
+        )
         # On this thread: a manifest is small, and starting Arrow's pool costs more than it saves.
-        table = pq.ParquetFile(io.BytesIO(content)).read(use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise Corrupt(f"manifest {name} is damaged ({error}): restore from another checkpoint") from error
-    found = (table.schema.metadata or {}).get(_VERSION_KEY, b"none").decode("ascii", "replace")
+        table = file.read(use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Corrupt(
+            f"manifest {name} is damaged ({_first_line(error)}): restore from another checkpoint"
+        ) from error
+    return _rows(table, name)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
+
+
+def _refuse_other_versions(schema: pa.Schema, name: str) -> None:
+    found = (schema.metadata or {}).get(_VERSION_KEY, b"none").decode("ascii", "replace")
     if found != str(MANIFEST_VERSION):
         raise Corrupt(
             f"manifest {name} has format version {found}; this library reads version {MANIFEST_VERSION}: "
             "use the library version that wrote it, or restore from another checkpoint"
         )
-    return _rows(table, name)
-
-
-def _rows(table: pa.Table, name: str) -> list[FileEntry]:
-    found = {field.name: field.type for field in table.schema}
-    if len(found) != len(table.schema) or any(found.get(field.name) != field.type for field in _schema()):
+    columns = {field.name: field.type for field in schema}
+    if len(columns) != len(schema) or any(
+        _plain(columns.get(field.name)) != field.type for field in _schema()
+    ):
         raise Corrupt(
             f"manifest {name} is damaged (columns are missing, or of other types): restore from another checkpoint"
         )
+
+
+def _plain(kind: Any) -> Any:
+    import pyarrow as pa
+
+    return kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+
+
+def _rows(table: pa.Table, name: str) -> list[FileEntry]:
     kinds = {kind.value: kind for kind in FileKind}
     try:
         columns = [table.column(field.name).to_pylist() for field in _schema()]

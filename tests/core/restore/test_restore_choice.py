@@ -10,7 +10,7 @@ import pytest
 
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode, RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.ids import LARGEST_NUMBER, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import (
     CheckpointKind,
@@ -471,6 +471,16 @@ def test_a_folder_that_holds_another_snapshot_than_recorded_is_corrupt() -> None
     assert isinstance(load, FromSnapshot)
     with pytest.raises(Corrupt, match=r"should hold chk-000031, but its metadata is of snapshot 30"):
         restore(saved(checkpoint_id=30), load=load)
+
+
+def test_a_snapshot_whose_number_leaves_no_room_for_another_is_not_gone_on_from() -> None:
+    load = choose("s3://backup/2013/sp", facts())
+    assert isinstance(load, FromSnapshot)
+    highest = saved(kind=CheckpointKind.SAVEPOINT, checkpoint_id=LARGEST_NUMBER // 2)
+    assert restore(highest, load=load).next_checkpoint_id == LARGEST_NUMBER // 2 + 1
+    beyond = saved(kind=CheckpointKind.SAVEPOINT, checkpoint_id=LARGEST_NUMBER // 2 + 1)
+    with pytest.raises(InvalidRequest, match=r"too high to count on from: import it"):
+        restore(beyond, load=load)
 
 
 def test_a_savepoint_may_have_been_moved() -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
-from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.ids import LARGEST_NUMBER, CheckpointId, StageUid
 from dagster_ckpt.core.label import LabelChanges
+from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointKind, StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
+from dagster_ckpt.operations.care.outside import find_outside
 from dagster_ckpt.operations.deployment import ByteProgress
 from dagster_ckpt.operations.readers.load_table import cut_of
 from dagster_ckpt.operations.snapshots.catalog import SnapshotStatus, find_snapshot, list_history
@@ -187,9 +189,13 @@ def test_a_copy_under_another_number_says_by_which_one_sinks_know_its_rows(world
     (stage,) = stored.metadata.stages
     cut = cut_of(stored, stage, TableSnapshot(uri="/table", head=None))
     assert cut.checkpoint_id == 1
-    again = export_snapshot(stored, world.open(ELSEWHERE), changes=CopyChanges(checkpoint_id=CheckpointId(9)))
+    again = export_snapshot(
+        stored, world.open(ELSEWHERE), changes=CopyChanges(numbered=lambda: CheckpointId(9))
+    )
     assert (again.metadata.checkpoint_id, again.metadata.number_at_sinks) == (9, 1)
-    back = export_snapshot(stored, world.open(ELSEWHERE), changes=CopyChanges(checkpoint_id=CheckpointId(1)))
+    back = export_snapshot(
+        stored, world.open(ELSEWHERE), changes=CopyChanges(numbered=lambda: CheckpointId(1))
+    )
     assert back.metadata.first_number is None
 
 
@@ -205,6 +211,35 @@ def test_a_number_that_failed_here_at_another_time_is_not_taken(world: World) ->
     world.over(1, CheckpointStatus.FAILED)
     world.write(world.record(), replace(world.row(1, CheckpointStatus.FAILED), triggered_at=99.0))
     assert import_snapshot(world.deployment, uri).checkpoint_id == 2
+
+
+@pytest.mark.parametrize("number", [LARGEST_NUMBER // 2 + 1, LARGEST_NUMBER])
+def test_a_number_without_room_behind_it_is_not_taken_over(world: World, number: int) -> None:
+    uri = exported(world)
+    storage, folder = world.open(ELSEWHERE), uri.rpartition("/")[2]
+    found = open_snapshot(storage, folder).metadata
+    given = found.model_copy(update={"checkpoint_id": number, "epoch": LARGEST_NUMBER})
+    storage.contents[paths.metadata(folder)] = encode_metadata(given)
+    with pytest.raises(InvalidRequest, match="too high to count on from: copy it"):
+        import_snapshot(world.deployment, uri, mode=ImportMode.REFERENCE)
+    done = import_snapshot(world.deployment, uri)
+    assert done.checkpoint_id < 10
+    assert world.record().next_id == done.checkpoint_id + 1
+    assert find_snapshot(world.deployment, done.key, SALES).stored.metadata.number_at_sinks == number
+    for name in (str(number), "9" * 5000):
+        world.storage.contents[f"sales/chk-{name}/x"] = b"a folder of any name"
+        assert paths.CheckpointPaths(SALES).shared_creator(f"sales/shared/totals/{name}/x") is None
+    assert find_outside(world.deployment)[SALES].highest_id == 7
+
+
+def test_a_copy_that_fails_has_taken_no_number(world: World) -> None:
+    uri = exported(world)
+    before = world.record().next_id
+    storage = world.open(ELSEWHERE)
+    world.damage(storage, paths.manifest(uri.rpartition("/")[2], StageUid("totals")))
+    with pytest.raises(Corrupt):
+        import_snapshot(world.deployment, uri)
+    assert world.record().next_id == before
 
 
 def test_a_referenced_savepoint_stays_where_it_is(world: World) -> None:
