@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
-from dagster_ckpt.core.storage import Digest
+from dagster_ckpt.core.paths import Digest
 from dagster_ckpt.ports import CheckpointStorage
 from tests.adapters.servers import ServerMissing, postgres_cluster
 

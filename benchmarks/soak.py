@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.common import scratch, spark_session
 from benchmarks.soak_common import Soak
 from benchmarks.streaming_common import service
-from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
+from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.ports import CheckpointStorage
 from tests.adapters.servers import ServerMissing

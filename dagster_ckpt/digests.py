@@ -10,7 +10,7 @@ from typing import Protocol
 
 import xxhash
 
-from dagster_ckpt.core.storage import Digest
+from dagster_ckpt.core.paths import Digest
 
 ALGORITHM = "xxh3_128"
 CHUNK_BYTES = 1024 * 1024

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
-from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
+from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages

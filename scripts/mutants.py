@@ -162,7 +162,7 @@ FAULTS = (
     ),
     Fault(
         "a query that somebody stopped had read everything",
-        "spark/epoch/waiting.py",
+        "spark/epoch/drains.py",
         "if not has_read_everything(query):",
         "if False:",
         "tests/spark/epoch/test_stopped_query.py",

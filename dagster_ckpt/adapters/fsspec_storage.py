@@ -16,10 +16,8 @@ from urllib.parse import urlsplit
 from dagster_ckpt.adapters.client_errors import is_refusal, lacks_credentials
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, Durability, LocalKeys
 from dagster_ckpt.adapters.remote_keys import RemoteKeys
-from dagster_ckpt.core.in_store import is_in_store
-from dagster_ckpt.core.location import local_path, scheme_of
-from dagster_ckpt.core.paths import checked_relative
-from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
+from dagster_ckpt.core.location import is_in_store, local_path, scheme_of
+from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject, checked_relative
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable
 
 __all__ = ["Durability", "FsspecCheckpointStorage", "open_storage"]

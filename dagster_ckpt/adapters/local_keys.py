@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from dagster_ckpt.adapters.local_sync import WriteBehind, sync
-from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
+from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.core.units import size as size_text
 from dagster_ckpt.digests import CHUNK_BYTES, RunningDigest, digest_bytes, digest_file
 from dagster_ckpt.errors import Corrupt

@@ -23,7 +23,7 @@ from dagster_ckpt.adapters.client_errors import is_refusal
 from dagster_ckpt.adapters.conditional_put import ConditionalPut
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, partial_name
 from dagster_ckpt.adapters.real_folders import RealFolders
-from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
+from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import digest_bytes, digest_file
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown, Unavailable, install_extra
 

@@ -13,9 +13,8 @@ from sqlalchemy import Connection, Select, delete, select
 from dagster_ckpt.adapters.local_keys import partial_name
 from dagster_ckpt.adapters.sql_database import CommitFailed, SqlDatabase, commit, insert_unless_there
 from dagster_ckpt.adapters.sql_schema import checkpoint_object
-from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, LARGEST_OBJECT, SCHEME, size_text
-from dagster_ckpt.core.paths import checked_relative
-from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
+from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE, LARGEST_OBJECT, SCHEME, size_text
+from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject, checked_relative
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 

@@ -17,7 +17,7 @@ from dagster_ckpt.adapters.sql_database import CommitFailed, SqlDatabase, commit
 from dagster_ckpt.adapters.sql_schema import checkpoint_history, coordinator_record, operator_audit
 from dagster_ckpt.adapters.sql_storage import SqlCheckpointStorage
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
-from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE
+from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow, StoredRecord
 

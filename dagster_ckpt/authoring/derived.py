@@ -15,7 +15,7 @@ from dagster_ckpt.core.ids import StageUid
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DerivedTable", "derived_target"]
+__all__ = ["CatalogView", "DerivedTable", "derived_target"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +42,14 @@ def derived_target() -> SinkTarget:
     Rows of before are kept for readers that are at work, and no restore needs them.
     """
     return table_in_folder(properties={"delta.deletedFileRetentionDuration": "interval 1 hour"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogView:
+    """A view on a sink's table, or on a derived one."""
+
+    uid: StageUid
+    name: str
+    """``catalog.schema.table``."""
+    row_schema: str
+    """Its columns, as Spark writes schemas."""

@@ -9,19 +9,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagster_ckpt.authoring.catalog_view import CatalogView
-from dagster_ckpt.authoring.chaining import chaining_of
-from dagster_ckpt.authoring.derived import DerivedTable
+from dagster_ckpt.authoring.derived import CatalogView, DerivedTable
 from dagster_ckpt.authoring.hooks import HookDefinition
 from dagster_ckpt.authoring.stages import Boundedness, StageDefinition, StageRole, _composing
 from dagster_ckpt.authoring.targets import META_FOLDER, SinkTarget
 from dagster_ckpt.core.chains import chained
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
-from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
+from dagster_ckpt.core.graph import Chaining, Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
 from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.errors import InvalidRequest
+
+
+def chaining_of(stage: StageDefinition) -> Chaining:
+    """Return a stage's chaining; a setting that would not act within a chain keeps the stage out of one."""
+    limit = stage.max_entries_per_trigger
+    apart = (
+        (not stage.chain, "has chain=False"),
+        (stage.barrier_after is not None, "has barrier_after"),
+        (stage.is_backlog is not None, "has is_backlog"),
+        (stage.partitions is not None, f"has partitions={stage.partitions}"),
+    )
+    alone = (
+        (not stage.chain, "has chain=False"),
+        (bool(limit), f"has max_entries_per_trigger={limit}"),
+    )
+    return Chaining(
+        leaves_reader=next((why for is_so, why in apart if is_so), ""),
+        leaves_inputs=next((why for is_so, why in alone if is_so), ""),
+        bounded=stage.boundedness is Boundedness.BOUNDED,
+        reads=stage.reads,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, TypedDict, get_args
 
-from dagster_ckpt.authoring.origins import SourceOrigin
+from dagster_ckpt.authoring.targets import SourceOrigin
 from dagster_ckpt.errors import InvalidRequest
 
 OutputMode = Literal["append", "update", "complete"]

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dagster_ckpt.authoring.origins import SourceOrigin
 from dagster_ckpt.authoring.stage_settings import (
     OutputMode,
     SinkSettings,
@@ -25,7 +24,7 @@ from dagster_ckpt.authoring.stage_settings import (
     StageSettings,
     check_values,
 )
-from dagster_ckpt.authoring.targets import SinkTarget, listed, table_in_folder
+from dagster_ckpt.authoring.targets import SinkTarget, SourceOrigin, listed, table_in_folder
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.ids import StageUid, stage_uid
 from dagster_ckpt.core.location import local_folder

@@ -17,7 +17,7 @@ from dagster_ckpt.cli.completion import pipelines_known
 from dagster_ckpt.cli.locations import Locations, StoreExpectation
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
-from dagster_ckpt.core.label import LabelChanges
+from dagster_ckpt.core.model import LabelChanges
 from dagster_ckpt.errors import (
     TRACEBACK,
     CheckpointError,

@@ -9,8 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.core.in_store import is_in_store
-from dagster_ckpt.core.location import local_folder, sqlite_url
+from dagster_ckpt.core.location import is_in_store, local_folder, sqlite_url
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 

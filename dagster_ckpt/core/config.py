@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from dagster_ckpt.core.flink_options import DURATIONS
-from dagster_ckpt.core.in_store import (
+from dagster_ckpt.core.location import (
     NO_SAVEPOINTS_IN_STORE,
     STORE_LIMITS,
     StorageKind,

@@ -16,9 +16,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid, leaves_room
+from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid, leaves_room, relative_path
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.safe_paths import relative_path
 from dagster_ckpt.errors import InvalidRequest
 
 METADATA_FILE = "_metadata"
@@ -118,3 +117,26 @@ def snapshot_key(kind: CheckpointKind, number: int) -> str:
     """Partition key of a checkpoint or savepoint: what ``restore_from`` takes."""
     make = savepoint_key if kind.is_savepoint else checkpoint_key
     return make(CheckpointId(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Size in bytes and checksum (``xxh3_128:<32 hex digits>``) of stored content."""
+
+    size: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyExists:
+    """The key is taken; nothing was written."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One object found by ``list``."""
+
+    key: str
+    size: int

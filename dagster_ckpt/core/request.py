@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dagster_ckpt.core.label import Labeled
-from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.model import CheckpointKind, Labeled
 from dagster_ckpt.errors import InvalidRequest
 
 

@@ -9,7 +9,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.label import SnapshotLabel
+from dagster_ckpt.core.model import SnapshotLabel
 from dagster_ckpt.dagster.checks.chosen_snapshot import NEWEST_SAVEPOINT
 from dagster_ckpt.dagster.jobs.dispose import SCHEDULE_LABEL
 from dagster_ckpt.dagster.names import (

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dagster_ckpt.core.in_store import NO_SAVEPOINTS_IN_STORE, is_in_store
+from dagster_ckpt.core.location import NO_SAVEPOINTS_IN_STORE, is_in_store
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.shown import ServingRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.ports import CoordinatorStore

@@ -31,13 +31,14 @@ from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.claim import Opened, open_attempt
 from dagster_ckpt.runtime.driver.hooks import (
     MasterHook,
+    check_hook_states,
     close_hooks,
+    restore_driver,
     restore_hooks,
     resume_hooks,
     serialized,
     tell_resets,
 )
-from dagster_ckpt.runtime.driver.restore import check_hook_states, restore_driver
 from dagster_ckpt.runtime.effects import trigger_failure
 from dagster_ckpt.runtime.loop import EventLoop
 from dagster_ckpt.runtime.status import CoordinatorView

@@ -16,8 +16,8 @@ from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.messages import CommitPermit, NotifyComplete
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointMetadata, ObjectRef
+from dagster_ckpt.core.paths import AlreadyExists
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.storage import AlreadyExists
 from dagster_ckpt.errors import (
     Corrupt,
     Declined,

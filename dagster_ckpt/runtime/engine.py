@@ -15,7 +15,7 @@ from random import Random
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 from dagster_ckpt.core.coordinator import inputs as i
-from dagster_ckpt.core.coordinator.showing import rides
+from dagster_ckpt.core.coordinator.completion import rides
 from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState, Decision, Now, reconciled
 from dagster_ckpt.core.coordinator.transitions import decide
 from dagster_ckpt.core.ids import CheckpointId, PipelineId

@@ -5,13 +5,11 @@
 | ``session`` | the Spark session and why each setting is there |
 | ``directories`` | the only file that spells a path of the working directory |
 | ``files`` | whole-or-nothing file operations, alone and on many files at once |
-| ``retryable_start`` | which failure of a query is cured by starting it again |
-| ``stage_report`` | what the runner tells its host |
+| ``stage_report`` | what the runner tells its host; rows and rates of a query's batches |
 | ``plain_arguments`` | what goes to Java without being looked at by all converters |
-| ``java_errors`` | what errors of Spark say when Java is gone, and that it is |
+| ``java_errors`` | errors that are not the query's: Java is gone, a reader's process was slow to start |
 | ``java/`` | calls into Spark's Java that PySpark does not publish |
 | ``quoting`` | a name in backticks |
-| ``batch_meter`` | rows and rates of a query's batches |
 | ``exchange/`` | rows and state that executors hand to one another through an object store |
 | ``cluster/`` | executors that are not the driver: probed, counted, sent this package |
 | ``snapshot/`` | a stage's part of a snapshot: captured, uploaded, read, restored |

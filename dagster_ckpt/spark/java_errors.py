@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 
 from dagster_ckpt.errors import causes
 
-__all__ = ["JAVA_GONE", "JavaErrors", "is_java_gone"]
-
 JAVA_GONE = (
     "the JVM of the Spark session has ended, and no longer answers: it was killed, perhaps for its memory (dmesg, the "
     "container's events), or has crashed (hs_err_pid*.log). Run again in a new process, which goes on from the latest "
@@ -77,3 +75,13 @@ def _comes_from_py4j(error: BaseException) -> bool:
     """Tell the JVM's socket from that of a database or a broker."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and "py4j" in frames[-1].filename
+
+
+MAX_START_ATTEMPTS = 6
+"""How often one query of an attempt is started, the first time included."""
+_SAYS = "Python worker failed to connect back"
+
+
+def is_retryable_start(error: BaseException | None) -> bool:
+    """Tell whether a query failed for this alone. Starting it later would then have been the same."""
+    return error is not None and _SAYS in str(error)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
-from dagster_ckpt.spark.cluster.refused import refused_by_kubernetes
+from dagster_ckpt.spark.cluster.lost import refused_by_kubernetes
 from dagster_ckpt.spark.java.process import ENDING, forget_java, java_has_ended
 from dagster_ckpt.spark.java.sessions import active_context, is_local, write_local_checksums
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
+from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.ports import (
     AuditRow,
     CheckpointStorage,

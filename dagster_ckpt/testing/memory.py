@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.paths import checked_relative
-from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
+from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject, checked_relative
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow, StoredRecord

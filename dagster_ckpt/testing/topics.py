@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dagster_ckpt.authoring.origins import SourceOrigin
+from dagster_ckpt.authoring.targets import SourceOrigin
 from dagster_ckpt.core.restore.positions import Bounds, Positions, TopicBounds, TopicClock
 from dagster_ckpt.errors import Unavailable
 

@@ -16,7 +16,7 @@ import pytest
 from dagster_ckpt.adapters import local_keys, local_sync
 from dagster_ckpt.adapters.fsspec_storage import Durability, FsspecCheckpointStorage, open_storage
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX
-from dagster_ckpt.core.storage import AlreadyExists, Digest
+from dagster_ckpt.core.paths import AlreadyExists, Digest
 from dagster_ckpt.digests import digest_bytes, digest_file
 from dagster_ckpt.errors import (
     CheckpointError,

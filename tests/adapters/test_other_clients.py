@@ -12,7 +12,7 @@ import pytest
 
 from dagster_ckpt.adapters.client_errors import is_refusal, lacks_credentials, status_of
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage, open_storage
-from dagster_ckpt.core.storage import AlreadyExists
+from dagster_ckpt.core.paths import AlreadyExists
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import (
     CheckpointError,

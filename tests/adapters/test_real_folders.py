@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage, open_storage
-from dagster_ckpt.core.storage import AlreadyExists
+from dagster_ckpt.core.paths import AlreadyExists
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import NotFound
 from tests.adapters.filesystems import (

@@ -12,7 +12,7 @@ from dagster_ckpt.adapters import local_keys
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
-from dagster_ckpt.core.storage import Digest
+from dagster_ckpt.core.paths import Digest
 from dagster_ckpt.ports import Committed, HistoryRow
 from tests.root import ROOT
 

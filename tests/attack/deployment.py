@@ -28,7 +28,7 @@ from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
-from dagster_ckpt.spark.epoch.gateway import EpochGateway
+from dagster_ckpt.spark.epoch.attempt import EpochGateway
 from dagster_ckpt.spark.snapshot import take
 from dagster_ckpt.testing.background import ManualBackground
 from tests.attack.definition import AS_BEGUN, Definition

@@ -13,7 +13,7 @@ import pytest
 
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
-from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
+from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import digest_bytes, digest_file
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import CheckpointStorage

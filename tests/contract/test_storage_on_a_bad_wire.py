@@ -14,7 +14,7 @@ from botocore.retries.standard import ExponentialBackoff
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage, open_storage
 from dagster_ckpt.adapters.remote_keys import ROUNDS, TRIES
-from dagster_ckpt.core.storage import AlreadyExists, Digest
+from dagster_ckpt.core.paths import AlreadyExists, Digest
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import OutcomeUnknown, Unavailable
 from tests.adapters.s3_proxy import Request, S3Proxy, Wire, always_fine, s3_proxy

@@ -14,7 +14,7 @@ from dagster_ckpt.core.restore.positions import Bounds, Positions
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.ext.kafka import topic_log
 from dagster_ckpt.ext.kafka.topics import KafkaTopics
-from dagster_ckpt.spark.source.port import TopicLog
+from dagster_ckpt.spark.source.positions import TopicLog
 from dagster_ckpt.testing import MemoryTopics
 from tests.progress import wait_until
 

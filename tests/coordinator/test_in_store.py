@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.in_store import STORE_LIMITS
+from dagster_ckpt.core.location import STORE_LIMITS
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import CheckpointRequest

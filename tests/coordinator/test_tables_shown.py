@@ -6,7 +6,7 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.shown import ShownTable, ShownTables
-from dagster_ckpt.core.coordinator.showing import RIDES
+from dagster_ckpt.core.coordinator.completion import RIDES
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness, RecordingHook
 from tests.records import find_record
 

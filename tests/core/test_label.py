@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagster_ckpt.core.checkpoint.record import MailRecord, TriggerRecord
-from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
+from dagster_ckpt.core.model import LabelChanges, SnapshotLabel
 from dagster_ckpt.core.request import CheckpointRequest
 
 LABEL = SnapshotLabel(name="before", labels={"ticket": "118"}, note="Spark 4.3 to 4.4")

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource
-from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE
+from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE
 from dagster_ckpt.errors import InvalidRequest
 from tests.spark.epoch.small_pipeline import shop
 

@@ -11,11 +11,11 @@ import pytest
 
 from dagster_ckpt.core import units
 from dagster_ckpt.core.checkpoint.record import CountsRecord, PendingRecord, PendingStageRecord, TriggerRecord
+from dagster_ckpt.core.checkpoint.shown import ServingRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus, properties_for
-from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.errors import NotFound, Unavailable
 from dagster_ckpt.page.facts import CheckpointPage, Links, page_facts
 from dagster_ckpt.page.html import index_html, page_html

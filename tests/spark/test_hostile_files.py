@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import parse_record
+from dagster_ckpt.core.ids import file_name, relative_path
 from dagster_ckpt.core.json_text import DEEPEST, parse_json
 from dagster_ckpt.core.location import folder_of
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
-from dagster_ckpt.core.safe_paths import file_name, relative_path
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from dagster_ckpt.runtime.shared_files import SUBTASK_HANDLES_FILE, handles_of_subtasks, write_subtask_handles
 from dagster_ckpt.spark.attempt.derived import Computed

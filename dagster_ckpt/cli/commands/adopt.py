@@ -11,7 +11,7 @@ from dagster_ckpt.cli.context import Invocation, command, key_values, label_opti
 from dagster_ckpt.cli.dagster_partitions import savepoint_added
 from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.core.ids import BatchId, StageUid, pipeline_id, stage_uid
-from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
+from dagster_ckpt.core.model import LabelChanges, SnapshotLabel
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.snapshots.adopt import adopt_checkpoint
 

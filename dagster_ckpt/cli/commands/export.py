@@ -7,7 +7,7 @@ import click
 from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Invocation, command, label_option, pipeline_option
 from dagster_ckpt.core.ids import pipeline_id
-from dagster_ckpt.core.label import LabelChanges
+from dagster_ckpt.core.model import LabelChanges
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot

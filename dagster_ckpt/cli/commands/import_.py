@@ -7,7 +7,7 @@ import click
 from dagster_ckpt.cli.context import Invocation, command, label_option
 from dagster_ckpt.cli.dagster_partitions import savepoint_added
 from dagster_ckpt.cli.locations import StoreExpectation
-from dagster_ckpt.core.label import LabelChanges
+from dagster_ckpt.core.model import LabelChanges
 from dagster_ckpt.core.units import size
 from dagster_ckpt.operations.snapshots.registration import ImportMode, import_snapshot
 

@@ -7,7 +7,7 @@ import click
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, label_option
 from dagster_ckpt.cli.launch import Launched, LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
-from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
+from dagster_ckpt.core.model import LabelChanges, SnapshotLabel
 from dagster_ckpt.dagster.names import (
     SAVEPOINT_OP,
     STARTED_BY_TAG,

@@ -13,5 +13,4 @@
 | ``statistics`` | numbers of a checkpoint, and what they add up to |
 | ``failures`` | whether a failed checkpoint fails the run |
 | ``stop_with_savepoint`` | its two facts and three endings |
-| ``replace_fast`` | one field of a value replaced, fast |
 """

@@ -11,16 +11,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dagster_ckpt.core.checkpoint.plan import CheckpointPlan
 from dagster_ckpt.core.checkpoint.record import PendingRecord, PendingStageRecord
-from dagster_ckpt.core.checkpoint.replace_fast import replace_fast
 from dagster_ckpt.core.checkpoint.tasks import TaskTable
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, StageUid
 from dagster_ckpt.core.messages import StateHandle, SubtaskAcknowledgement, SubtaskReport
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.reasons import AcknowledgeResult
+
+T = TypeVar("T")
+
+
+def replace_fast(value: T, **changed: Any) -> T:
+    """Return a copy of ``value``, a dataclass without slots, with some fields replaced."""
+    copy = object.__new__(type(value))
+    fields = copy.__dict__
+    fields.update(value.__dict__)
+    fields.update(changed)
+    return copy
 
 
 class Phase(StrEnum):

@@ -11,16 +11,22 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from dagster_ckpt.core.checkpoint.failures import FailureCounter
-from dagster_ckpt.core.checkpoint.shown import ShownTables
+from dagster_ckpt.core.checkpoint.shown import ServingRecord, ShownTables
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
-from dagster_ckpt.core.label import Labeled
 from dagster_ckpt.core.location import SnapshotLocation
-from dagster_ckpt.core.model import Chain, CheckpointKind, CheckpointMetadata, FileName, Record, StageSnapshot
+from dagster_ckpt.core.model import (
+    Chain,
+    CheckpointKind,
+    CheckpointMetadata,
+    FileName,
+    Labeled,
+    Record,
+    StageSnapshot,
+)
 from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
 from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.core.restore.facts import RestoreLine
 from dagster_ckpt.core.restore.known import KnownSnapshot
-from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.errors import Corrupt
 
 EXPIRED_REMEMBERED = 16
@@ -346,12 +352,7 @@ class CoordinatorRecord(Record):
     def late_tables(self) -> str:
         """Say which checkpoint all tables show, where that is not the newest; empty: it is, or no table waits."""
         newest, shown = self.latest_completed, self.shown_id
-        if (
-            self.shown is None
-            or not self.shown.tables
-            or newest is None
-            or (shown is not None and shown >= newest)
-        ):
+        if self.shown is None or not self.shown.tables or newest is None or (shown or 0) >= newest:
             return ""
         if shown is None:
             return f"no checkpoint is shown by all tables yet, {newest} neither"
@@ -369,12 +370,9 @@ class CoordinatorRecord(Record):
 
     def published_after(self, checkpoint_id: int) -> dict[CheckpointId, CoordinatorEpoch]:
         """Return the attempts of newer snapshots that tables were shown, savepoints that ended a run among them."""
-        shown = (*self.completed, *(one for one in self.savepoints if one.kind.publishes))
-        return {
-            CheckpointId(one.checkpoint_id): CoordinatorEpoch(one.epoch)
-            for one in shown
-            if one.checkpoint_id > checkpoint_id
-        }
+        published = (savepoint for savepoint in self.savepoints if savepoint.kind.publishes)
+        newer = [each for each in (*self.completed, *published) if each.checkpoint_id > checkpoint_id]
+        return {CheckpointId(each.checkpoint_id): CoordinatorEpoch(each.epoch) for each in newer}
 
     def with_pending(self, pending: PendingRecord) -> CoordinatorRecord:
         """Return the record with one pending checkpoint replaced."""

@@ -1,7 +1,4 @@
-"""Pointer to the checkpoint that all tables of a pipeline show, by which readers of several tables go.
-
-Tables are published one after the other; the pointer moves, with the record's compare-and-set, once all of them were.
-"""
+"""Tables that readers find: as of which checkpoint, and of which pipeline."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from dagster_ckpt.core.model import Record, TableSnapshot
+from dagster_ckpt.core.model import FileName, Record, TableSnapshot, Time
 
 
 class ShownTable(Record):
@@ -39,3 +36,43 @@ class Moved(NamedTuple):
 
     before: ShownTables | None
     after: ShownTables
+
+
+class ServedTable(Record):
+    """One table that readers find in place of the named pipeline's own."""
+
+    name: str = ""
+    """What its target is named by: a folder, a URI, ``db.orders``; empty: the sink's default, and derived tables."""
+    place: str
+    """Where that was when it was swapped in: readers are refused where their code leads to another place."""
+
+
+class ServingRecord(Record):
+    """Outcome of the latest swap."""
+
+    pipeline: FileName
+    """Its tables are found …"""
+    table_dir: str
+    """… below this folder, where their names are relative."""
+    tables: dict[str, ServedTable] = Field(default_factory=dict)
+    """By uid."""
+    since: Time
+    before: FileName
+    """Pipeline that served until then: the way back."""
+    before_table_dir: str = ""
+    before_tables: dict[str, ServedTable] = Field(default_factory=dict)
+    """Empty where the named pipeline itself served."""
+
+    def back(self, name: str, now: float) -> ServingRecord | None:
+        """Return the serving record after a swap back; None: the named pipeline serves itself, as if never swapped."""
+        if self.before == name:
+            return None
+        return ServingRecord(
+            pipeline=self.before,
+            table_dir=self.before_table_dir,
+            tables=self.before_tables,
+            since=now,
+            before=self.pipeline,
+            before_table_dir=self.table_dir,
+            before_tables=self.tables,
+        )

@@ -20,7 +20,7 @@ from dagster_ckpt.core.coordinator.inputs import RequestBroken
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import fail_job, with_savepoint_result
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.in_store import NO_SAVEPOINTS_IN_STORE, is_in_store
+from dagster_ckpt.core.location import NO_SAVEPOINTS_IN_STORE, is_in_store
 from dagster_ckpt.core.outcomes import Queued, Rejected, Triggered, TriggerOutcome
 from dagster_ckpt.core.properties import CheckpointProperties, properties_for
 from dagster_ckpt.core.reasons import CheckpointFailureReason

@@ -17,6 +17,7 @@ from dagster_ckpt.core.checkpoint.record import (
     FailedRecord,
     PendingRecord,
 )
+from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import SavepointCreated, SavepointFailed
 from dagster_ckpt.core.coordinator.counting import ended_statistics, remembered, status_changed
@@ -25,6 +26,7 @@ from dagster_ckpt.core.coordinator.effects import (
     AbortHooks,
     CompleteCoordinators,
     CompleteHooks,
+    ReleaseHooks,
     SendAborted,
     SendComplete,
 )
@@ -339,3 +341,41 @@ def _abort_older(state: CoordinatorState, older: PendingRecord, newer: Checkpoin
         f"Checkpoint {newer} completed first.",
         now,
     )
+
+
+RIDES = 1.5
+"""A pointer waits for the record's next write when a trigger is at most so many seconds away."""
+
+
+def tables_shown(state: CoordinatorState, shown: ShownTables) -> Decision:
+    """Move the pointer; one that would go back stays: only the start of an attempt takes rows back (``Started``)."""
+    was = state.record.shown_id
+    if shown == state.record.shown or (was is not None and (shown.checkpoint_id or 0) < was):
+        return Decision(state=state)
+    return pointed_to(state, shown)
+
+
+def pointed_to(state: CoordinatorState, shown: ShownTables) -> Decision:
+    """Move the pointer, and let go of the checkpoint that it leaves."""
+    was = state.record.shown_id
+    moved = state.with_record(shown=shown)
+    return Decision(state=moved) if was is None else _let_go(moved, was)
+
+
+def _let_go(state: CoordinatorState, number: int) -> Decision:
+    """Subsume the checkpoint that was retained because tables showed it, where nothing else retains it."""
+    record = state.record
+    released = completed_store(state.config, record.completed, shown=record.shown_id).let_go(number)
+    if not released.subsumed:
+        return Decision(state=state)
+    decision = Decision(state=state.with_record(completed=retained_in(released.store)))
+    for old in released.subsumed:
+        decision = decision.then(subsume, old)
+    gone = released.notified_subsumed
+    return decision if gone is None or not state.setup.hooks else decision.doing(ReleaseHooks(gone))
+
+
+def rides(state: CoordinatorState, now: Now) -> bool:
+    """Tell whether the record is written soon anyway: a pointer that came with that write would cost nothing."""
+    timer = state.scheduler
+    return timer.is_on and timer.next_at is not None and timer.next_at - now.monotonic <= RIDES

@@ -15,7 +15,7 @@ from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopWithSavepoint
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.coordinator.acknowledgements import finalize_if_complete, writer_ended
 from dagster_ckpt.core.coordinator.admission import check_target, known_operation, reject, request
-from dagster_ckpt.core.coordinator.completion import abort, abort_all
+from dagster_ckpt.core.coordinator.completion import abort, abort_all, pointed_to
 from dagster_ckpt.core.coordinator.effects import CompleteHooks, SendComplete
 from dagster_ckpt.core.coordinator.inputs import (
     BacklogReported,
@@ -29,7 +29,6 @@ from dagster_ckpt.core.coordinator.inputs import (
     StopRequested,
     TimeoutRearmed,
 )
-from dagster_ckpt.core.coordinator.showing import pointed_to
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import (
     noting_the_end,

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
-from dagster_ckpt.core.checkpoint.pending import PendingState, caught_up, resume_progress
+from dagster_ckpt.core.checkpoint.pending import PendingState, caught_up, replace_fast, resume_progress
 from dagster_ckpt.core.checkpoint.plan import blocking_edge
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
-from dagster_ckpt.core.checkpoint.replace_fast import replace_fast
 from dagster_ckpt.core.checkpoint.requests import RequestQueue
 from dagster_ckpt.core.checkpoint.scheduler import PeriodicScheduler, effective_interval, effective_min_pause
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics

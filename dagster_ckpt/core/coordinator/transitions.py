@@ -12,7 +12,6 @@ from dagster_ckpt.core.coordinator import (
     lifecycle,
     mailbox,
     participants,
-    showing,
     triggering,
 )
 from dagster_ckpt.core.coordinator import inputs as i
@@ -97,7 +96,7 @@ def decide(  # noqa: PLR0911, PLR0912 - one flat dispatch table
         case i.StagesNotified(number):
             return completion.stages_notified(state, number)
         case i.TablesShown(shown):
-            return showing.tables_shown(state, shown)
+            return completion.tables_shown(state, shown)
         case i.CleaningBegan():
             return deletions.cleaning_began(state, input)
         case i.CleaningEnded():

@@ -15,7 +15,7 @@ from dagster_ckpt.core import paths
 from dagster_ckpt.core.files.retention import Retainable
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.model import CheckpointMetadata, FileEntry
-from dagster_ckpt.core.storage import StoredObject
+from dagster_ckpt.core.paths import StoredObject
 from dagster_ckpt.errors import InvalidRequest
 
 C = TypeVar("C", bound=Retainable)

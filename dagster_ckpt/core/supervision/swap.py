@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.shown import ServingRecord
 from dagster_ckpt.core.restore.positions import Positions
-from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.errors import InvalidRequest
 
 _FORM = re.compile(r"([0-9a-f]{8})\.([0-9a-f]{12})")

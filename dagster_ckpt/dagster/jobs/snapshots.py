@@ -12,8 +12,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.files.retention import SavepointRetention
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.label import Labeled
-from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.model import CheckpointKind, Labeled
 from dagster_ckpt.core.request import CheckpointRequest, SnapshotScope
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.jobs.build import one_op_job

@@ -12,8 +12,13 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
-from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE, StorageKind, is_in_store
-from dagster_ckpt.core.location import local_folder, sqlite_url
+from dagster_ckpt.core.location import (
+    CHECKPOINTS_IN_STORE,
+    StorageKind,
+    is_in_store,
+    local_folder,
+    sqlite_url,
+)
 from dagster_ckpt.core.settings import NamedSettings, our_name
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.console import in_sentences

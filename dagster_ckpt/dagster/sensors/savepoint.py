@@ -10,7 +10,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.label import Labeled
+from dagster_ckpt.core.model import Labeled
 from dagster_ckpt.core.supervision.ownership import Alive
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.names import SAVEPOINT_OP, savepoint_job_name

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from dagster_ckpt.authoring.origins import SourceOrigin
-from dagster_ckpt.authoring.targets import SinkTarget
+from dagster_ckpt.authoring.targets import SinkTarget, SourceOrigin
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.label import SnapshotLabel
-from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.model import SnapshotLabel, TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable

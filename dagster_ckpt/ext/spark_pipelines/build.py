@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.authoring.catalog_view import CatalogView
-from dagster_ckpt.authoring.derived import DerivedTable
+from dagster_ckpt.authoring.derived import CatalogView, DerivedTable
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline, checked_pipeline
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole, TableMode, TableTarget
 from dagster_ckpt.authoring.targets import SinkTarget

@@ -13,8 +13,8 @@ from dagster_ckpt.cli.context import Invocation, command, label_option
 from dagster_ckpt.cli.dagster_partitions import savepoint_added
 from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.cli.spark_session import spark_options, started
-from dagster_ckpt.core.label import LabelChanges, SnapshotLabel
 from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.model import LabelChanges, SnapshotLabel
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.adoption import adopt_spark_project

@@ -10,7 +10,7 @@ from dagster_ckpt.core import paths
 from dagster_ckpt.core.files.cleaning import Classified, Disposition, removal_order
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import SnapshotLocation
-from dagster_ckpt.core.storage import StoredObject
+from dagster_ckpt.core.paths import StoredObject
 from dagster_ckpt.operations.deployment import Deployment, Meter, ProgressCallback, silent
 from dagster_ckpt.operations.snapshots.facts import Gathered, gather, survey
 from dagster_ckpt.ports import CheckpointStorage

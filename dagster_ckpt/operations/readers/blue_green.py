@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.shown import ServingRecord
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.restore.positions import Positions, merged
-from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.core.supervision.swap import (
     behind,
     comparison_approval,

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.checkpoint.shown import ShownTable, ShownTables
+from dagster_ckpt.core.checkpoint.shown import ServingRecord, ShownTable, ShownTables
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
-from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.readers.open_sink import (
     Coordinator,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.checkpoint.shown import ServedTable, ServingRecord
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
-from dagster_ckpt.core.serving import ServedTable, ServingRecord
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.spark.sink import opening

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.shown import ServingRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.operations.records import find_record

@@ -11,7 +11,7 @@ from typing import Any
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
-from dagster_ckpt.core.storage import StoredObject
+from dagster_ckpt.core.paths import StoredObject
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.runtime.shared_files import handles_of_subtasks
 from dagster_ckpt.spark.directories import PLAN

@@ -14,11 +14,17 @@ from pathlib import Path
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
-from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.metadata_text import encode_metadata
-from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, FileEntry, ObjectRef, StageSnapshot
-from dagster_ckpt.core.storage import AlreadyExists, Digest
+from dagster_ckpt.core.model import (
+    CheckpointKind,
+    CheckpointMetadata,
+    FileEntry,
+    LabelChanges,
+    ObjectRef,
+    StageSnapshot,
+)
+from dagster_ckpt.core.paths import AlreadyExists, Digest
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.deployment import Meter, ProgressCallback, silent
 from dagster_ckpt.ports import CheckpointStorage

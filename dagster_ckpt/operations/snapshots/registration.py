@@ -12,9 +12,8 @@ from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorReco
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus, StageStatistics
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, leaves_room
-from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.location import SnapshotLocation, same_place
-from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, LabelChanges
 from dagster_ckpt.core.paths import savepoint_key
 from dagster_ckpt.core.properties import properties_for
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable

@@ -5,6 +5,5 @@ Runs have hooks (``user_hook``); operator coordinators are reached by scenarios 
 | file | what it owns |
 |---|---|
 | ``hooks`` | what master hooks and driver-side coordinators promise |
-| ``restore`` | what they begin with when an attempt is restored |
 | ``user_hook`` | a user's hook as a master hook, in a thread of its own |
 """

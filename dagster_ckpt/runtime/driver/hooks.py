@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.restore.matching import NonRestoredState, match_hooks
+from dagster_ckpt.core.restore.decision import Restore, RestoreDecision
+from dagster_ckpt.core.restore.matching import NonRestoredState, match_hooks, non_restored_state
 from dagster_ckpt.errors import InvalidRequest
 
 log = logging.getLogger("dagster_ckpt.hooks")
@@ -221,3 +223,31 @@ def serialized(hook: MasterHook, state: object) -> str | None:
             f"master hook {hook.identifier!r} must serialize its state to text, got {text!r}"
         )
     return text
+
+
+def check_hook_states(
+    hooks: Mapping[str, MasterHook], restored: RestoreDecision, options: RestoreOptions
+) -> None:
+    """Raise where a hook's state would be lost or cannot be read."""
+    if isinstance(restored, Restore):
+        read_states(hooks, restored.metadata.master_states, non_restored=non_restored_state(options))
+
+
+def restore_driver(
+    hooks: Mapping[str, MasterHook],
+    coordinators: Mapping[StageUid, OperatorCoordinator],
+    restored: RestoreDecision,
+    options: RestoreOptions,
+) -> None:
+    """Give hooks and driver-side coordinators their state; without a checkpoint they are reset."""
+    if not isinstance(restored, Restore):
+        for hook in hooks.values():
+            hook.reset()
+        for coordinator in coordinators.values():
+            coordinator.restore(None, None)
+        return
+    number = CheckpointId(restored.metadata.checkpoint_id)
+    restore_hooks(hooks, number, restored.metadata.master_states, non_restored=non_restored_state(options))
+    saved = {match.uid: match.snapshot.coordinator_state for match in restored.stages.matches}
+    for uid, coordinator in coordinators.items():
+        coordinator.restore(number, saved.get(uid))

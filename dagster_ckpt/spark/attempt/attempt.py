@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from dagster_ckpt.authoring.hooks import HookContext
 from dagster_ckpt.authoring.pipeline import run_as
 from dagster_ckpt.core.chains import OtherChains
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.coordinator.state import AckDurability
-from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.restore.decision import Fresh, Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.core.restore.lineage import Seen
@@ -25,7 +26,6 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.driver.user_hook import UserHook
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.attempt.gateway import StageGateway
-from dagster_ckpt.spark.attempt.hooks import make_hooks
 from dagster_ckpt.spark.attempt.layout import OpenedChains, chains_to_begin_with, chosen_chains
 from dagster_ckpt.spark.attempt.mark import seen_in_directory
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
@@ -36,18 +36,42 @@ from dagster_ckpt.spark.attempt.restore import (
     state_of_directory,
     stored_in,
 )
-from dagster_ckpt.spark.attempt.shown_before import ShownBefore
+from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
+from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import work_in
 from dagster_ckpt.spark.sink.port import AttemptId
-from dagster_ckpt.spark.snapshot.manifest_handles import handles_in_manifest
+from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
 from dagster_ckpt.spark.source.groups import GroupOffsets
 from dagster_ckpt.spark.source.pins import refuse_gone_files
 
 if TYPE_CHECKING:
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+    from dagster_ckpt.core.config import CheckpointConfig
     from dagster_ckpt.core.restore.decision import RestoreDecision
+
+
+def make_hooks(
+    pipeline: CheckpointedPipeline, config: CheckpointConfig, *, resources: Any, warn: Callable[[str], None]
+) -> dict[str, UserHook]:
+    """Return an object of each hook's class. A call may take half of the checkpoint's timeout: stages need the rest."""
+    context = HookContext(pipeline=pipeline.name, resources=resources)
+    return {
+        hook.uid: UserHook(
+            hook.uid, hook.new(context), timeout=min(hook.timeout, config.timeout / 2), warn=warn
+        )
+        for hook in pipeline.hooks
+    }
+
+
+def with_hooks(
+    arguments: Mapping[StageUid, StageArguments], pipeline: CheckpointedPipeline, hooks: Mapping[str, Any]
+) -> dict[StageUid, StageArguments]:
+    """Return the arguments of every stage, with the attempt's hooks in them."""
+    return {uid: replace(arguments.get(uid, StageArguments()), hooks=hooks) for uid in pipeline.stages}
+
 
 G = TypeVar("G", bound=StageGateway)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.authoring.catalog_view import CatalogView
+from dagster_ckpt.authoring.derived import CatalogView
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest, NotFound

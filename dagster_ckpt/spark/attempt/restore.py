@@ -24,23 +24,21 @@ from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.mark import is_as_left, mark
-from dagster_ckpt.spark.attempt.shown_before import ShownBefore
+from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.restore import restore_logs
-from dagster_ckpt.spark.channel.retention import sweep_staging
+from dagster_ckpt.spark.channel.restore import restore_logs, sweep_staging
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import begin, exchange_of, is_reached, sweep_older, work_in
 from dagster_ckpt.spark.java.sessions import is_local
 from dagster_ckpt.spark.sink.port import LaterRows
-from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
+from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, noted_topic_ids, read_offsets
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy, find_local_copy
 from dagster_ckpt.spark.snapshot.pins import sweep_pins
 from dagster_ckpt.spark.snapshot.rescale import has_other_partition_count, rescale_stage, saved_partitions
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
-from dagster_ckpt.spark.snapshot.topic_notes import noted_topic_ids
 from dagster_ckpt.spark.source.pins import refuse_lost
 from dagster_ckpt.spark.source.positions import positions_at, source_positions
 from dagster_ckpt.spark.stage_report import Reporter

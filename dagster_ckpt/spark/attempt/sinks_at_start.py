@@ -14,7 +14,7 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.attempt.shown_before import ShownBefore
+from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import PreparedBatch, read_committables

@@ -34,7 +34,7 @@ from dagster_ckpt.spark.plan.sources import refuse_clean_source
 from dagster_ckpt.spark.plan.tree import has_processing_timers
 from dagster_ckpt.spark.plan.variables import refuse_renamed_variables
 from dagster_ckpt.spark.session import session_settings
-from dagster_ckpt.spark.source.topic_ids import note_topics
+from dagster_ckpt.spark.source.positions import note_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,5 +12,4 @@
 | ``positions`` | how far a stage has read its inputs, from Spark's commit log |
 | ``in_flight`` | the in-flight data of an unaligned checkpoint: stored, and put back |
 | ``restore`` | a log restored: it begins where the snapshot left it |
-| ``retention`` | removes what crashes leave behind |
 """

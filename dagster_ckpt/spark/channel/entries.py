@@ -10,9 +10,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
-from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition
+from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, relative_path
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.core.safe_paths import relative_path
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.files import DataFile
 

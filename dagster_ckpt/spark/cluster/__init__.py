@@ -3,7 +3,6 @@
 | file | what it owns |
 |---|---|
 | ``visit`` | what a task finds out where it runs; sent by value |
-| ``refused`` | what Kubernetes says to a driver that may not have what it asks for |
 | ``probe`` | whether what was found lets a pipeline run, in one sentence |
 | ``package`` | this package as a zip, sent to executors |
 | ``counted`` | rows of a write as its tasks count them, compared with those found |

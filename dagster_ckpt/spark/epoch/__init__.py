@@ -5,6 +5,4 @@
 | ``attempt`` | an attempt: opened, its stages run, its checkpoint reported, left in order |
 | ``run`` | the run: stage by stage, the barrier follows |
 | ``drains`` | the queries of its stages, side by side where they can be |
-| ``waiting`` | waits for a query and says how far it is |
-| ``gateway`` | how the coordinator reaches its stages |
 """

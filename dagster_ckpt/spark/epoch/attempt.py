@@ -13,23 +13,31 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.checkpoint.lease import NEXT_PROCESS, Lease
 from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.messages import TriggerStages
 from dagster_ckpt.core.outcomes import CheckpointOutcome, Completed, Failed, Pending
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, Unavailable
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.spark.attempt.attempt import Attempt
+from dagster_ckpt.spark.attempt.gateway import StageGateway
 from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.epoch.drains import AT_ONCE, Drains
-from dagster_ckpt.spark.epoch.gateway import EpochGateway
 from dagster_ckpt.spark.epoch.run import EpochRun, EpochWork, FailRun, RetryStage
 from dagster_ckpt.spark.stage_report import not_published
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+
+class EpochGateway(StageGateway):
+    """Stages of an epoch run pass the barrier when it is their turn; what is left to do is publishing."""
+
+    def trigger(self, message: TriggerStages) -> None:
+        """Nothing: each op passes the barrier behind its last batch."""
 
 
 class NotPublished(Unavailable):

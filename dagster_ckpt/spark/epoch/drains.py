@@ -7,6 +7,7 @@ events of its op) waits for its turn.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,15 +15,46 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.units import counted, duration
+from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
-from dagster_ckpt.spark.epoch.waiting import wait_for
-from dagster_ckpt.spark.java_errors import is_java_gone
-from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_start
-from dagster_ckpt.spark.stage_report import Reporter
+from dagster_ckpt.spark.java.sessions import has_read_everything
+from dagster_ckpt.spark.java_errors import MAX_START_ATTEMPTS, is_java_gone, is_retryable_start
+from dagster_ckpt.spark.plan.errors import was_stopped
+from dagster_ckpt.spark.stage_report import BatchMeter, Reporter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FIRST_WORD_AFTER = 5.0
+LAST_WORD_AFTER = 60.0
+"""Seconds between two lines: each is an event that Dagster stores."""
+
+
+def wait_for(
+    query: StreamingQuery, name: str, reporter: Reporter, *, first_after: float = FIRST_WORD_AFTER
+) -> None:
+    """Return when the query has read all there was. Raises what it failed with, Unavailable where it was stopped."""
+    meter, began, pause = BatchMeter(), time.monotonic(), first_after
+    while not query.awaitTermination(math.ceil(pause)):
+        meter.take(query.recentProgress)
+        rate, _ = meter.rates(pause)
+        reporter.info(
+            f"{name}: {counted(meter.rows, 'row')} so far, {rate:,.0f} rows/s, {duration(time.monotonic() - began)}"
+            f"{_behind(query)}; batch {meter.last_batch + 1} is running"
+        )
+        pause = min(LAST_WORD_AFTER, pause * 2)
+    if not has_read_everything(query):
+        raise Unavailable(was_stopped(name))
+
+
+def _behind(query: StreamingQuery) -> str:
+    """Return how far its sources are behind, where these know (Kafka)."""
+    sources = (query.lastProgress or {}).get("sources", ())
+    told = ((source.get("metrics") or {}).get("maxOffsetsBehindLatest") for source in sources)
+    found = [float(behind) for behind in told if behind is not None]
+    return f", {max(found):,.0f} rows behind in the slowest partition" if found else ""
 
 
 AT_ONCE = 4

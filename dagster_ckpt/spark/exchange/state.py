@@ -20,7 +20,7 @@ from dagster_ckpt.spark.java.sessions import finds_file_of_query
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_ckpt.core.storage import StoredObject
+    from dagster_ckpt.core.paths import StoredObject
     from dagster_ckpt.spark.exchange.objects import RemoteFolder
 
 MARK = "state_in_exchange"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dagster_ckpt.core.storage import Digest
+from dagster_ckpt.core.paths import Digest
 from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import Corrupt, Unavailable
 from dagster_ckpt.spark.files import run_in_parallel

@@ -9,14 +9,12 @@
 | ``remote_state`` | the same for state in an object store |
 | ``own_paths`` | paths of its own directory that Spark writes into a checkpoint |
 | ``pins`` | keeps captured files alive while they are uploaded |
-| ``upload`` | new files only, checksums recorded, manifest last |
+| ``upload`` | new files only, checksums recorded, manifest last; a manifest as the shared-state registry wants it |
 | ``manifest`` | a stage's file list as stored |
 | ``parquet_pages`` | the pages of such a file, added up before they are unpacked |
-| ``manifest_handles`` | the same as the shared-state registry wants it |
 | ``stored`` | a stored snapshot, opened for reading: the only way to its files |
 | ``restore`` | a stage's working directory from a snapshot |
 | ``local_copy`` | a local copy of the latest checkpoint |
 | ``state_fingerprint`` | counts and hashes of a state, to tell whether it is the same |
-| ``topic_notes`` | which topics a stage's positions are in |
 | ``rescale`` | another number of state partitions |
 """

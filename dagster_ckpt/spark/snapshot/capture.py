@@ -10,8 +10,9 @@ are needed by some operators and by the state reader; checksum side files by non
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.errors import Declined, NotFound
-from dagster_ckpt.spark.directories import PLAN
+from dagster_ckpt.spark.directories import PLAN, StageDirectory
+from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.snapshot.checkpoint_files import (
     CommitRecord,
     OffsetRecord,
@@ -35,6 +37,8 @@ __all__ = [
     "CapturePlan",
     "PlannedFile",
     "latest_committed_batch",
+    "note_topic_ids",
+    "noted_topic_ids",
     "plan_beginning",
     "plan_capture",
     "read_offsets",
@@ -243,3 +247,18 @@ def _formats(
             "shuffle_partitions": str(partitions),
         }
     return formats
+
+
+def note_topic_ids(directory: StageDirectory, ids: Mapping[str, str]) -> None:
+    """Write down the topics' ids, for the snapshots of this stage."""
+    if ids and ids != noted_topic_ids(directory):
+        replace_whole(directory.topics, json.dumps(dict(sorted(ids.items()))).encode())
+
+
+def noted_topic_ids(directory: StageDirectory) -> dict[str, str]:
+    """Return the topic ids that were noted; empty: none were."""
+    try:
+        found = parse_json(directory.topics.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {str(topic): str(number) for topic, number in found.items()} if isinstance(found, dict) else {}

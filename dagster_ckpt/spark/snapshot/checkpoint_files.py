@@ -16,8 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dagster_ckpt.core.ids import relative_path
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.core.safe_paths import relative_path
 from dagster_ckpt.core.units import size as size_text
 
 __all__ = [

@@ -21,7 +21,7 @@ from pathlib import Path
 from dagster_ckpt.core.files.local_recovery import LocalChange, LocalCopies
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.model import FileEntry
-from dagster_ckpt.core.storage import Digest
+from dagster_ckpt.core.paths import Digest
 from dagster_ckpt.digests import digest_file
 from dagster_ckpt.spark.files import link_or_copy
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.core.ids import file_name, relative_path
 from dagster_ckpt.core.model import FileEntry, FileKind
-from dagster_ckpt.core.safe_paths import file_name, relative_path
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.snapshot.parquet_pages import refuse_bombs
 

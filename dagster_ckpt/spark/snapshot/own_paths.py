@@ -16,9 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dagster_ckpt.core.ids import relative_path
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileEntry, FileKind
-from dagster_ckpt.core.safe_paths import relative_path
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.checkpoint_files import Unreadable

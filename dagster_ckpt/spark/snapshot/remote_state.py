@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.model import FileKind
-from dagster_ckpt.core.storage import StoredObject
+from dagster_ckpt.core.paths import StoredObject
 from dagster_ckpt.errors import Corrupt, Declined
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.exchange.mounts import Exchange

@@ -16,10 +16,10 @@ from dagster_ckpt.core.model import FileEntry, StageSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import run_in_parallel
+from dagster_ckpt.spark.snapshot.capture import note_topic_ids
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy
 from dagster_ckpt.spark.snapshot.own_paths import name_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
-from dagster_ckpt.spark.snapshot.topic_notes import note_topic_ids
 
 __all__ = ["build_stage_directory"]
 

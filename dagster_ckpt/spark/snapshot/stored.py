@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dagster_ckpt.core.model import CheckpointMetadata, FileEntry, StageSnapshot
-from dagster_ckpt.core.storage import Digest
+from dagster_ckpt.core.paths import Digest
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage

@@ -19,16 +19,15 @@ from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.location import local_path
 from dagster_ckpt.core.messages import StateHandle, StateScope
-from dagster_ckpt.core.model import FileEntry, FileKind, ObjectRef, SnapshotMetrics
-from dagster_ckpt.core.storage import AlreadyExists, Digest
+from dagster_ckpt.core.model import FileEntry, FileKind, ObjectRef, SnapshotMetrics, StageSnapshot
+from dagster_ckpt.core.paths import AlreadyExists, Digest
 from dagster_ckpt.digests import digest_bytes, digest_file
 from dagster_ckpt.errors import CheckpointError, Declined, Unavailable
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.spark.files import run_in_parallel
 from dagster_ckpt.spark.snapshot.manifest import encode_manifest
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
-
-__all__ = ["StageUpload", "UploadMode", "upload_stage"]
+from dagster_ckpt.spark.snapshot.stored import read_manifest
 
 INLINE_THRESHOLD = 20 * 1024
 """Bytes of a file that is kept in the manifest, as long as that has room (Flink: data-inline-threshold)."""
@@ -339,3 +338,14 @@ def _handles(entries: Iterable[FileEntry], manifest: ObjectRef, target: _Target)
             shared = not own and entry.kind in SHARED_KINDS
             scope = StateScope.SHARED if shared else StateScope.EXCLUSIVE
             yield StateHandle(prefix + entry.key, entry.size, scope)
+
+
+def handles_in_manifest(storage: CheckpointStorage, snapshot: StageSnapshot) -> Iterator[StateHandle]:
+    """Yield the manifest itself and every stored file it names. Raises MissingFile, Corrupt, Unavailable."""
+    if snapshot.manifest is None:
+        return
+    yield StateHandle(snapshot.manifest.key, snapshot.manifest.size)
+    for entry in read_manifest(storage, snapshot):
+        if entry.key is not None:
+            scope = StateScope.SHARED if entry.kind in SHARED_KINDS else StateScope.EXCLUSIVE
+            yield StateHandle(entry.key, entry.size, scope)

@@ -2,9 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``port`` | the log of topics that is asked, as a Protocol |
 | ``positions`` | the positions in a snapshot, with the origins of a pipeline that know about them |
-| ``topic_ids`` | which topics these are, asked in a query's first batch |
 | ``lag`` | how far behind its end a position is |
 | ``files`` | files that a snapshot would read again |
 | ``groups`` | consumer groups that are told the offsets of completed checkpoints |

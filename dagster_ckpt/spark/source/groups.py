@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.authoring.origins import SourceOrigin
+from dagster_ckpt.authoring.targets import SourceOrigin
 from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CoordinatorEvent
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.positions import Positions
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.spark.source.port import TopicLog
-from dagster_ckpt.spark.source.positions import source_positions
+from dagster_ckpt.spark.source.positions import TopicLog, source_positions
 from dagster_ckpt.spark.stage_report import Reporter
 
 if TYPE_CHECKING:

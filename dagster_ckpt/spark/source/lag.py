@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.positions import PartitionLag, lags
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.spark.source.port import TopicLog
-from dagster_ckpt.spark.source.positions import SourcePosition, source_positions
+from dagster_ckpt.spark.source.positions import SourcePosition, TopicLog, source_positions
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline

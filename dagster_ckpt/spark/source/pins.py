@@ -14,8 +14,7 @@ from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 from dagster_ckpt.spark.source.files import file_pins
-from dagster_ckpt.spark.source.port import TopicLog
-from dagster_ckpt.spark.source.positions import SourcePosition, source_positions
+from dagster_ckpt.spark.source.positions import SourcePosition, TopicLog, source_positions
 from dagster_ckpt.spark.stage_report import Reporter
 
 if TYPE_CHECKING:

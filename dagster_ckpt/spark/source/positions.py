@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from dagster_ckpt.authoring.origins import SourceOrigin
 from dagster_ckpt.authoring.stages import StageRole
+from dagster_ckpt.authoring.targets import SourceOrigin
+from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.core.model import Chain, CheckpointMetadata
-from dagster_ckpt.core.restore.positions import Positions, merged, topic_positions
+from dagster_ckpt.core.restore.positions import Positions, TopicBounds, TopicClock, merged, topic_positions
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.snapshot.capture import note_topic_ids, read_offsets
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
@@ -84,3 +89,51 @@ def _sources(pipeline: CheckpointedPipeline) -> Mapping[str, SourceOrigin | None
         if stage.role is StageRole.SOURCE
         for name in (uid, *stage.previous_uids)
     }
+
+
+class TopicLog(Protocol):
+    """Topics that can be asked. Raises Unavailable where nobody answers, InvalidRequest where the answer is refused."""
+
+    place: str
+    """For people: ``kafka://broker:9092``."""
+
+    def bounds(self, topics: Collection[str]) -> TopicBounds:
+        """Return the ends of every partition of these topics; a topic that is not there is left out."""
+        ...
+
+    def ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return each topic's id, which tells it from later topics of its name; a topic without an id is left out."""
+        ...
+
+    def clocks(self, positions: Positions) -> Mapping[str, TopicClock]:
+        """Return how long each topic keeps records, and of when the first record from each position on is."""
+        ...
+
+    def commit(self, group: str, positions: Positions) -> None:
+        """Tell a consumer group these positions. Told again, or older ones, they count as the newest."""
+        ...
+
+
+log = logging.getLogger("dagster_ckpt.stage")
+
+
+def note_topics(
+    pipeline: CheckpointedPipeline, uid: StageUid, directory: StageDirectory, batch: BatchId
+) -> None:
+    """Write down which topics a batch of a stage reads, for its snapshots; without an answer nothing is.
+
+    Spark has planned the batch, and not read a row of it for anybody yet.
+    """
+    members = pipeline.members(uid)
+    if all(pipeline.authored.stages[one].reads is None for one in members):
+        return
+    ids: dict[str, str] = {}
+    try:
+        for at in positions_at({uid: read_offsets(directory.query, batch)}, pipeline.chains, pipeline):
+            if at.origin is not None:
+                topics: TopicLog = at.origin.open()
+                ids |= topics.ids(list(at.positions))
+    except CheckpointError as error:
+        log.warning("whether topics of %s are made again will not be told: %s", uid, error)
+        return
+    note_topic_ids(directory, ids)

@@ -17,13 +17,13 @@ from dagster_ckpt.core.subtask.effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.attempt.source_batch import read_source_batch
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
-from dagster_ckpt.spark.batch_meter import BatchMeter
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches, names_of_inputs
 from dagster_ckpt.spark.java.sessions import has_read_everything
-from dagster_ckpt.spark.retryable_start import MAX_START_ATTEMPTS, is_retryable_start
+from dagster_ckpt.spark.java_errors import MAX_START_ATTEMPTS, is_retryable_start
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
+from dagster_ckpt.spark.stage_report import BatchMeter
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, StoppedAtBatchBoundary
 from dagster_ckpt.spark.streaming.input_channel import InputChannel
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob

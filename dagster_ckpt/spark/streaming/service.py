@@ -19,8 +19,7 @@ from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFoun
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
 from dagster_ckpt.runtime.mailbox import Mailbox
-from dagster_ckpt.spark.attempt.attempt import Attempt
-from dagster_ckpt.spark.attempt.hooks import with_hooks
+from dagster_ckpt.spark.attempt.attempt import Attempt, with_hooks
 from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments

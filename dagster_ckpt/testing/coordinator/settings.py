@@ -13,7 +13,7 @@ from dagster_ckpt.core.config import (
 )
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.graph import StageSpec
-from dagster_ckpt.core.in_store import StorageKind
+from dagster_ckpt.core.location import StorageKind
 from dagster_ckpt.core.periods import Retention
 from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.core.restore.facts import DirectoryState

@@ -26,8 +26,8 @@ from dagster_ckpt.core.model import (
     ObjectRef,
     StageSnapshot,
 )
+from dagster_ckpt.core.paths import StoredObject
 from dagster_ckpt.core.properties import CheckpointProperties, properties_for, restored_properties
-from dagster_ckpt.core.storage import StoredObject
 from dagster_ckpt.errors import InvalidRequest
 
 CONFIG = CheckpointConfig()

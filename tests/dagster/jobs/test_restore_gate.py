@@ -10,9 +10,9 @@ import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource, build_pipeline_definitions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.shown import ServingRecord
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.serving import ServingRecord
 from dagster_ckpt.dagster.jobs.gate import RestoreGate, lines_of
 from dagster_ckpt.operations.restores.preview import Replay, RestorePreview
 from dagster_ckpt.operations.restores.tables import TableFate, TablePreview

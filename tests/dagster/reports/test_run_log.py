@@ -14,7 +14,7 @@ import pytest
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.dagster.reports.lines import ProgressLines, line_of, log, on_stderr
 from dagster_ckpt.dagster.reports.stream_events import HANGING, StreamingEvents
-from dagster_ckpt.spark.epoch.waiting import wait_for
+from dagster_ckpt.spark.epoch.drains import wait_for
 from dagster_ckpt.spark.streaming.progress import PendingProgress, RunningStageProgress, StreamProgress
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 

@@ -14,9 +14,9 @@ import pytest
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, load_table, spark_sink, spark_source
 from dagster_ckpt.core import paths
+from dagster_ckpt.core.checkpoint.shown import ServedTable
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind, FileKind, StageSnapshot, TableSnapshot
-from dagster_ckpt.core.serving import ServedTable
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.operations.audit import Operator, audit_of
 from dagster_ckpt.operations.deployment import Deployment

@@ -35,12 +35,12 @@ from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.sinks import DeltaTable, IcebergTable, SinkTarget, SqlTable
-from dagster_ckpt.spark.attempt.shown_before import ShownBefore
+from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.epoch.gateway import EpochGateway
+from dagster_ckpt.spark.epoch.attempt import EpochGateway
 from dagster_ckpt.spark.sink.committables import write_committable
 from dagster_ckpt.spark.sink.phases import cut_of_sink
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
-from dagster_ckpt.authoring.origins import SourceOrigin
+from dagster_ckpt.authoring.targets import SourceOrigin
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.core.restore.horizon import DAY

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.core.ids import BatchId, StageUid
-from dagster_ckpt.core.label import SnapshotLabel
+from dagster_ckpt.core.model import SnapshotLabel
 from dagster_ckpt.errors import CheckpointError, Declined, InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.operations.snapshots.adopt import ADOPTED_FROM, adopt_checkpoint
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot

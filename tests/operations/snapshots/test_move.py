@@ -10,9 +10,8 @@ import pytest
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import LARGEST_NUMBER, CheckpointId, StageUid
-from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.metadata_text import encode_metadata
-from dagster_ckpt.core.model import CheckpointKind, StageSnapshot, TableSnapshot
+from dagster_ckpt.core.model import CheckpointKind, LabelChanges, StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.care.outside import find_outside
 from dagster_ckpt.operations.deployment import ByteProgress

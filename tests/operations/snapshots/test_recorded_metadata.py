@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dagster_ckpt.core.label import LabelChanges
 from dagster_ckpt.core.metadata_text import decode_metadata, encode_metadata
-from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot, TableSnapshot
+from dagster_ckpt.core.model import CheckpointMetadata, LabelChanges, StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.operations.care.clean import plan_cleaning
 from dagster_ckpt.operations.care.doctor import FindingKind, diagnose

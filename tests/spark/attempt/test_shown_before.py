@@ -11,7 +11,7 @@ from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind, TableSnapshot
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.spark.attempt import shown_before
+from dagster_ckpt.spark.attempt import showing
 
 ALERTS = StageUid("alerts")
 
@@ -49,9 +49,9 @@ def told_of(
         record=lambda name: record,
         statistics=lambda name, *, limit: {CheckpointId(row.checkpoint_id): row for row in history},
     )
-    monkeypatch.setattr(shown_before, "read_metadata", read)
+    monkeypatch.setattr(showing, "read_metadata", read)
     storage: Any = SimpleNamespace()
-    before = shown_before.ShownBefore((PipelineId("shop"),), records, lambda uri: storage)
+    before = showing.ShownBefore((PipelineId("shop"),), records, lambda uri: storage)
     return {
         int(number): int(epoch)
         for number, epoch in before.by((StageUid("renamed"), ALERTS), "function").items()

@@ -158,7 +158,7 @@ def run(step: dict[str, Any]) -> dict[str, Any]:
         return probed[-1]
 
     with (
-        patch("dagster_ckpt.spark.attempt.places.prove_executors", prove),
+        patch("dagster_ckpt.spark.attempt.pipeline_setup.prove_executors", prove),
         patch("dagster_ckpt.spark.cluster.lost.PATIENCE", step.get("patience", lost.PATIENCE)),
     ):
         if step["stream"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, Unavailable
-from dagster_ckpt.spark.cluster.refused import RIGHTS, refused_by_kubernetes
+from dagster_ckpt.spark.cluster.lost import RIGHTS, refused_by_kubernetes
 
 MASTER = "k8s://https://127.0.0.1:6443"
 START = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "

@@ -23,7 +23,7 @@ from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.operations.snapshots.verify import verify_snapshot
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
-from dagster_ckpt.spark.epoch.gateway import EpochGateway
+from dagster_ckpt.spark.epoch.attempt import EpochGateway
 from dagster_ckpt.spark.snapshot.local_copy import (
     LocalCopy,
     drop_local_copies_before,

@@ -20,11 +20,10 @@ from dagster_ckpt.operations.snapshots.verify import ProblemKind, verify_snapsho
 from dagster_ckpt.runtime.shared_files import handles_of_subtasks, write_subtask_handles
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.manifest import decode_manifest, encode_manifest
-from dagster_ckpt.spark.snapshot.manifest_handles import handles_in_manifest
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import MissingFile, StoredSnapshot
 from dagster_ckpt.spark.snapshot.take import Cut, StageSnapshotter
-from dagster_ckpt.spark.snapshot.upload import UploadMode
+from dagster_ckpt.spark.snapshot.upload import UploadMode, handles_in_manifest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
 from tests.spark.snapshot.fake_checkpoint import FakeQuery

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
-from dagster_ckpt.authoring.origins import SourceOrigin
+from dagster_ckpt.authoring.targets import SourceOrigin
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.kafka.topic_log import KafkaLog

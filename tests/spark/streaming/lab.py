@@ -18,7 +18,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.in_store import is_in_store
+from dagster_ckpt.core.location import is_in_store
 from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import CheckpointOutcome, Completed, Pending, Queued, Triggered

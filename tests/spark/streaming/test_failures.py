@@ -12,9 +12,9 @@ import pytest
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.outcomes import Completed, Failed
+from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.storage import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.spark.streaming.restart import FixedDelay, NoRestart

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.in_store import CHECKPOINTS_IN_STORE
+from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE
 from tests.removal import remove_tree
 from tests.spark.streaming.lab import StreamLab, until
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
