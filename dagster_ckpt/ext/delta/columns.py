@@ -99,7 +99,8 @@ def table_columns(table: DeltaTable) -> list[Column]:
 
 def new_columns(table: DeltaTable, columns: Sequence[Column], uri: str) -> list[Column]:
     """Return the columns that the table does not have yet. Raises InvalidRequest naming one that changed its type."""
-    there = {c["name"].lower(): _plain(c) for c in table_columns(table)}
+    has = {c["name"].lower(): c for c in table_columns(table)}
+    there = {name: _plain(c) for name, c in has.items()}
     added = []
     for column in columns:
         known = there.get(column["name"].lower())
@@ -113,6 +114,11 @@ def new_columns(table: DeltaTable, columns: Sequence[Column], uri: str) -> list[
             raise InvalidRequest(
                 f"the column {column['name']} is {_spelt(column['type'])} in the rows and {_spelt(known['type'])} in "
                 f"table {uri}, and delta-rs cannot change a type: cast it, or write to a new table"
+            )
+        elif _needs_values(has[column["name"].lower()]["type"]):
+            raise InvalidRequest(
+                f"table {uri} needs a value in every part of the column {column['name']}, and rows of Spark may have "
+                "none there: write to a new table"
             )
     return added
 
@@ -187,6 +193,19 @@ def _plain_type(kind: Any) -> Any:
             return kind
 
 
+def _needs_values(kind: Any) -> bool:
+    """Tell whether a part of a column needs a value: rows that have none there would leave a table nobody can read."""
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            return any(not field["nullable"] or _needs_values(field["type"]) for field in fields)
+        case {"type": "array", "elementType": element}:
+            return not kind["containsNull"] or _needs_values(element)
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return not kind["valueContainsNull"] or _needs_values(key) or _needs_values(value)
+        case _:
+            return False
+
+
 def _refuse_type(name: str, kind: Any) -> None:
     if isinstance(kind, str) and (kind in _PRIMITIVES or kind.startswith("decimal(")):
         return
@@ -206,4 +225,12 @@ def _refuse_type(name: str, kind: Any) -> None:
 
 
 def _spelt(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind.get("type"))
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            return f"struct<{', '.join(': '.join((f['name'], _spelt(f['type']))) for f in fields)}>"
+        case {"type": "array", "elementType": element}:
+            return f"array<{_spelt(element)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"map<{_spelt(key)}, {_spelt(value)}>"
+        case _:
+            return kind if isinstance(kind, str) else str(kind.get("type"))

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pyiceberg.io.pyarrow import _determine_partitions, schema_to_pyarrow
 from pyiceberg.manifest import ManifestContent
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -32,7 +33,16 @@ from pyiceberg.types import (
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts, NameRule, names_of_folders
+from dagster_ckpt.spark.sink.accepts import (
+    NESTED,
+    PLAIN,
+    UTF8,
+    YEARS,
+    Accepts,
+    ColumnRule,
+    NameRule,
+    names_of_folders,
+)
 
 _PLAIN: dict[str, IcebergType] = {
     "string": StringType(),
@@ -59,15 +69,36 @@ _NAMES = (
 )
 
 
-def accepted(partition_by: Sequence[str]) -> Accepts:
-    """Return the types and names of columns that an Iceberg table can hold, by its own rules and its readers'."""
+def accepted(folders_of: Sequence[str], table: Table | None = None) -> Accepts:
+    """Return the types and names of columns that an Iceberg table can hold, by its own rules and its readers'.
+
+    ``folders_of``: columns whose values name the folders that rows are staged in.
+    """
     return Accepts(
         types=PLAIN | NESTED,
         names=_NAMES,
         folds_case=True,
         values=(UTF8, *YEARS),
-        columns=names_of_folders(partition_by, longer_by=len(PART) + 4),
+        columns=(
+            *names_of_folders(folders_of, longer_by=len(PART) + 4),
+            *(() if table is None else _truncated(table)),
+        ),
     )
+
+
+def _truncated(table: Table) -> Iterator[ColumnRule]:
+    """Yield the rules of numbers that a transform would truncate below the least of their type."""
+    for part in table.spec().fields:
+        if isinstance(part.transform, TruncateTransform):
+            for kind, least in (("integer", -(2**31)), ("long", -(2**63))):
+                width = part.transform.width
+                yield ColumnRule(
+                    columns=(table.schema().find_column_name(part.source_id) or "",),
+                    types=frozenset({kind}),
+                    broken=lambda values, end=least + width: f"{values[0]} < {end}",  # type: ignore[misc]
+                    what=f"a number that truncate[{width}], by which the table is partitioned, does not take",
+                    way_out="filter such rows out",
+                )
 
 
 def iceberg_columns(row_schema: str) -> list[NestedField]:
@@ -180,7 +211,21 @@ def new_columns(table: Table, columns: Sequence[NestedField], place: str) -> lis
                 f"the column {column.name} is {spelt(column.field_type)} in the rows and {spelt(known.field_type)} in "
                 f"table {place}, whose types are not changed: cast it, or write to a new table"
             )
+        elif needed := _needed_within(known):
+            raise InvalidRequest(
+                f"table {place} needs a value in every {needed}, and rows of Spark may have none there: write to a new "
+                "table"
+            )
     return added
+
+
+def _needed_within(column: NestedField) -> str:
+    """Return the part of a column that needs a value; a map's keys have one in any case. Empty: none does."""
+    schema = Schema(column)
+    parts = index_by_id(schema)
+    keys = {part.field_type.key_id for part in parts.values() if isinstance(part.field_type, MapType)}
+    needed = (number for number, part in parts.items() if part.required and number not in keys)
+    return next((schema.find_column_name(number) or "" for number in needed), "")
 
 
 def refuse_columns(
@@ -227,13 +272,25 @@ def refuse_table(table: Table, place: str, *, partition_by: Sequence[str], is_ke
     elif is_keyed and _has_deletes(table):
         why = "rows of it are deleted by delete files: compact it first (rewrite_data_files)"
     elif is_keyed:
-        pass
+        why = _no_partitions(table)
     elif transformed:
         why = f"it is partitioned by {', '.join(transformed)} of a column, and only plain columns can be"
     elif tuple(parts) != tuple(partition_by):
         why = f"it is partitioned by {parts} and not by {list(partition_by)}"
     if why:
         raise InvalidRequest(f"table {place} cannot be written to here, {why}: give the sink another table")
+
+
+def _no_partitions(table: Table) -> str:
+    """Return why pyiceberg cannot tell the partitions of rows: tried on none. Empty: it can."""
+    schema = table.schema()
+    if table.spec().is_unpartitioned():
+        return ""
+    try:
+        list(_determine_partitions(table.spec(), schema, schema_to_pyarrow(schema).empty_table()))
+    except Exception as error:
+        return f"it is partitioned by what pyiceberg cannot compute ({error})"
+    return ""
 
 
 def _has_deletes(table: Table) -> bool:

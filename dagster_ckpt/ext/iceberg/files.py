@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.conversions import partition_to_py
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
     MetricsMode,
@@ -30,18 +31,41 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
+from pyiceberg.types import DateType, IcebergType
+from pyiceberg.utils.datetime import date_str_to_days
 
+from dagster_ckpt.ext.iceberg.columns import PART
 from dagster_ckpt.spark.files import bounded_by_pyarrow
+from dagster_ckpt.spark.sink.table_files import partition_values
 
 _COUNTED, _UNKNOWN = MetricsMode(MetricModeTypes.COUNTS), MetricsMode(MetricModeTypes.NONE)
 
 
 def data_file(io: Any, metadata: TableMetadata, location: str) -> DataFile:
-    """Return a file of the table's columns that is added where it lies."""
+    """Return a file of the table's columns, staged apart for each partition, that is added where it lies."""
     file = io.new_input(location)
     with file.open() as stream:
         footer = pq.read_metadata(stream)
-    return _named(metadata, location, footer, len(file))
+    return _named(metadata, location, footer, len(file), _partition_of(metadata, location))
+
+
+def _partition_of(metadata: TableMetadata, location: str) -> Record:
+    """Return what the folders say: bounds, by which pyiceberg would tell, are cut short, or not there at all."""
+    spec, schema = metadata.spec(), metadata.schema()
+    said = [value for name, value in partition_values(location).items() if name.startswith(PART)]
+    if len(said) != len(spec.fields):
+        raise ValueError(f"{location} was staged for {len(said)} columns of partitions")
+    kinds = (schema.find_type(part.source_id) for part in spec.fields)
+    return Record(*(_value(kind, text) for kind, text in zip(kinds, said, strict=True)))
+
+
+def _value(kind: IcebergType, text: str | None) -> Any:
+    if text is None:
+        return None
+    plain = text[1:]  # behind the letter that tells "" from no value
+    if isinstance(kind, DateType):
+        return date_str_to_days(plain)
+    return partition_to_py(kind, plain)  # type: ignore[arg-type]
 
 
 def write_files(metadata: TableMetadata, rows: pa.Table, io: Any) -> list[DataFile]:
@@ -55,7 +79,8 @@ def write_files(metadata: TableMetadata, rows: pa.Table, io: Any) -> list[DataFi
         parts = [(part.partition_key, part.arrow_table_partition) for part in found]
     written = []
     for key, part in parts:
-        location = places.new_data_location(f"{uuid.uuid4()}.parquet", key)
+        # Not in folders of the partition: values would name them, and any may be too long for that.
+        location = places.new_data_location(f"{uuid.uuid4()}.parquet")
         footers: list[pq.FileMetaData] = []
         output = io.new_output(location)
         with output.create(overwrite=True) as stream:
@@ -77,7 +102,7 @@ def _named(
     location: str,
     footer: pq.FileMetaData,
     size: int,
-    partition: Record | None = None,
+    partition: Record,
 ) -> DataFile:
     schema = metadata.schema()
     _check_pyarrow_schema_compatible(
@@ -93,7 +118,7 @@ def _named(
         content=DataFileContent.DATA,
         file_path=location,
         file_format=FileFormat.PARQUET,
-        partition=found.partition(metadata.spec(), schema) if partition is None else partition,
+        partition=partition,
         file_size_in_bytes=size,
         sort_order_id=None,
         spec_id=metadata.default_spec_id,

@@ -82,9 +82,7 @@ class IcebergSink(VersionedSink[IcebergVersion]):
     @property
     def accepts(self) -> Accepts:
         """Values and types that Iceberg's own rules and its readers allow, in partitions that it has or gets."""
-        table = self._backend.lake.table()
-        there = [] if table is None else columns_of_partitions(table)
-        return accepted(tuple(dict.fromkeys([*self._backend.lake.partition_by, *there])))
+        return accepted(self.partition_by, self._backend.lake.table())
 
     @property
     def joint(self) -> Joint | None:

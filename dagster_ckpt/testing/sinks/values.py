@@ -42,6 +42,7 @@ VALUES: dict[str, str] = {
     "text_hive": "'__HIVE_DEFAULT_PARTITION__'",
     "text_greatest": "'\uffff\U0010ffff'",
     "text_long": "repeat('é', 50000)",
+    "text_cut": "concat(repeat('a', 64), 'b')",
     "text_nul": "concat('a', chr(0), 'b')",
     "text_no_utf8": _NO_UTF8,
     "text_surrogate": "CAST(X'EDA080' AS STRING)",
@@ -120,6 +121,8 @@ class ValueContract(ContractBase):
     """Names in ``VALUES``, and names of columns, that are refused while the rows are prepared."""
     refuses_in_partitions: ClassVar[frozenset[str]] = frozenset()
     """Names in ``OF_PARTITIONS``, likewise."""
+    refuses_in_partitions_by_key: ClassVar[frozenset[str] | None] = None
+    """Those of rows by key; None: the same."""
 
     def open_partitioned(self, context: SinkContext, partition_by: Sequence[str]) -> Sink | None:
         """Open a sink whose table is partitioned by these columns. Default: it has no partitions."""
@@ -154,9 +157,9 @@ class ValueContract(ContractBase):
             return sink
 
         values = {name: VALUES[name] for name in OF_PARTITIONS}
-        self._shown_or_refused(
-            tmp_path, spark, values, key, refuses=self.refuses_in_partitions, opened=opened
-        )
+        by_key = self.refuses_in_partitions_by_key
+        refuses = by_key if key and by_key is not None else self.refuses_in_partitions
+        self._shown_or_refused(tmp_path, spark, values, key, refuses=refuses, opened=opened)
 
     @pytest.mark.parametrize("key", [(), ("k",)])
     def test_a_column_of_any_name_is_shown_or_refused_by_it(

@@ -446,6 +446,24 @@ def test_a_table_whose_promises_staged_files_would_break_is_refused(
         run.publish(1)
 
 
+_KINDS = [
+    pa.list_(pa.field("element", pa.int64(), nullable=False)),
+    pa.struct([pa.field("a", pa.int64(), nullable=False)]),
+    pa.map_(pa.string(), pa.field("value", pa.list_(pa.field("element", pa.int64(), nullable=False)))),
+]
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_column_that_needs_values_in_its_parts_is_refused_when_the_stage_starts(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    run = begun(tmp_path)
+    Reader.create(run.sink.place, schema=pa.schema([("k", pa.int64()), ("v", pa.int64()), ("x", kind)]))
+    run.batch([(1, 1, None)], types={"x": kind})
+    with pytest.raises(InvalidRequest, match="needs a value in every part of the column x"):
+        run.sink.check(rows_like(run))
+
+
 def test_a_table_that_checks_values_is_refused(tmp_path: Path) -> None:
     run = begun(tmp_path)
     run.batch([(1, 1)])

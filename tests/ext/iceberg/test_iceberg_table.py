@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 import time
@@ -11,26 +12,29 @@ from typing import Any
 import duckdb
 import polars
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import DoubleType, LongType, NestedField
+from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
+from pyiceberg.types import BinaryType, DoubleType, ListType, LongType, NestedField, StructType
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.ext.iceberg.backend import files_of
 from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_at, settings_of
-from dagster_ckpt.ext.iceberg.columns import accepted, iceberg_columns, spelt
+from dagster_ckpt.ext.iceberg.columns import PART, accepted, iceberg_columns, spelt
 from dagster_ckpt.ext.iceberg.expiry import ReadManifests
 from dagster_ckpt.ext.iceberg.garbage import Garbage
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
+from dagster_ckpt.spark.sink.accepts import NO_VALUE
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in
@@ -56,7 +60,16 @@ def sink_of(run: SinkRun) -> IcebergSink:
 
 def staging(sink: Sink, context: SinkContext) -> Staging:
     assert isinstance(sink, IcebergSink)
-    return Staging(sink.staged.root, sink.staged.folder(context.attempt().epoch))
+
+    def write(rows: pa.Table, path: Path) -> None:
+        """Write rows of one partition below its folders, as Spark does."""
+        for number, name in enumerate(sink.partition_by):
+            value = rows[name][0].as_py()
+            path = path.parent / f"{PART}{number}={NO_VALUE if value is None else f'v{value}'}" / path.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, path)
+
+    return Staging(sink.staged.root, sink.staged.folder(context.attempt().epoch), write=write)
 
 
 def begun(folder: Path, target: IcebergTable | None = None, **options: Any) -> SinkRun:
@@ -439,6 +452,51 @@ def test_rows_by_key_move_between_partitions(tmp_path: Path, transform: Any) -> 
     found = table_of(run).scan(row_filter="v == 2").to_arrow()
     assert sorted(found["k"].to_pylist()) == [1, 3]
     assert keys(run) == [1, 2, 3]
+
+
+WITHIN = StructType(NestedField(4, "l", ListType(5, LongType(), element_required=True)))
+
+
+@pytest.mark.parametrize(
+    ("column", "transform", "arrow", "reason"),
+    [
+        (WITHIN, None, pa.struct([("l", pa.list_(pa.int64()))]), r"needs a value in every x\.l\.element"),
+        (BinaryType(), TruncateTransform(3), pa.binary(), "partitioned by what pyiceberg cannot compute"),
+    ],
+)
+def test_a_column_that_no_publish_could_fill_is_refused_when_the_stage_starts(
+    tmp_path: Path, column: Any, transform: Any, arrow: pa.DataType, reason: str
+) -> None:
+    run = begun(tmp_path, key=("k",))
+    parts = [] if transform is None else [PartitionField(3, 1000, transform, "p")]
+    schema = Schema(*PLAIN.fields, NestedField(3, "x", column))
+    made(run, schema=schema, partition_spec=PartitionSpec(*parts))
+    run.sink.take_over()
+    run.batch([(1, 1, None)], types={"x": arrow})
+    with pytest.raises(InvalidRequest, match=reason):
+        run.sink.check(rows_like(run))
+
+
+def test_a_number_that_would_be_truncated_below_its_type_is_refused(tmp_path: Path) -> None:
+    run = begun(tmp_path, key=("k",))
+    made(run, **parted(2, TruncateTransform(10)))
+    run.batch([(1, 1)])
+    [rule] = run.sink.accepts.rules(run.batches[0].row_schema)
+    assert (rule.column, rule.broken) == ("v", f"`v` < {10 - 2**63}")
+
+
+@pytest.mark.parametrize("metrics", ["none", "counts", "truncate(16)"])
+def test_rows_of_a_partition_are_found_whatever_bounds_their_file_has(tmp_path: Path, metrics: str) -> None:
+    properties = {"write.metadata.metrics.default": metrics}
+    run = begun(tmp_path, IcebergTable(NAME, partition_by=("p", "d", "b"), properties=properties))
+    values = [("a" * 100, dt.date(1, 1, 1), True), ("", dt.date(1969, 12, 31), False), (None, None, None)]
+    types = {"p": pa.string(), "d": pa.date32(), "b": pa.bool_()}
+    run.batch(*([(number, number, *of)] for number, of in enumerate(values)), types=types)
+    run.publish(1)
+    for number, of in enumerate(values):
+        for name, value in zip(types, of, strict=True):
+            said = IsNull(name) if value is None else EqualTo(name, value)
+            assert table_of(run).scan(row_filter=said).to_arrow()["k"].to_pylist() == [number]
 
 
 TWICE = [{"name": "a", "type": "long"}, {"name": "A", "type": "string"}]

@@ -15,6 +15,7 @@ class TestIcebergValues(ValueContract):
     refuses = NO_UTF8 | BEYOND_YEARS | RARE_TYPES | {"struct_case", "a.b"}
 
     refuses_in_partitions = NO_UTF8 | BEYOND_YEARS | NO_FOLDERS
+    refuses_in_partitions_by_key = NO_UTF8 | BEYOND_YEARS
 
     def open(self, context: SinkContext) -> Sink:
         return IcebergSink(IcebergTable(f"db.{context.name}"), context)
