@@ -22,8 +22,9 @@ exec(compile(TEST, "test_json_lines.py", "exec"), _names)
 TestJsonLines = _names["TestJsonLines"]
 
 
-def test_it_is_about_forty_lines() -> None:
+def test_it_is_about_forty_lines_and_the_module_of_the_example() -> None:
     assert len([line for line in MODULE.splitlines() if line.strip()]) < 45
+    assert (ROOT / "examples" / "json_lines" / "json_lines" / "__init__.py").read_text() == MODULE
 
 
 def test_its_target_opens_it() -> None:
