@@ -59,10 +59,8 @@ def run_launched(
 
     Args:
         pipeline: what to run; the same code as in the code location.
-        coordinator: where checkpoints live, as this machine reaches it: the same store, storage and tables as the code
-            location's.
-        spark: a session, which is left running, or how one is started; None: the process's, or one of ours.
-        resources: what stages and hooks find in ``context.resources``.
+        coordinator: the code location's store, storage and tables, as this machine reaches them.
+        spark, resources: as in ``run_epoch``.
 
     Raises as ``run_epoch`` and ``run_stream``; InvalidRequest where no Dagster run has launched this program.
     """

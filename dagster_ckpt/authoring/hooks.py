@@ -70,7 +70,7 @@ def pipeline_hook(
     ``resume(checkpoint_id, state)``, ``close()``.
 
     Args:
-        cls: the class, when used without parentheses. A constructor parameter ``context`` gets a ``HookContext``.
+        cls: the class; a constructor parameter ``context`` gets a ``HookContext``.
         uid: stable id of its state; default: the class's name.
         timeout: seconds a call may take.
         required_resource_keys: Dagster resources it needs, in ``context.resources``.

@@ -243,12 +243,9 @@ def checkpointed_pipeline(
     """Compose a pipeline by calling stages with the outputs of others.
 
     Args:
-        fn: the composing function, when used without parentheses.
         name: pipeline id, job name and asset prefix; default: the function's name.
-        previous_names: names it had before: it may be restored from a snapshot of one of these, by its URI, and goes on
-            with their tables. Nothing may run under them any more.
-        checkpointing: settings of ``CheckpointConfig`` that override the coordinator resource's, under our names
-            or Flink's; the run config's ``checkpointing`` overrides both.
+        previous_names: names it had before, with whose snapshots (by their URI) and tables it goes on.
+        checkpointing: settings of ``CheckpointConfig`` over the coordinator resource's, under our names or Flink's.
         table_dir: overrides the resource's ``table_dir`` for this pipeline's sinks.
         hooks: classes made with ``@pipeline_hook``, which take part in every checkpoint.
         unknown: refused, with the nearest name there is.

@@ -312,17 +312,13 @@ def spark_source(
     """Make a function ``(spark[, context]) -> streaming DataFrame`` a source.
 
     Args:
-        fn: the function, when used without parentheses.
         uid: stable name of its state; default: the function's name.
         settings: ``previous_uids``, ``partitions``, ``tags``, ``config_schema``, ``required_resource_keys``;
-            ``chain=False`` for a stage that is to be a query of its own, also with ``operator_chaining``;
-            ``asset="raw/orders"``: the Dagster asset it reads, upstream of the tables then;
-            ``boundedness="bounded"`` for a source whose data ends; ``barrier_after`` (SourceBatch -> bool) for one
-            that decides itself where a stream's checkpoints fall (the end of a file, of a day): a checkpoint,
-            and a savepoint that stops the stream, waits for such a batch, and expires when none comes within
-            its timeout; ``is_backlog`` (SourceBatch -> bool) for one that knows when it catches up with old data:
-            then ``interval_during_backlog`` counts; ``reads=KafkaTopics("broker:9092")``:
-            where it reads, so that a snapshot whose records are gone is told.
+            ``chain=False``: a query of its own; ``asset="raw/orders"``: the Dagster asset it reads, upstream of
+            the tables; ``boundedness="bounded"``: its data ends; ``barrier_after`` (SourceBatch -> bool): where a
+            stream's checkpoints fall (the end of a file), each of which waits for such a batch within its
+            timeout; ``is_backlog`` (SourceBatch -> bool): when ``interval_during_backlog`` counts;
+            ``reads=KafkaTopics("broker:9092")``: where it reads, so that a snapshot whose records are gone is told.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:
@@ -342,7 +338,6 @@ def spark_stage(
     """Make a function ``(input, …[, spark, context]) -> streaming DataFrame`` a stage; parameters name its inputs.
 
     Args:
-        fn: the function, when used without parentheses.
         uid: stable name of its state; default: the function's name.
         output_mode: Spark's output mode of the query; ``update`` and ``complete`` pass changed (all) result rows on.
         settings: as for ``spark_source``, and ``max_entries_per_trigger``.
@@ -368,7 +363,6 @@ def spark_sink(
     """Make a function ``(input, …) -> streaming DataFrame`` a sink: its rows become visible with their checkpoint.
 
     Args:
-        fn: the function, when used without parentheses.
         uid: stable name of its state; default: the function's name.
         table: folder below the resource's ``table_dir``, or an absolute path; default: the uid.
         key: key columns: the table holds one row per key, the latest (``output_mode`` update by default); without,

@@ -71,9 +71,8 @@ def build_pipeline_definitions(
 ) -> dg.Definitions:
     """Return everything that operates some pipelines from Dagster; merge it with your own definitions.
 
-    Jobs to run, restore, take checkpoints and savepoints, dispose of savepoints; the checkpoints assets and their
-    checks; the sensors that look after dead runs, tell people of failures and restart; the savepoint schedules; the
-    resources. With many pipelines ``build_location_definitions`` brings fewer sensors.
+    Jobs, checkpoints assets and their checks, sensors, schedules, resources (docs/reference/dagster.md). With many
+    pipelines ``build_location_definitions`` brings fewer sensors.
 
     Args:
         pipelines: made by ``@checkpointed_pipeline``, one by one or in a list; names must differ.
@@ -97,16 +96,12 @@ def build_location_definitions(
     options: PipelineOptions | Mapping[str, PipelineOptions] | None = None,
     sensor_prefix: str = "checkpoints",
 ) -> dg.Definitions:
-    """Return the same for all pipelines of a code location, with sensors they share.
+    """Return the same as ``build_pipeline_definitions`` for all pipelines of a code location, which share sensors.
 
-    One safety net, one failure alarm and one pair of run-status sensors, whatever the number of pipelines. Restarts and
-    savepoint schedules stay a pipeline's own: each is switched on by itself.
+    Restarts and savepoint schedules stay a pipeline's own: each is switched on by itself.
 
     Args:
-        pipelines: made by ``@checkpointed_pipeline``; names must differ.
-        coordinator: where checkpoints live: of all of them, or by name.
-        spark: the session of a run: of all of them, or by name.
-        options: how pipelines show and are looked after: of all of them, or by name.
+        pipelines, coordinator, spark, options: as of ``build_pipeline_definitions``; the last three also by name.
         sensor_prefix: begins the names of the shared sensors.
 
     Raises:

@@ -129,26 +129,25 @@ class PipelineOptions:
     """E-mail addresses or ``team:name``."""
     tags: Mapping[str, str] = field(default_factory=dict)
     max_checkpoint_age: timedelta | None = None
-    """Older than this the newest checkpoint is stale: the check ``checkpoint_age`` and the alarm follow, and with
-    ``report="all"`` the asset's freshness."""
+    """Older than this the newest checkpoint is stale, for ``checkpoint_age``, the alarm, freshness (``report="all"``)."""
     report: str = "changed"
-    """Checkpoints that become events: ``changed``, ``every: 10`` or ``all``. A stream tells what changed at once, then
-    once per ``progress_interval``; one that holds nothing new materializes nothing."""
+    """Checkpoints of a stream that become events: ``changed`` (at once, then per ``progress_interval``), ``every: 10``,
+    ``all``."""
     alarm_after_failures: int | None = 3
     """Consecutive failed checkpoints after which people are told; None: never on their account."""
     notify: Callable[[Any], None] | None = None
     """Called with an ``AlarmMessage``, once when an episode begins and once when it is over; of a snapshot's horizon
     once when it is near, and once when something is gone."""
     restart: RestartPolicy | None = None
-    """Adds the sensor that starts the pipeline again after its run failed; switched off until a person enables it."""
+    """Adds the sensor that starts the pipeline again after its run failed; off until enabled, as schedules below."""
     epochs: EpochSchedule | None = None
-    """Adds the schedule that runs an epoch; switched off until a person enables it."""
+    """Adds the schedule that runs an epoch."""
     new_files: Sequence[str] = ()
-    """Globs, local or of an object store: adds the sensor that runs an epoch when files arrive; switched off, too."""
+    """Globs, local or of an object store: adds the sensor that runs an epoch when files arrive."""
     savepoints: SavepointSchedule | None = None
-    """Adds the savepoint schedule; switched off until a person enables it."""
+    """Adds the savepoint schedule."""
     verify_every: str = ""
-    """Cron: adds the schedule that reads back the newest savepoint and the latest checkpoint; switched off, too."""
+    """Cron: adds the schedule that reads back the newest savepoint and the latest checkpoint."""
     dry_run_every: str = ""
     """Cron: adds the schedule that tries the restore of the newest savepoint, or of the latest checkpoint."""
     launch: Launch | None = None
@@ -157,8 +156,7 @@ class PipelineOptions:
     """What a run does that finds another one alive: ``queue``, ``skip``, ``take_over``; empty: as the resource says."""
 
     executor: dg.ExecutorDefinition = dg.in_process_executor
-    """What executes the steps of jobs that run or restore the pipeline. With a process for each step every stage has a
-    Spark session of its own, and all of them must see ``work_dir``."""
+    """What executes the steps of jobs that run or restore the pipeline; all of its processes must see ``work_dir``."""
 
     def __post_init__(self) -> None:
         _check_durations(self)

@@ -21,11 +21,9 @@ class KafkaTopics(SourceOrigin):
     options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     """Further settings of librdkafka (Spark's own are Java's); ``"env:NAME"`` for secrets."""
     group: str = ""
-    """Consumer group that is told the offsets of completed checkpoints, so that lag tools see the pipeline; empty:
-    none. Spark reads by its own offsets whatever the group holds."""
+    """Consumer group that is told the offsets of completed checkpoints, for lag tools; empty: none."""
     fail_on_data_loss: bool = True
-    """As the source's own option ``failOnDataLoss``: where records are gone that a snapshot would read again, its
-    restore is refused; False: it warns."""
+    """Where records are gone that a snapshot would read again its restore is refused; False: it warns."""
 
     def of_fork(self) -> KafkaTopics:
         """Return the same without the group, which is told of the pipeline that is forked."""

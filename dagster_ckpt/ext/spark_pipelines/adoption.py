@@ -75,8 +75,7 @@ def adopt_spark_project(
 ) -> Adoption:
     """Make the checkpoints and tables that ``spark-pipelines run`` has left the first savepoint of the pipeline.
 
-    Flows go on with their state after what Spark has read; tables begin with exactly the rows that Spark's have. The
-    project is to be at rest: its last run under Spark came to its end. What cannot be taken over exactly is refused.
+    The project's last run under Spark came to its end. What cannot be taken over exactly is refused.
 
     Args:
         spec: as of ``pipeline_from_spark_project``, as are ``name``, ``sinks`` and ``table_dir``.

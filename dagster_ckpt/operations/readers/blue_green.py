@@ -89,8 +89,7 @@ def compare_readers(
         fork: the pipeline that is to serve.
         coordinator: its coordinator resource.
         named: that of the pipeline readers name, where it is another one.
-        only: columns and what they hold as text: other rows are left out.
-        examples: rows of each kind that are told.
+        only, examples: as in ``diff_tables``.
 
     Raises:
         InvalidRequest: it is no fork. NotFound: one of the two has never run. Corrupt, Unavailable.

@@ -43,10 +43,9 @@ def load_table(
     Args:
         table: the pipeline; or the table itself, by path, by URI or as the target its sink names.
         sink: of a pipeline, the sink's uid; may be left out where it has one only.
-        coordinator: the coordinator resource, which knows where tables and checkpoints are, and which pipeline serves
-            the name after a swap; not needed for a table with a place of its own.
+        coordinator: the coordinator resource; not needed for a table with a place of its own.
         as_of: ``latest``, a key such as ``chk-31`` or ``savepoint-7``, or the path or URI of one: exactly its rows, in
-            the pipeline's own table, whichever serves now.
+            the pipeline's own table, whichever serves the name after a swap.
 
     Raises:
         NotFound: nothing was published there yet, or there is no such sink or snapshot.

@@ -59,7 +59,7 @@ def load_tables(
 
     Args:
         pipeline: whose tables; after a swap those of the pipeline that serves its name.
-        coordinator: the coordinator resource, which knows where tables and checkpoints are.
+        coordinator: the coordinator resource.
         without: uids of tables that are left out.
 
     Raises:

@@ -228,7 +228,7 @@ _ORDER = "Spark tells sources apart by their order only"
 RULES = (
     Rule(
         Concern.CHAIN,
-        "stages of one [chain](: one of them gets a reader more, `chain=False`, `partitions`, a "
+        "stages of one chain: one of them gets a reader more, `chain=False`, `partitions`, a "
         "watermark or state",
         _ORDER,
         _chain,
