@@ -129,7 +129,7 @@ class PipelineOptions:
     """E-mail addresses or ``team:name``."""
     tags: Mapping[str, str] = field(default_factory=dict)
     max_checkpoint_age: timedelta | None = None
-    """Older than this the newest checkpoint is stale, for ``checkpoint_age``, the alarm, freshness (``report="all"``)."""
+    """Older than this the newest checkpoint is stale: ``checkpoint_age``, alarm, freshness of ``report="all"``."""
     report: str = "changed"
     """Checkpoints of a stream that become events: ``changed`` (at once, then per ``progress_interval``), ``every: 10``,
     ``all``."""

@@ -18,12 +18,12 @@ from tests.root import ROOT
 
 TABLE = (ROOT / "docs" / "reference" / "spark-declarative-pipelines.md").read_text()
 STEPS = (ROOT / "docs" / "extensions" / "spark-declarative-pipelines.md").read_text()
-ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (\w+) \|", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)` \| (`\w+`(?:, `\w+`)*) \| (\w+) \|", re.MULTILINE)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_every_decorator_and_option_of_the_installed_pyspark_has_a_row() -> None:
-    found = [(name, option) for name, option, _ in ROW.findall(TABLE)]
+    found = [(name, option) for name, row, _ in ROW.findall(TABLE) for option in re.findall(r"`(\w+)`", row)]
     names: Any = {name: inspect.signature(getattr(pipelines, name)) for name in pipelines.__all__}
     assert sorted(found) == sorted(
         (name, option) for name, of in names.items() for option in of.parameters if option != "func"
