@@ -50,7 +50,7 @@ def data_file(io: Any, metadata: TableMetadata, location: str) -> DataFile:
 
 
 def _partition_of(metadata: TableMetadata, location: str) -> Record:
-    """Return what the folders say: bounds, by which pyiceberg would tell, are cut short, or not there at all."""
+    """Return the partition that the folders name: bounds, by which pyiceberg would tell, are cut short, or missing."""
     spec, schema = metadata.spec(), metadata.schema()
     said = [value for name, value in partition_values(location).items() if name.startswith(PART)]
     if len(said) != len(spec.fields):
