@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_ckpt.authoring.targets import ForEachCheckpoint
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown
 from dagster_ckpt.spark.sink.for_each_checkpoint import CheckpointToken, FunctionSink
 from dagster_ckpt.spark.sink.port import AlreadyPublished, LaterRows, Sink, SinkContext
@@ -70,7 +71,7 @@ def run_of(context: SinkContext, function: Any) -> SinkRun:
         return FunctionSink(ForEachCheckpoint(function), context)
 
     def staging(_sink: Sink, context: SinkContext) -> Staging:
-        return Staging(context.work_dir, context.work_dir / "staged" / "1")
+        return Staging(context.work_dir, context.work_dir / "staged" / str(context.attempt().epoch))
 
     return SinkRun(open=opened, staging=staging, context=context, attempt=FIRST, sink=opened(context))
 
@@ -262,3 +263,38 @@ def test_a_beginning_without_state_is_right_where_a_note_says_that_there_was_no_
     back = run.successor().in_directory_of(None)
     back.roll_back(None, later_published={CheckpointId(1): CoordinatorEpoch(1)})
     assert back.sink.cannot_roll_back(None) == ""
+
+
+def test_old_code_of_a_renamed_pipeline_calls_the_function_no_more(context: SinkContext) -> None:
+    """Its own record knew nothing of the rename: all rows of since then went out a second time."""
+    shelf = Shelf()
+    run = run_of(replace(context, work_dir=context.work_dir / "shop" / "staged" / "orders"), shelf.put)
+    run.sink.take_over()
+    run.batch([(1, 1)])
+    run.publish(1)
+    new = _in_folder_of(run, "store", 2)
+    new.sink.take_over()
+    new.batch([(2, 2)])
+    new.publish(2)
+    old = run.successor(epoch=3)
+    for refused in (old.sink.position, old.sink.take_over):
+        with pytest.raises(InvalidRequest, match="'orders' of pipeline 'store', which was renamed"):
+            refused()
+    back = _in_folder_of(new, "shop", 4)
+    back.sink.take_over()
+    back.batch([(3, 3)])
+    back.publish(3)
+    assert [rows for _, rows in shelf.calls] == [[(1, 1)], [(2, 2)], [(3, 3)]]
+
+
+def _in_folder_of(run: SinkRun, pipeline: str, epoch: int) -> SinkRun:
+    """Return a newer attempt of a pipeline that says its former name."""
+    former = run.context.work_dir
+    context = replace(
+        run.context,
+        pipeline=PipelineId(pipeline),
+        previous_pipelines=(run.context.pipeline,),
+        work_dir=former.parents[2] / pipeline / "staged" / "orders",
+        former_work_dirs=(former,),
+    )
+    return replace(run, context=context).successor(epoch=epoch)

@@ -47,6 +47,15 @@ def columns_of(connection: Connection, name: SqlName) -> list[Existing]:
     ]
 
 
+def kind_of(connection: Connection, name: SqlName) -> str:
+    """Return the kind of a relation: ``table``, or in the database's words another, as ``view``."""
+    if connection.dialect.name == "sqlite":
+        found = connection.exec_driver_sql("SELECT type FROM pragma_table_list(?)", (name.name,)).scalar()
+        return str(found or "table")
+    found = connection.execute(_KIND, {"name": name.quoted()}).scalar()
+    return str(found or "table")
+
+
 def unique_keys(connection: Connection, name: SqlName) -> list[frozenset[str]]:
     """Return the sets of columns that ``ON CONFLICT`` may name, and that tell values apart as all other sinks do.
 
@@ -84,6 +93,13 @@ _COLUMNS = text(
     FROM pg_attribute
     WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped
     ORDER BY attnum
+    """
+)
+_KIND = text(
+    """
+    SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'f' THEN 'foreign table'
+           ELSE 'table' END
+    FROM pg_class WHERE oid = to_regclass(:name)
     """
 )
 _UNIQUE = text(

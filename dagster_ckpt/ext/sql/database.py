@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,10 @@ BUSY_SECONDS = 30
 """How long a call waits for a lock, or for an answer to a connection, before it counts as unavailable."""
 _REFUSED = {"DataError", "IntegrityError", "ProgrammingError", "NotSupportedError"}
 """Errors (PEP 249) that come again however often the same is tried."""
+_REFUSED_BY_POSTGRES = ("0A", "21", "22", "23", "42", "44", "54", "P0")
+"""Classes of SQLSTATE that do: an index row that is too long is an OperationalError, RAISE in a trigger is none."""
+_REFUSED_BY_SQLITE = ("no such ", "cannot ", "table ", "too many ", "string or blob too big", "near ")
+"""Beginnings of its OperationalErrors that do."""
 
 T = TypeVar("T")
 _OPEN: ContextVar[tuple[URL, Connection] | None] = ContextVar("_OPEN", default=None)
@@ -134,7 +139,7 @@ class Database:
                 connection.commit()
             except exc.DBAPIError as error:
                 _rolled_back(connection)
-                if _kind(error) in _REFUSED:
+                if _is_refusal(error):
                     raise self._classified(error) from error
                 raise OutcomeUnknown(
                     f"{self.place} did not answer to COMMIT ({_cause(error)}): repeat it, what happened is recognized"
@@ -194,7 +199,7 @@ class Database:
                 "Their checkpoint is complete, and each publish tries them again: change or drop the constraint, or "
                 "restore an older checkpoint with a sink's function that leaves such rows out"
             )
-        if _kind(error) in _REFUSED:
+        if _is_refusal(error):
             return InvalidRequest(f"{self.place} refuses these rows, nothing was changed: {_cause(error)}")
         return Unavailable(f"{self.place} did not carry it out, nothing was changed ({_cause(error)}): retry")
 
@@ -235,11 +240,14 @@ def _is_of_driver(error: BaseException) -> bool:
     return isinstance(error, exc.DBAPIError) or type(error).__module__.startswith("psycopg")
 
 
-def _kind(error: BaseException) -> str:
-    """Return the error's name in PEP 249."""
-    original = getattr(error, "orig", None) or error
-    names = [cls.__name__ for cls in type(original).__mro__]
-    return next((name for name in names if name in _REFUSED), "OperationalError")
+def _is_refusal(error: BaseException) -> bool:
+    """Tell whether the database refuses what it was given, however often the same is tried."""
+    original: Any = getattr(error, "orig", None) or error
+    state = getattr(original, "sqlstate", None)
+    if state:
+        return str(state).startswith(_REFUSED_BY_POSTGRES)
+    is_told = isinstance(original, sqlite3.OperationalError) and str(original).startswith(_REFUSED_BY_SQLITE)
+    return is_told or any(cls.__name__ in _REFUSED for cls in type(original).__mro__)
 
 
 _BY_SQLITE = re.compile(r"(CHECK|UNIQUE|NOT NULL|FOREIGN KEY) constraint failed(?:: (.+))?")

@@ -17,10 +17,8 @@ from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 from dagster_ckpt.spark.sink.committables import batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
-from dagster_ckpt.spark.sink.positions import refuse_fenced
+from dagster_ckpt.spark.sink.positions import SEED, refuse_fenced
 
-SEED = 0
-"""Head of a table that shows the fork's first rows: no checkpoint has this number."""
 _COPY = SqlName(schema="", name=f"{RESERVED}fork")
 """Temporary table: the origin's rows, brought to the cut."""
 _COPIED = ("", "undo", "set_aside")
@@ -76,17 +74,15 @@ def fork(
         through = before.through_batch
         positions.write(connection, _position(attempt, before.head, through))
         return f"{place} begins with the rows of {text}"
-    has_rows = (
-        target.exists() and target.execute(f"SELECT 1 FROM {target.table()} LIMIT 1").first() is not None
-    )
-    if has_rows or (before is not None and before.checkpoint_id is not None):
+    if target.has_rows() or (before is not None and before.checkpoint_id is not None):
         raise InvalidRequest(
             f"{place} has rows already: give the fork a table of its own, fork(..., sinks={{...}})"
         )
     wanted, steps = origin.steps(connection)
     if wanted is not None:
         _fill(target, TableTransaction(connection, origin.name, target.key), steps)
-    positions.write(connection, _position(attempt, None if wanted is None else SEED, steps.through_batch))
+    begun_at = _position(attempt, None if wanted is None else SEED, steps.through_batch)
+    positions.write(connection, begun_at, origin.positions.columns(connection))
     positions.note_origin(connection, text)
     return f"{place} begins with the rows of {text}"
 

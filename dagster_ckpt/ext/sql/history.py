@@ -26,6 +26,8 @@ class Publish:
     """Last micro-batch shown before it."""
     through_batch: int | None
     change: RowChange
+    rows: int | None = None
+    """Rows that it wrote, of which a restore finds out whether they are still there; None: their keys tell it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,16 @@ def no_longer_needed(tree: Tree, heads: Collection[int | None]) -> set[int]:
     """Return the publishes that lie on no way between two of these heads: all of them contain them."""
     chains = [{publish.checkpoint_id for publish in _chain(tree, head)} for head in heads]
     return set.intersection(*chains) if chains else set()
+
+
+def shown_publishes(tree: Tree, head: int | None) -> list[Publish]:
+    """Return the publishes whose rows are all still there at a head, newest first: what replaces all is the last."""
+    found = []
+    for publish in _chain(tree, head):
+        found.append(publish)
+        if publish.change is RowChange.REPLACED:
+            break
+    return found
 
 
 def _chain(tree: Tree, head: int | None) -> list[Publish]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dagster_ckpt.ext.sql.history import RowChange, UndoPath
+from dagster_ckpt.ext.sql.history import Publish, RowChange, UndoPath
 from dagster_ckpt.ext.sql.load import STAGED
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
@@ -76,6 +76,16 @@ class Images:
         self._bring(self._aside, checkpoint, "")
         self._delete(self._aside, checkpoint)
 
+    def gone(self, publish: Publish) -> int:
+        """Return how many rows of a publish that is shown are not there: somebody else removed them."""
+        match publish.change:
+            case RowChange.UPSERTED:
+                chosen = f"WHERE {self._is_of(publish.checkpoint_id)} AND NOT {self._is_in(self._table.name)}"
+                return self._count(self._undo, chosen)
+            case RowChange.APPENDED | RowChange.REPLACED:
+                there = self._count(self._table.name, self._written_by(publish.checkpoint_id, publish.change))
+                return max((publish.rows or 0) - there, 0)
+
     def query(self, steps: UndoPath) -> str:
         """Return the query of the rows that the table would show after these steps, with the columns it has now."""
         found = f"SELECT {self._listed()} FROM {self._table.table()}"
@@ -100,6 +110,9 @@ class Images:
 
     def _listed(self) -> str:
         return self._table.list_of([column.name for column in self._table.kept_columns()])
+
+    def _count(self, name: SqlName, chosen: str) -> int:
+        return int(self._table.value(f"SELECT count(*) FROM {self._table.table(name)} AS {_T} {chosen}"))
 
     def _is_of(self, checkpoint: int) -> str:
         return f"{self._table.quoted(PUBLISH)} = {int(checkpoint)}"

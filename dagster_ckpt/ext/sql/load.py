@@ -36,10 +36,14 @@ def stage(table: TableTransaction, rows: pa.RecordBatchReader) -> None:
     _insert(table, table.table(STAGED), [*columns, NUMBER], _numbered(rows))
 
 
-def upsert_staged(table: TableTransaction, columns: list[str]) -> None:
-    """Write the last staged row of each key, and forget what was staged."""
+def upsert_staged(table: TableTransaction, columns: list[str], absent: Iterable[str]) -> None:
+    """Write the last staged row of each key, and forget what was staged.
+
+    ``absent``: columns that rows had before, and these have not. A row that comes again is as one that is new: its
+    value there is the column's default, or null.
+    """
     key, listed, staged = table.list_of(table.key), table.list_of(columns), table.table(STAGED)
-    changed = [column for column in columns if column not in table.key]
+    changed = [column for column in (*columns, *absent) if column not in table.key]
     updates = ", ".join(f"{table.quoted(column)} = excluded.{table.quoted(column)}" for column in changed)
     table.execute(
         f"INSERT INTO {table.table()} AS {_INTO} ({listed}) {table.even_identities}SELECT {listed} FROM (SELECT "

@@ -5,6 +5,8 @@ Both tables lie beside the user's table, in its schema: they are changed in the 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import (
@@ -50,6 +52,7 @@ class Positions:
             Column("checkpoint_id", BigInteger),
             Column("head", BigInteger),
             Column("through_batch", BigInteger),
+            Column("columns", Text, nullable=False, default="[]"),
         )
         self._publishes = Table(
             "dagster_ckpt_publishes",
@@ -60,6 +63,7 @@ class Positions:
             Column("parent_through", BigInteger),
             Column("through_batch", BigInteger),
             Column("change", Text, nullable=False),
+            Column("rows", BigInteger),
             Column("format_version", Integer, nullable=False, default=1),
         )
 
@@ -88,9 +92,18 @@ class Positions:
         row = connection.execute(self._mine().with_for_update()).one_or_none()
         return None if row is None else _position(row)
 
-    def write(self, connection: Connection, position: SinkPosition) -> None:
-        """Make this the position."""
-        values = {
+    def columns(self, connection: Connection) -> frozenset[str]:
+        """Return the columns that rows of the sink have had; others of the table are the user's own."""
+        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
+            return frozenset()
+        found = connection.execute(self._mine()).one_or_none()
+        return frozenset() if found is None else frozenset(json.loads(found.columns))
+
+    def write(
+        self, connection: Connection, position: SinkPosition, columns: Collection[str] | None = None
+    ) -> None:
+        """Make this the position; ``columns``: those that rows have had until now, where they are others."""
+        values: dict[str, Any] = {
             "pipeline": self._context.pipeline,
             "uid": self._context.uid,
             "lineage": position.lineage,
@@ -99,6 +112,8 @@ class Positions:
             "head": position.head,
             "through_batch": position.through_batch,
         }
+        if columns is not None:
+            values["columns"] = json.dumps(sorted(columns))
         there = update(self._positions).where(self._positions.c.table_name == self._name.compared)
         if connection.execute(there.values(**values)).rowcount == 0:
             connection.execute(insert(self._positions).values(table_name=self._name.compared, **values))
@@ -122,6 +137,7 @@ class Positions:
                 parent_through=row.parent_through,
                 through_batch=row.through_batch,
                 change=RowChange(row.change),
+                rows=row.rows,
             )
             for row in found
         }
@@ -137,6 +153,7 @@ class Positions:
                 parent_through=publish.parent_through,
                 through_batch=publish.through_batch,
                 change=publish.change.value,
+                rows=publish.rows,
             )
         )
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 from sqlalchemy import Connection
 
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
 from dagster_ckpt.ext.sql.fork import OriginTable, fork
-from dagster_ckpt.ext.sql.history import Publish, RowChange, no_longer_needed, way
+from dagster_ckpt.ext.sql.history import Publish, RowChange, no_longer_needed, shown_publishes, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
 from dagster_ckpt.ext.sql.names import SqlName
@@ -82,14 +83,16 @@ class SqlSink(StagedSink):
         """Compare the rows with the table, if it exists."""
         super().check(frame)
         with self._database.reading() as connection:
-            self._table(connection).refuse_unfit(frame.schema, self.place)
+            had = self.positions.columns(connection)
+            self._table(connection).refuse_unfit(frame.schema, self.place, had)
 
     def refuse_unfit(self, batches: Sequence[PreparedBatch]) -> None:
         """Compare the staged columns with the table as it is now."""
         schema = self._rows(batches).spark_schema
         with self._database.reading() as connection:
             if schema is not None:
-                self._table(connection).refuse_unfit(schema, self.place)
+                had = self.positions.columns(connection)
+                self._table(connection).refuse_unfit(schema, self.place, had)
 
     @contextmanager
     def exclusively(self) -> Iterator[StepTarget]:
@@ -137,6 +140,29 @@ class SqlSink(StagedSink):
             "checkpoint, keep the rows (roll_back_tables: false), or name another table; "
             "SqlTable(..., keep_before_images=True) keeps them from then on"
         )
+
+    def why_other_rows(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
+        """Say so where somebody else removed rows, or columns, that the table has to show."""
+        why = super().why_other_rows(before, cut)
+        if why or cut is None or before is None or before.head is None or not self.keeps_before_images:
+            return why
+        with self._database.reading() as connection:
+            gone = self._gone(connection, before.head)
+        return gone and (
+            f"{gone} from {self.place}, which somebody else removed: bring them back, keep the rows "
+            "(roll_back_tables: false), or begin without state (restore_from: none)"
+        )
+
+    def _gone(self, connection: Connection, head: int) -> str:
+        table = self._table(connection)
+        if lost := self.positions.columns(connection) - {column.name for column in table.columns()}:
+            return f"columns {sorted(lost)} are gone"
+        if not self.context.is_complete and not table.has_rows():
+            return f"all rows up to checkpoint {head} are gone"
+        for publish in shown_publishes(self.positions.tree(connection), head):
+            if rows := Images(table).gone(publish):
+                return f"{counted(rows, 'row')} that checkpoint {publish.checkpoint_id} published are gone"
+        return ""
 
     def fork(self, cut: SinkCut) -> str:
         """Begin with the rows of a cut of another table of the same database."""
@@ -263,14 +289,16 @@ class SqlTransaction:
 
     def commit(self, rows: StagedRows, position: SinkPosition) -> str:
         """Write rows and position; the transaction's end makes both visible."""
-        schema = rows.spark_schema
+        schema, columns = rows.spark_schema, None
         if schema is not None and position.head is not None:
-            self._table.fit(schema, self._sink.place, with_checkpoints=self._has_marks)
+            had = self._sink.positions.columns(self._connection)
+            self._table.fit(schema, self._sink.place, had, with_checkpoints=self._has_marks)
             change = RowChange.REPLACED if rows.replaces else self._usual_change
-            self._write(rows, position.head, change)
+            columns = had.union(schema.names)
+            self._write(rows, position.head, change, had)
             if self._sink.keeps_before_images:
-                self._note(position, change)
-        self._sink.positions.write(self._connection, position)
+                self._note(position, change, len(rows))
+        self._sink.positions.write(self._connection, position, columns)
         self._position = position
         return "" if position.head is None else str(position.head)
 
@@ -300,7 +328,7 @@ class SqlTransaction:
     def _has_marks(self) -> bool:
         return self._sink.keeps_before_images and not self._table.key
 
-    def _write(self, rows: StagedRows, checkpoint: int, change: RowChange) -> None:
+    def _write(self, rows: StagedRows, checkpoint: int, change: RowChange, had: frozenset[str]) -> None:
         reader = rows.reader()
         if self._table.key:
             stage(self._table, reader)
@@ -311,11 +339,14 @@ class SqlTransaction:
         if change is RowChange.REPLACED:
             self._table.execute(f"DELETE FROM {self._table.table()}")
         if self._table.key:
-            upsert_staged(self._table, reader.schema.names)
+            there = [column.name for column in self._table.kept_columns()]
+            upsert_staged(
+                self._table, names := reader.schema.names, [c for c in there if c in had - {*names}]
+            )
         else:
             append(self._table, reader, marks={CHECKPOINT: checkpoint} if self._has_marks else {})
 
-    def _note(self, position: SinkPosition, change: RowChange) -> None:
+    def _note(self, position: SinkPosition, change: RowChange, rows: int) -> None:
         before = self._position
         publish = Publish(
             checkpoint_id=position.head or 0,
@@ -323,6 +354,7 @@ class SqlTransaction:
             parent_through=before.through_batch if before is not None else None,
             through_batch=position.through_batch,
             change=change,
+            rows=self._table.count() if change is RowChange.REPLACED else rows,
         )
         self._sink.positions.add(self._connection, publish)
 

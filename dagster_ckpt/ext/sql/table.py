@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, inspect
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.sql.catalog import Existing, columns_of, unique_keys
+from dagster_ckpt.ext.sql.catalog import Existing, columns_of, kind_of, unique_keys
 from dagster_ckpt.ext.sql.columns import DIALECTS, column_types
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
 
@@ -48,12 +48,24 @@ class TableTransaction:
         """Carry out a statement without parameters."""
         return self.connection.exec_driver_sql(statement)
 
+    def value(self, query: str) -> Any:
+        """Return the first value that a query finds, or None."""
+        return self.connection.exec_driver_sql(query).scalar()
+
     # --- what is there --------------------------------------------------------------------------------------
 
     def exists(self, name: SqlName | None = None) -> bool:
         """Tell whether the table is there."""
         name = name or self.name
         return inspect(self.connection).has_table(name.name, schema=name.schema or None)
+
+    def has_rows(self) -> bool:
+        """Tell whether the table is there and has any row."""
+        return self.exists() and self.value(f"SELECT 1 FROM {self.table()} LIMIT 1") is not None
+
+    def count(self) -> int:
+        """Return how many rows the table has."""
+        return int(self.value(f"SELECT count(*) FROM {self.table()}"))
 
     def columns(self, name: SqlName | None = None) -> list[Existing]:
         """Return the table's columns."""
@@ -70,18 +82,27 @@ class TableTransaction:
 
     # --- compared and changed -------------------------------------------------------------------------------
 
-    def refuse_unfit(self, schema: StructType, place: str) -> dict[str, str]:
-        """Return the columns that are missing for these rows, with their types.
+    def refuse_unfit(
+        self, schema: StructType, place: str, had: Collection[str] = frozenset()
+    ) -> dict[str, str]:
+        """Return the columns that are missing for these rows, with their types; ``had``: columns of earlier rows.
 
         Raises InvalidRequest, naming the column and the change, where the table cannot take the rows.
         """
         wanted = column_types(self.dialect, place, schema)
         if not self.exists():
             return wanted
+        self._refuse_no_table(place)
         existing = {column.name: column for column in self.columns()}
         called = {name.lower(): name for name in existing}
         for field in schema.fields:
             there = existing.get(field.name)
+            if there is None and field.name in had:
+                raise InvalidRequest(
+                    f"column {field.name!r}, which earlier rows of the sink have, is gone from {place}: it was "
+                    "renamed or dropped, and would be made again without their values. Give it its name again, add it "
+                    "(ALTER TABLE ... ADD COLUMN), or name another table"
+                )
             if there is None and field.name.lower() in called:
                 raise InvalidRequest(
                     f"column {field.name!r} is called {called[field.name.lower()]!r} in {place}, and the values of one "
@@ -108,9 +129,11 @@ class TableTransaction:
         self._refuse_other_texts_of_keys(schema, existing, place)
         return {name: of for name, of in wanted.items() if name not in existing}
 
-    def fit(self, schema: StructType, place: str, *, with_checkpoints: bool) -> None:
+    def fit(
+        self, schema: StructType, place: str, had: Collection[str] = frozenset(), *, with_checkpoints: bool
+    ) -> None:
         """Create the table, or add the columns it does not have."""
-        missing = self.refuse_unfit(schema, place)
+        missing = self.refuse_unfit(schema, place, had)
         if not self.exists():
             self.create(missing)
         else:
@@ -146,13 +169,20 @@ class TableTransaction:
             form = self.dialect.key_text(field.dataType) if field.name in self.key else ""
             if not form or field.name not in existing:
                 continue
-            found = self.execute(f"SELECT {self.quoted(field.name)} FROM {self.table()} LIMIT 1").scalar()
+            found = self.value(f"SELECT {self.quoted(field.name)} FROM {self.table()} LIMIT 1")
             if isinstance(found, str) and not re.fullmatch(form, found):
                 raise InvalidRequest(
                     f"the key column {field.name!r} of {place} is kept as text, {found!r} in its rows, and as "
                     f"{field.dataType.simpleString()} it would be another one: a key would be there twice. Cast it to "
                     "the type it had, or name another table"
                 )
+
+    def _refuse_no_table(self, place: str) -> None:
+        kind = kind_of(self.connection, self.name)
+        if kind != "table":
+            raise InvalidRequest(
+                f"{place} is a {kind}, and rows are written to a table: name the one that it shows, SqlTable(url, name)"
+            )
 
     def _refuse_without_unique_key(self, place: str) -> None:
         if not self.key:

@@ -38,6 +38,7 @@ from dagster_ckpt.spark.sink.opening import open_derived, open_sink
 from dagster_ckpt.spark.sink.phases import (
     Due,
     SinkPart,
+    begun_with,
     cut_of_sink,
     in_groups,
     preparing,
@@ -48,7 +49,12 @@ from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.sink.published import has_waiting, noted_through, shown_as_noted, shown_by
 from dagster_ckpt.spark.sink.waiting.refused import forget_refused, note_refused
-from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink, way_out_of_refusal
+from dagster_ckpt.spark.sink.waiting.rules import (
+    WAY_OUT_OF_FORK,
+    SinkNow,
+    refuse_changed_sink,
+    way_out_of_refusal,
+)
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:
@@ -161,11 +167,13 @@ class PipelineSinks:
         refuse_collated_key(sink.place, stage.table.key if stage.table is not None else (), frame)
         judge = Judge.of(sink, frame)
         sink.check(frame)
-        self.refuse_changed(stage.uid, waiting_in(directory.root, sink), frame.schema.json())
+        columns = frame.schema.json()
+        self.refuse_changed(stage.uid, waiting_in(directory.root, sink), columns)
+        self.refuse_changed(stage.uid, begun_with(directory.root, sink), columns, way_out=WAY_OUT_OF_FORK)
         return preparing(sink, directory.root, judge, self.as_now(stage.uid).staged_as)
 
     def as_now(self, uid: StageUid, row_schema: str = "") -> SinkNow:
-        """Return a stage's sink as it is now, with rows of this schema (Spark's, as JSON; empty: not known yet)."""
+        """Return a stage's sink as it is now, with rows of this schema (Spark's; empty: not known yet)."""
         return SinkNow.of(self.pipeline.stages[uid], self.of(uid), row_schema)
 
     def refuse_changed(
@@ -344,18 +352,12 @@ class PipelineSinks:
         """Say which sink was not published for more than so many checkpoints in a row, and why; None: none."""
         for name, missed in dict(self._missed).items():
             if missed > tolerable:
-                why = self.unpublished.get(name, "")
-                return (
-                    f"table {name} could not be published for {counted(missed, 'checkpoint')} in a row: {why}"
-                )
+                why, times = self.unpublished.get(name, ""), counted(missed, "checkpoint")
+                return f"table {name} could not be published for {times} in a row: {why}"
         return None
 
     def _tables_of(
-        self,
-        uid: StageUid,
-        sink: Sink,
-        restorable: Sequence[CheckpointMetadata],
-        shown: ShownTables | None,
+        self, uid: StageUid, sink: Sink, restorable: Sequence[CheckpointMetadata], shown: ShownTables | None
     ) -> list[TableSnapshot]:
         """Return the tables that snapshots go back to of a sink: under its names, and those of its table.
 

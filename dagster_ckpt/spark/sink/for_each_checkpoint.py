@@ -14,6 +14,7 @@ from dagster_ckpt.core.model import Record
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.committables import PreparedBatch, encoded, read_record
+from dagster_ckpt.spark.sink.owner import refuse_renamed
 from dagster_ckpt.spark.sink.port import LaterRows, RolledBack, SinkContext, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import PositionRecord, refuse_fenced
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
@@ -82,7 +83,8 @@ class FunctionSink(StagedSink):
         return f"function:{self.context.pipeline}/{self.context.uid}#{self._name}"
 
     def position(self) -> SinkPosition | None:
-        """Return the position that the function has returned for."""
+        """Return the position that the function has returned for. Raises InvalidRequest under a former name."""
+        refuse_renamed(self._root, self.place)
         place = self._noted().place
         return None if place is None else place.position()
 

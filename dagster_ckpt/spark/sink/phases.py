@@ -26,6 +26,7 @@ from dagster_ckpt.spark.sink.committables import (
 )
 from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.port import AlreadyPublished, Joint, Published, Sink, in_one_step
+from dagster_ckpt.spark.sink.positions import SEED
 from dagster_ckpt.spark.sink.published import note_published, position_of
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile, planned
 
@@ -109,6 +110,15 @@ def waiting_in(stage_dir: Path, sink: Sink) -> list[PreparedBatch]:
     position = sink.position()
     shown = position.through_batch if position is not None else None
     return read_committables(stage_dir, [number for number in numbers if shown is None or number > shown])
+
+
+def begun_with(stage_dir: Path, sink: Sink) -> list[PreparedBatch]:
+    """Return the batches that waited in the snapshot a fork has begun with; none once it has published its own."""
+    position = sink.position()
+    if position is None or position.head != SEED or position.through_batch is None:
+        return []
+    through = position.through_batch
+    return read_committables(stage_dir, [one for one in prepared_batches(stage_dir) if one <= through])
 
 
 def _of_folder(name: str, path: Path) -> PlannedFile:

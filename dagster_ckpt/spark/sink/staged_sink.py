@@ -24,6 +24,7 @@ from dagster_ckpt.spark.channel.schema import arrow_schema
 from dagster_ckpt.spark.files import batch_of
 from dagster_ckpt.spark.sink.carried import copied_notes, put_back, remove_copies, staged_by
 from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.owner import is_renamed, note_renamed, refuse_renamed
 from dagster_ckpt.spark.sink.port import (
     AlreadyPublished,
     AttemptId,
@@ -241,7 +242,7 @@ class StagedSink(Sink):
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Say why the rows that were published after the cut cannot be taken back, if there are any."""
         before = self.position()
-        why = self._why_another(before, cut) or self._why_not(before, cut)
+        why = self.why_other_rows(before, cut) or self._why_not(before, cut)
         if not why:
             self._rows(to_publish(before, cut))
         return why
@@ -251,7 +252,8 @@ class StagedSink(Sink):
         why = self._why_not(self.position(), cut)
         return (Pin(what=self.place, is_there=not why, advice=why),)
 
-    def _why_another(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
+    def why_other_rows(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
+        """Return why the rows that the sink shows are not those it published for the cut's history; empty: they are."""
         if cut is None or before is None or before.head is None:  # an attempt that begins is not known yet
             return ""
         return why_another_history(self.place, (before.lineage,), cut, self.context.attempt())
@@ -291,14 +293,22 @@ class StagedSink(Sink):
     def _root(self) -> Path:
         """Folder of the sink's own: of its former name until an attempt has begun under this one."""
         own = self.context.work_dir
-        former = () if own.exists() else self.context.former_work_dirs
-        return next((folder for folder in former if folder.exists()), own)
+        folders = (own, *self.context.former_work_dirs)
+        return next((one for one in folders if one.exists() and not is_renamed(one)), own)
 
     def _move_here(self) -> None:
         root, own = self._root, self.context.work_dir
-        if root != own:
-            own.parent.mkdir(parents=True, exist_ok=True)
-            root.rename(own)
+        if root == own:
+            refuse_renamed(own, self.place)
+            return
+        own.parent.mkdir(parents=True, exist_ok=True)
+        if is_renamed(own):  # it has its old name again
+            shutil.rmtree(own)
+        root.rename(own)
+        if (
+            root.parent != own.parent
+        ):  # the sink of another pipeline's record, which knows nothing of this one's
+            note_renamed(root, self.context.pipeline, self.context.uid)
 
     @property
     def _staged(self) -> Path:
@@ -316,7 +326,7 @@ class StagedSink(Sink):
         self, outside: StepTarget, before: SinkPosition | None, cut: SinkCut | None, attempt: AttemptId
     ) -> RolledBack:
         done = []
-        if why := self._why_another(before, cut):
+        if why := self.why_other_rows(before, cut):
             raise InvalidRequest(why)
         where = lies(before, cut)
         # What is not possible, and what is gone, is found out before anything changes.

@@ -101,6 +101,17 @@ class ContentContract(ContractBase):
             back.publish(4)
             assert self.shown(run) == [(1, 1), (5, 5)]
 
+    def test_a_row_by_key_that_comes_again_without_a_column_has_no_value_there(self, tmp_path: Path) -> None:
+        """In one publish it had none, and over two the older row's: which one depended on when checkpoints were."""
+        self.skip_unless(self.can_upsert and self.can_load and self.can_add_columns, "keeps its columns")
+        run = self.begun(tmp_path, key=("k",))
+        run.batch([(1, 1, "x"), (2, 2, "y")], types={"w": pa.string()})
+        run.publish(1)
+        run.batch([(2, 3)])
+        run.publish(2)
+        found = run.sink.rows().to_arrow().select(["k", "v", "w"]).sort_by("k").to_pylist()
+        assert found == [{"k": 1, "v": 1, "w": "x"}, {"k": 2, "v": 3, "w": None}]
+
     def test_a_column_that_changes_its_type_is_refused_by_name(self, tmp_path: Path) -> None:
         self.skip_unless(self.checks_types, "takes any type")
         run = self.begun(tmp_path)

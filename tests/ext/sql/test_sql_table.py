@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +105,10 @@ def test_rows_that_it_could_not_publish_are_refused_while_they_are_prepared(
         ("k BIGINT, v BIGINT", "unique constraint"),
         ("k BIGINT, v BIGINT; (k) WHERE v > 0", "unique constraint"),
         ("k BIGINT, v BIGINT; (abs(k))", "unique constraint"),
+        (
+            "k BIGINT PRIMARY KEY, v BIGINT; VIEW SELECT * FROM kept",
+            "is a view, and rows are written to a table",
+        ),
         ("k BIGINT, v BIGINT; (k, v)", "unique constraint"),
         ("k BIGINT UNIQUE DEFERRABLE, v BIGINT", "unique constraint"),
         ("k BIGINT PRIMARY KEY, v BIGINT GENERATED ALWAYS AS (k + 1) STORED", "'v' .* is computed"),
@@ -114,7 +120,11 @@ def test_a_table_that_cannot_take_the_rows_is_refused_with_what_to_change(
     if "DEFERRABLE" in table and url.startswith("sqlite"):
         pytest.skip("SQLite has no such constraints")
     columns, _, index = table.partition("; ")
-    run_sql(f"CREATE TABLE orders ({columns})")
+    view = index.partition("VIEW ")[2]
+    run_sql(f"CREATE TABLE {'kept' if view else 'orders'} ({columns})")
+    if view:
+        run_sql(f"CREATE VIEW orders AS {view}")
+        index = ""
     if index:
         run_sql(f"CREATE UNIQUE INDEX one ON orders {index}")
     context = context_in(tmp_path, FIRST, key=("k",))
@@ -164,6 +174,31 @@ def test_rows_that_a_constraint_refuses_are_told_with_its_name_and_come_once_it_
     assert run_sql("SELECT * FROM orders ORDER BY k") == [(1, -1), (2, -1)]
 
 
+@pytest.mark.parametrize("refusal", ["a trigger", "a long text in an index"])
+def test_rows_that_the_database_refuses_in_other_ways_are_not_called_to_be_tried_again(
+    url: str, tmp_path: Path, run_sql: Run, refusal: str
+) -> None:
+    """PostgreSQL calls them operational errors, and each publish tried them again without a way out."""
+    if refusal != "a trigger" and url.startswith("sqlite"):
+        pytest.skip("SQLite takes any text in an index")
+    run_sql("CREATE TABLE orders (k BIGINT PRIMARY KEY, v TEXT)")
+    if refusal != "a trigger":
+        run_sql("CREATE INDEX long_texts ON orders (v)")
+    elif url.startswith("sqlite"):
+        run_sql("CREATE TRIGGER no BEFORE INSERT ON orders BEGIN SELECT RAISE(ABORT, 'not today'); END")
+    else:
+        run_sql(
+            "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'not today'; END$$"
+        )
+        run_sql("CREATE TRIGGER no BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION no()")
+    context = context_in(tmp_path, FIRST, key=("k",))
+    rows: Columns = {"k": LONGS["k"], "v": ("string", pa.string())}
+    text = "".join(sha256(str(number).encode()).hexdigest() for number in range(1000))
+    said = "not today" if refusal == "a trigger" else "index row"
+    with pytest.raises(InvalidRequest, match=rf"refuses these rows, nothing was changed: .*{said}"):
+        SqlSink(SqlTable(url), context).publish([staged(context.work_dir, 0, rows, [(1, text)])], permit(1))
+
+
 def test_a_single_precision_number_is_the_same_one_in_a_column_of_double_precision(
     url: str, tmp_path: Path, run_sql: Run
 ) -> None:
@@ -208,6 +243,49 @@ def test_a_table_of_the_users_own_keeps_its_columns_rows_and_defaults(
     sink.roll_back(None, LaterRows.SET_ASIDE)
     assert run_sql("SELECT * FROM orders ORDER BY k") == [(1, 1, "yes"), (9, 9, "yes")]
     assert run_sql("SELECT k, v FROM orders__dagster_ckpt_set_aside ORDER BY k") == [(1, 2), (3, 3)]
+
+
+OTHERS = {
+    "all rows": ("DELETE FROM orders", "all rows up to checkpoint 3 are gone"),
+    "a row of the newest publish": (
+        "DELETE FROM orders WHERE v = 30",
+        "1 row that checkpoint 3 published are gone",
+    ),
+    "a row of one before": ("DELETE FROM orders WHERE v = 2", "1 row that checkpoint 2 published are gone"),
+    "a column": ("ALTER TABLE orders DROP COLUMN v", r"columns \['v'\] are gone"),
+    "the table, made again": (
+        "DROP TABLE orders; CREATE TABLE orders (k BIGINT UNIQUE, v BIGINT)",
+        "all rows up to",
+    ),
+}
+"""Doings of others between two publishes, and how a restore tells of them."""
+
+
+@pytest.mark.parametrize("key", [(), ("k",)])
+@pytest.mark.parametrize("done", OTHERS)
+def test_a_restore_is_refused_where_others_removed_what_it_would_show(
+    url: str, tmp_path: Path, run_sql: Run, done: str, key: tuple[str, ...]
+) -> None:
+    """It succeeded, and the rows were missing; those who keep them go on."""
+    statements, said = OTHERS[done]
+    context = context_in(tmp_path, FIRST, key=key)
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    for number, row in enumerate([(1, 1), (2, 2)]):
+        sink.publish([staged(context.work_dir, number, LONGS, [row])], permit(1 + number))
+    sink.publish([staged(context.work_dir, 2, LONGS, [(3, 30)])], permit(3))
+    for statement in statements.split("; "):
+        run_sql(statement)
+    for cut in (cut_at(sink, 1), cut_at(sink, 3)):
+        assert re.search(said, sink.cannot_roll_back(cut))
+        with pytest.raises(InvalidRequest, match=rf"{said} .*keep the rows"):
+            sink.roll_back(cut, LaterRows.SET_ASIDE)
+    sink.roll_back(cut_at(sink, 3), LaterRows.KEEP)
+    if done == "a column":
+        with pytest.raises(InvalidRequest, match="'v', which earlier rows of the sink have, is gone"):
+            sink.publish([staged(context.work_dir, 3, LONGS, [(4, 4)])], permit(4))
+        run_sql("ALTER TABLE orders ADD COLUMN v BIGINT")
+    sink.publish([staged(context.work_dir, 4, LONGS, [(5, 5)])], permit(5))
+    assert (5, 5) in run_sql("SELECT k, v FROM orders")
 
 
 # --- who writes, and what is kept ---------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,23 @@ def test_a_checkpoint_of_another_pipeline_is_refused_unless_it_is_forked(ran: An
     result = lab.run(other, restore_from=uri)
     assert not result.success
     assert "'shop'" in failure_text(result)
+    result = lab.run(_with_column_renamed(other), restore_from=uri, fork=True)
+    assert not result.success
+    assert "columns were (number int, country string), and now they are (id int" in failure_text(result)
+    assert "take a savepoint of the idle origin" in failure_text(result)
     result = lab.run(other, restore_from=uri, fork=True)
     assert result.success, failure_text(result)
     assert read_lines(lab.folder / "other") == feed.expected_lines()
+
+
+def _with_column_renamed(pipeline: CheckpointedPipeline) -> CheckpointedPipeline:
+    """Values of the snapshot's rows that wait would be in the one column, and those to come in the other."""
+    lines = pipeline.stages["lines"]
+
+    def renamed(**inputs: Any) -> Any:
+        return lines.fn(**inputs).withColumnRenamed("number", "id")
+
+    return replace(pipeline, stages={**pipeline.stages, "lines": replace(lines, fn=renamed)})
 
 
 def _without_totals(pipeline: CheckpointedPipeline) -> CheckpointedPipeline:

@@ -18,8 +18,10 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, SqlTable
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
-from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
+from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committable
+from dagster_ckpt.spark.sink.phases import begun_with
+from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
+from dagster_ckpt.spark.sink.positions import SEED
 from dagster_ckpt.spark.sink.waiting.rules import refuse_other_place
 
 UID = StageUid("kept")
@@ -180,6 +182,17 @@ def test_a_fork_does_not_begin_with_rows_that_were_staged_for_another_definition
         InvalidRequest, match=r"partition columns were \(none\).*\(a\): take a savepoint of the idle"
     ):
         begun_as(Defined(partition_by=("a",)))
+
+
+def test_a_fork_is_compared_with_the_rows_it_begins_with_until_it_has_published_its_own(
+    tmp_path: Path,
+) -> None:
+    batch = waiting(PLAIN, tmp_path, "sqlite")
+    write_committable(tmp_path, batch)
+    for head, found in ((SEED, [batch]), (1, [])):
+        position = SinkPosition(lineage="first", epoch=1, head=head, through_batch=0)
+        sink: Any = SimpleNamespace(position=lambda position=position: position)
+        assert begun_with(tmp_path, sink) == found
 
 
 def test_rows_that_wait_beside_another_table_are_told_by_that(tmp_path: Path) -> None:
