@@ -7,6 +7,7 @@ The library's own extensions (``ext/``) are registered like those of others, in 
 | ``dagster_ckpt.targets`` | a subclass of ``SinkTarget``; its name is the ``kind`` of the sink it opens |
 | ``dagster_ckpt.commands`` | a command of the program ``dagster-ckpt``, made with click |
 | ``dagster_ckpt.components`` | a function ``(file, *, name)`` that makes a pipeline of a file beside ``defs.yaml`` |
+| ``dagster_ckpt.participants`` | a function ``(fn, uid, output_mode, settings)`` that makes a ``StageParticipant`` |
 | ``dagster_ckpt.sessions`` | a context manager that yields a Spark session for a run |
 """
 
@@ -17,11 +18,20 @@ from typing import Any
 
 from dagster_ckpt.errors import InvalidRequest
 
-__all__ = ["COMMANDS", "COMPONENTS", "SESSIONS", "TARGETS", "extension", "extension_names"]
+__all__ = [
+    "COMMANDS",
+    "COMPONENTS",
+    "PARTICIPANTS",
+    "SESSIONS",
+    "TARGETS",
+    "extension",
+    "extension_names",
+]
 
 TARGETS = "dagster_ckpt.targets"
 COMMANDS = "dagster_ckpt.commands"
 COMPONENTS = "dagster_ckpt.components"
+PARTICIPANTS = "dagster_ckpt.participants"
 SESSIONS = "dagster_ckpt.sessions"
 
 

@@ -67,6 +67,7 @@ EXTENSIONS = (
     Capability("PostgreSQL, SQLite", ("ext/sql",), ("ext/sql",)),
     Capability("Kafka", ("ext/kafka",), ("ext/kafka",)),
     Capability("Spark declarative pipelines", ("ext/spark_pipelines",), ("ext/spark_pipelines",)),
+    Capability("conditions on rows, quarantine", ("ext/quarantine",), ("ext/quarantine",)),
     Capability("warm engines; metrics", ("ext/warm", "ext/metrics"), ("ext/warm", "ext/metrics")),
 )
 CHAPTERS = (("kernel", KERNEL), ("surfaces", SURFACES), ("extensions", EXTENSIONS))

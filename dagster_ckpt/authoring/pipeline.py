@@ -29,6 +29,7 @@ def chaining_of(stage: StageDefinition) -> Chaining:
         (not stage.chain, "has chain=False"),
         (stage.barrier_after is not None, "has barrier_after"),
         (stage.is_backlog is not None, "has is_backlog"),
+        (stage.participant is not None, "has conditions on its rows"),
         (stage.partitions is not None, f"has partitions={stage.partitions}"),
     )
     alone = (
@@ -182,7 +183,7 @@ class CheckpointedPipeline:
             uid: replace(
                 stage,
                 to=targets.get(uid, stage.to),
-                asset="" if stage.table else stage.asset,
+                asset="" if stage.role is StageRole.SINK else stage.asset,
                 reads=None if stage.reads is None else stage.reads.of_fork(),
             )
             for uid, stage in self.stages.items()

@@ -37,19 +37,28 @@ class _ForAll(TypedDict, total=False):
     required_resource_keys: Iterable[str]
 
 
-class StageSettings(_ForAll, total=False):
+class _Judged(_ForAll, total=False):
+    """Settings of what judges rows."""
+
+    expect: Mapping[str, Literal["warn", "drop", "quarantine", "fail"]]
+    at_most: str | int
+    beyond: Literal["warn", "fail"]
+
+
+class StageSettings(_Judged, total=False):
     """Further settings of ``@spark_stage``."""
 
     max_entries_per_trigger: int
 
 
-class SinkSettings(StageSettings, total=False):
+class SinkSettings(_ForAll, total=False):
     """Further settings of ``@spark_sink``."""
 
+    max_entries_per_trigger: int
     asset: str
 
 
-class SourceSettings(_ForAll, total=False):
+class SourceSettings(_Judged, total=False):
     """Settings of ``@spark_source``."""
 
     output_mode: OutputMode

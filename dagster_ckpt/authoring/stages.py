@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Unpack
 
+from dagster_ckpt.authoring.participants import QUARANTINE_SETTINGS, StageParticipant, take_participant
 from dagster_ckpt.authoring.stage_settings import (
     OutputMode,
     SinkSettings,
@@ -24,7 +25,14 @@ from dagster_ckpt.authoring.stage_settings import (
     StageSettings,
     check_values,
 )
-from dagster_ckpt.authoring.targets import SinkTarget, SourceOrigin, listed, table_in_folder
+from dagster_ckpt.authoring.targets import (
+    SinkTarget,
+    SourceOrigin,
+    TableMode,
+    TableTarget,
+    listed,
+    table_in_folder,
+)
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.ids import StageUid, stage_uid
 from dagster_ckpt.core.location import local_folder
@@ -55,25 +63,6 @@ class Boundedness(StrEnum):
     """There may always be more."""
     BOUNDED = "bounded"
     """What is there when the run starts is all: a streaming run ends when such sources are exhausted."""
-
-
-class TableMode(StrEnum):
-    """Effect of a batch on a table."""
-
-    APPEND = "append"
-    """Rows are added."""
-    UPSERT = "upsert"
-    """A row replaces the earlier row with the same key."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableTarget:
-    """The table that a sink writes."""
-
-    name: str
-    """Folder below the resource's ``table_dir``, or an absolute path."""
-    mode: TableMode = TableMode.APPEND
-    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +104,9 @@ class StageDefinition:
     takes_context: bool = False
     output_mode: OutputMode = "append"
     table: TableTarget | None = None
+    """Of a sink, and of a stage whose participant keeps rows."""
+    participant: StageParticipant | None = None
+    """Takes the stage's batches on their way to its channel log."""
     to: SinkTarget | None = None
     """Of a sink: where its rows end, as its author says; see ``target``."""
     reads: SourceOrigin | None = None
@@ -258,8 +250,8 @@ _FOR_ALL = {
 }
 _OF_SOURCES = {"boundedness", "barrier_after", "is_backlog"}
 _SETTINGS = {
-    StageRole.SOURCE: {*_FOR_ALL, *_OF_SOURCES, "asset", "reads"},
-    StageRole.STAGE: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger"},
+    StageRole.SOURCE: {*_FOR_ALL, *_OF_SOURCES, *QUARANTINE_SETTINGS, "asset", "reads"},
+    StageRole.STAGE: {*_FOR_ALL, *_OF_SOURCES, *QUARANTINE_SETTINGS, "max_entries_per_trigger"},
     StageRole.SINK: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger", "table", "key", "to", "asset"},
 }
 """What each decorator takes beside ``uid``; where it means nothing it is refused with a sentence of its own."""
@@ -294,8 +286,12 @@ def _define(
         raise InvalidRequest(f"{fn.__name__!r} is no source: only a source decides where barriers fall")
     if settings.get("is_backlog") is not None and role is not StageRole.SOURCE:
         raise InvalidRequest(f"{fn.__name__!r} is no source: only a source has a backlog (`is_backlog`)")
+    name = _checked_uid(uid or fn.__name__)
+    settings["participant"] = made = take_participant(fn, name, settings)
+    if made is not None and made.table:
+        settings["table"] = TableTarget(name=made.table)
     return StageDefinition(
-        uid=_checked_uid(uid or fn.__name__),
+        uid=name,
         role=role,
         fn=fn,
         inputs=inputs,
@@ -318,7 +314,8 @@ def spark_source(
             the tables; ``boundedness="bounded"``: its data ends; ``barrier_after`` (SourceBatch -> bool): where a
             stream's checkpoints fall (the end of a file), each of which waits for such a batch within its
             timeout; ``is_backlog`` (SourceBatch -> bool): when ``interval_during_backlog`` counts;
-            ``reads=KafkaTopics("broker:9092")``: where it reads, so that a snapshot whose records are gone is told.
+            ``reads=KafkaTopics("broker:9092")``: where it reads, so that a snapshot whose records are gone is told;
+            ``expect`` and its limits as for ``spark_stage``.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:
@@ -340,7 +337,10 @@ def spark_stage(
     Args:
         uid: stable name of its state; default: the function's name.
         output_mode: Spark's output mode of the query; ``update`` and ``complete`` pass changed (all) result rows on.
-        settings: as for ``spark_source``, and ``max_entries_per_trigger``.
+        settings: as for ``spark_source``, and ``max_entries_per_trigger``; ``expect={"amount > 0": "quarantine"}``:
+            SQL conditions on the rows the stage returns, each with ``warn``, ``drop``, ``quarantine`` or ``fail``;
+            ``at_most="1 %"`` (or a number): rows of one checkpoint that may break one; more turn its asset check red,
+            with ``beyond="fail"`` the checkpoint fails.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:

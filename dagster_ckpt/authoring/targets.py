@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -25,6 +26,25 @@ def listed(whose: str, setting: str, value: Any) -> tuple[str, ...]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidRequest(f"{whose} has {setting}={list(names)!r}: name {twice[0]!r} once")
     return names
+
+
+class TableMode(StrEnum):
+    """Effect of a batch on a table."""
+
+    APPEND = "append"
+    """Rows are added."""
+    UPSERT = "upsert"
+    """A row replaces the earlier row with the same key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTarget:
+    """The table that a sink writes."""
+
+    name: str
+    """Folder below the resource's ``table_dir``, or an absolute path."""
+    mode: TableMode = TableMode.APPEND
+    key: tuple[str, ...] = ()
 
 
 class SinkTarget:

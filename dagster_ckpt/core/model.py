@@ -205,6 +205,22 @@ class SnapshotMetrics(Record):
     processed_in_flight: int = 0
     persisted_in_flight: int = 0
     unaligned: bool = False
+    rows_judged: int = 0
+    """Rows that the stage's conditions were asked of, since the checkpoint before."""
+    rows_refused: int = 0
+    """Those that broke a condition."""
+    broken: dict[str, int] = Field(default_factory=dict)
+    """By condition: rows that broke it."""
+
+    @property
+    def refused_rows(self) -> str:
+        """Rows that broke which condition, for people; empty: nothing was asked of any."""
+        if not self.rows_judged:
+            return ""
+        told = ", ".join(f"{one!r} {number:,}" for one, number in self.broken.items() if number)
+        return f"{self.rows_refused:,} of {self.rows_judged:,} broke a condition" + (
+            f": {told}" if told else ""
+        )
 
 
 class SetAside(Record):

@@ -123,7 +123,7 @@ def _stage_row(
     marked = moment(position.watermark_ms / 1000) if position.watermark_ms else "-"
     table = position.table.rstrip("/").rpartition("/")[2]
     return _row(
-        f"*<b>{escape(position.uid)}</b>{fed_by}{_subtasks(numbers)}",
+        f"*<b>{escape(position.uid)}</b>{fed_by}{_refused(metrics)}{_subtasks(numbers)}",
         f"*{_bar(metrics, numbers, checkpoint)}",
         *_times(metrics),
         size(metrics.bytes_full),
@@ -143,6 +143,11 @@ def _times(metrics: SnapshotMetrics) -> list[str]:
         milliseconds(metrics.sync_ms),
         milliseconds(metrics.async_ms),
     ]
+
+
+def _refused(metrics: SnapshotMetrics) -> str:
+    told = metrics.refused_rows
+    return f'<div class="k">{escape(told)}</div>' if told else ""
 
 
 def _subtasks(numbers: StageStatistics | None) -> str:

@@ -5,6 +5,7 @@ Source: flink-runtime DefaultCheckpointStatsTracker, CheckpointStatsHistory, Com
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -182,7 +183,16 @@ class CheckpointStatistics(Record):
 
 
 _LONGEST = ("sync_ms", "async_ms", "alignment_ms", "start_delay_ms")
-_ADDED = ("bytes_full", "bytes_new", "files_full", "files_new", "processed_in_flight", "persisted_in_flight")
+_ADDED = (
+    "bytes_full",
+    "bytes_new",
+    "files_full",
+    "files_new",
+    "processed_in_flight",
+    "persisted_in_flight",
+    "rows_judged",
+    "rows_refused",
+)
 
 
 def combined(parts: Iterable[SnapshotMetrics]) -> SnapshotMetrics:
@@ -190,9 +200,12 @@ def combined(parts: Iterable[SnapshotMetrics]) -> SnapshotMetrics:
     rows = [part.__dict__ for part in parts]
     if not rows:
         return SnapshotMetrics()
-    values: dict[str, float | bool] = {name: max([row[name] for row in rows]) for name in _LONGEST}
+    values: dict[str, float | bool | dict[str, int]] = {
+        name: max([row[name] for row in rows]) for name in _LONGEST
+    }
     values |= {name: sum([row[name] for row in rows]) for name in _ADDED}
     values["unaligned"] = any(row["unaligned"] for row in rows)
+    values["broken"] = dict(sum((Counter(row["broken"]) for row in rows), Counter()))
     return SnapshotMetrics(**values)  # type: ignore[arg-type]
 
 

@@ -64,6 +64,7 @@ def completed_metadata(
             if (aside := metadata.rows_set_aside)
             else {}
         ),
+        **_refused(stages),
         "stages": stage_table(stages),
         **position_metadata(positions),
         **history_metadata(history, page=page),
@@ -89,6 +90,11 @@ def _said_about(metadata: CheckpointMetadata) -> Shown:
         **{n: dg.MetadataValue.text(v) for n in ("name", "note") if (v := getattr(metadata, n))},
         **({"labels": dg.MetadataValue.json(dict(metadata.labels))} if metadata.labels else {}),
     }
+
+
+def _refused(stages: Sequence[StageSnapshot]) -> Shown:
+    told = [f"`{s.uid}`: {said}" for s in stages if (said := s.metrics.refused_rows)]
+    return {"rows": dg.MetadataValue.md("; ".join(told))} if told else {}
 
 
 def _parts(stages: Sequence[StageSnapshot]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.authoring.stages import StageDefinition
+from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.names import PIPELINE_TAG
@@ -27,6 +27,8 @@ DATA_VERSION_TAG = "dagster/data_version"
 def table_asset_key(pipeline: CheckpointedPipeline, uid: StageUid) -> dg.AssetKey:
     """Return the key of a sink's table, or of a derived table."""
     stage = pipeline.stages.get(uid)
+    if stage is not None and stage.role is not StageRole.SINK:
+        return dg.AssetKey([pipeline.name, "quarantine", uid])
     named = "" if stage is None else stage.asset
     return dg.AssetKey.from_user_string(named) if named else dg.AssetKey([pipeline.name, uid])
 
@@ -56,8 +58,7 @@ def build_table_assets(
     sinks = [
         spec(
             uid,
-            description=stage.description
-            or f"Rows that pipeline `{pipeline.name}` publishes with its checkpoints.",
+            description=_description(pipeline, stage),
             deps=_sources_of(pipeline, uid),
             kinds={"spark", _kind(stage)},
             metadata={"sink": uid, **({"key": ", ".join(stage.table.key)} if stage.table.key else {})},
@@ -171,6 +172,12 @@ def _told(change: TableChanged) -> tuple[str, dict[str, dg.MetadataValue[Any]]]:
     if change.version:
         metadata["version"] = dg.MetadataValue.text(change.version)
     return text, metadata
+
+
+def _description(pipeline: CheckpointedPipeline, stage: StageDefinition) -> str:
+    if stage.role is not StageRole.SINK:
+        return f"Rows of stage `{stage.uid}` of pipeline `{pipeline.name}` that broke a condition."
+    return stage.description or f"Rows that pipeline `{pipeline.name}` publishes with its checkpoints."
 
 
 def _sources_of(pipeline: CheckpointedPipeline, uid: StageUid) -> list[dg.AssetKey]:

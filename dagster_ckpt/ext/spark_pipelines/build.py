@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.derived import CatalogView, DerivedTable
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline, checked_pipeline
-from dagster_ckpt.authoring.stages import StageDefinition, StageRole, TableMode, TableTarget
-from dagster_ckpt.authoring.targets import SinkTarget
+from dagster_ckpt.authoring.stages import StageDefinition, StageRole
+from dagster_ckpt.authoring.targets import SinkTarget, TableMode, TableTarget
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id, stage_uid
 from dagster_ckpt.core.json_text import canonical
 from dagster_ckpt.digests import digest_bytes

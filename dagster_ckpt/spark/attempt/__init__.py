@@ -17,4 +17,5 @@
 | ``stage_query`` | a stage as a running query |
 | ``table_clean_up`` | removal of table files nothing restorable needs |
 | ``source_batch`` | what a source is told when it decides where barriers fall |
+| ``participant`` | the port of what writes a stage's batches in its place |
 """

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
+from dagster_ckpt.spark.attempt.participant import BatchFiles, ParticipantContext
 from dagster_ckpt.spark.attempt.source_batch import refuse_names_that_are_patterns
 from dagster_ckpt.spark.attempt.state_place import checkpoint_location
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -286,12 +287,25 @@ class StageQuery:
 
         return checked
 
+    def _channel(self, frame: DataFrame, *, marked: bool) -> ChannelSink:
+        participant = self.stage.participant
+        if participant is None:
+            return ChannelSink(self.log, frame.schema, marked=marked)
+        context = ParticipantContext(
+            stage=self.stage,
+            directory=self.directory,
+            frame=frame,
+            keep=lambda rows: self.table_writer(self.stage, self.directory, rows),
+        )
+        files: BatchFiles = participant.open(context)
+        return ChannelSink(self.log, frame.schema, marked=marked, write=files.write)
+
     def _batch_writer(self, frame: DataFrame) -> BatchWriter:
         if self.stage.role is not StageRole.SINK:
             # Datasets of a Spark project read one another as tables, which no watermark passes in Spark either.
             marked = not self.stage.reads_all and is_meant_for_readers(frame)
             try:
-                return ChannelSink(self.log, frame.schema, marked=marked)
+                return self._channel(frame, marked=marked)
             except InvalidRequest as error:
                 raise InvalidRequest(f"{self._whose(self.uid)}: {error}") from error
         log, write = self.log, self.table_writer(self.stage, self.directory, frame)

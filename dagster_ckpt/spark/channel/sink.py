@@ -8,7 +8,7 @@ is recognized before any work is done. Why not a Python streaming sink: docs/dec
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,22 +35,34 @@ PLAIN_PARQUET = {
 """Forms that every Parquet reader understands, whatever the session has: dates before 1582 as they are, too."""
 
 
-_CODEC = "lz4_raw"
+CODEC = "lz4_raw"
 """Rows are read again within seconds: as small as with Snappy, Spark's default, and cheaper to write and to read."""
+
+
+def _as_they_are(frame: DataFrame, folder: Path, root: Path, batch_id: BatchId) -> tuple[DataFile, ...]:
+    return write_staged(frame, folder, root, codec=CODEC)
 
 
 class ChannelSink:
     """The function to hand to ``DataStreamWriter.foreachBatch`` of a stage that has a channel log.
 
     Raises InvalidRequest at once when the stage produces a column that a channel cannot carry. ``marked``: as
-    ``channel_schema_json`` has it.
+    ``channel_schema_json`` has it. ``write``: writes a batch's files, as ``BatchFiles`` has it.
     """
 
-    def __init__(self, log: ChannelLog, schema: StructType, *, marked: bool = False) -> None:
+    def __init__(
+        self,
+        log: ChannelLog,
+        schema: StructType,
+        *,
+        marked: bool = False,
+        write: Callable[[DataFrame, Path, Path, BatchId], tuple[DataFile, ...]] = _as_they_are,
+    ) -> None:
         schema_json = channel_schema_json(schema, marked=marked)
         arrow_schema(parsed_schema(schema_json))
         log.write_schema(schema_json)
         self._log = log
+        self._write = write
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Stage and append one micro-batch; the second try of a batch that is in the log appends nothing."""
@@ -63,7 +75,7 @@ class ChannelSink:
             run_only(frame)
             return there
         folder = self._log.data_folder / batch_folder_name(batch_id)
-        files = write_staged(frame, folder, self._log.directory, codec=_CODEC)
+        files = self._write(frame, folder, self._log.directory, batch_id)
         result = self._log.append_data(batch_id, files)
         if not files or isinstance(result, AlreadyAppended):
             shutil.rmtree(folder, ignore_errors=True)

@@ -16,5 +16,6 @@
 | ``restore`` | a stage's working directory from a snapshot |
 | ``local_copy`` | a local copy of the latest checkpoint |
 | ``state_fingerprint`` | counts and hashes of a state, to tell whether it is the same |
+| ``row_counts`` | rows that conditions refused: totals of a stage, and since a checkpoint |
 | ``rescale`` | another number of state partitions |
 """

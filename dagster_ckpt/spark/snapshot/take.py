@@ -23,6 +23,7 @@ from dagster_ckpt.spark.snapshot.capture import CapturePlan, noted_topic_ids, pl
 from dagster_ckpt.spark.snapshot.local_copy import drop_local_copy, keep_local_copy
 from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_already
 from dagster_ckpt.spark.snapshot.remote_state import RemoteState
+from dagster_ckpt.spark.snapshot.row_counts import RowCounts, captured, noted_at, refuse_beyond, since
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 from dagster_ckpt.spark.snapshot.stored import read_manifest
 from dagster_ckpt.spark.snapshot.upload import INLINE_THRESHOLD, StageUpload, UploadMode, upload_stage
@@ -132,6 +133,7 @@ class StageSnapshotter:
         location = self.coordinator.location_of(cut.checkpoint_id)
         previous = self._previous(location)
         began = time.perf_counter()
+        counts = self._row_counts(cut)
         plan, files = self._pin(cut, previous)
         sync_ms = (time.perf_counter() - began) * 1e3
         line = "%s: finished synchronous part of checkpoint %d. Alignment duration: %.0f ms, snapshot duration: %.1f ms"
@@ -159,7 +161,20 @@ class StageSnapshotter:
         log.debug(line, self.uid, cut.checkpoint_id, async_ms)
         if not location.kind.is_savepoint or location.kind.is_synchronous:
             self._keep_local_copy(cut, files)
-        return self._snapshot(cut, plan, upload, sync_ms), upload
+        return self._snapshot(cut, plan, upload, sync_ms, counts), upload
+
+    def _row_counts(self, cut: Cut) -> RowCounts:
+        """Return the counts of conditions since the last completed checkpoint. Raises Declined where one is beyond."""
+        totals = noted_at(self.directory, cut.checkpoint_id, cut.batch_id)
+        if totals is None:
+            return RowCounts()
+        known = self.coordinator.record.completed
+        completed = max(
+            (CheckpointId(one.checkpoint_id) for one in known if one.left_by is None), default=None
+        )
+        counts = since(self.directory, totals, completed)
+        refuse_beyond(self.uid, counts)
+        return counts
 
     def _refuse_too_large(self, location: CheckpointLocation, files: Sequence[PlannedFile]) -> None:
         """Raise Declined, before anything is uploaded, for state that the coordinator store is not to hold."""
@@ -217,7 +232,7 @@ class StageSnapshotter:
             plan = self._plan(cut, uploaded)
             try:
                 files = pin_files(
-                    (*plan.files, *cut.extra_files),
+                    (*plan.files, *cut.extra_files, *captured(self.directory, cut.batch_id)),
                     stage_dir=self.directory.root,
                     checkpoint_id=cut.checkpoint_id,
                     uploaded=uploaded,
@@ -241,7 +256,9 @@ class StageSnapshotter:
         exchange = exchange_with_state(self.directory.root)
         return None if exchange is None else RemoteState(self.directory, exchange)
 
-    def _snapshot(self, cut: Cut, plan: CapturePlan, upload: StageUpload, sync_ms: float) -> StageSnapshot:
+    def _snapshot(
+        self, cut: Cut, plan: CapturePlan, upload: StageUpload, sync_ms: float, counts: RowCounts
+    ) -> StageSnapshot:
         metrics = upload.metrics.model_copy(
             update={
                 "sync_ms": sync_ms,
@@ -249,6 +266,9 @@ class StageSnapshotter:
                 "start_delay_ms": cut.start_delay_ms,
                 "unaligned": cut.unaligned,
                 "persisted_in_flight": cut.persisted_in_flight,
+                "rows_judged": counts.rows,
+                "rows_refused": counts.refused,
+                "broken": counts.broken,
             }
         )
         return StageSnapshot(

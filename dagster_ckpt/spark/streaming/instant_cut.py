@@ -69,6 +69,9 @@ class InstantCuts:
         try:
             if any(worker.induced is not None for worker in part.values()):
                 raise NotAtOnce("a source decides where barriers fall")
+            read = {upstream for worker in part.values() for upstream in worker.inputs}
+            if keeps := [uid for uid in part if uid in read and part[uid].keeps_rows]:
+                raise NotAtOnce(f"a barrier in the log of {keeps[0]} says which rows its table shows")
             ends = _ends(part, stores_in_flight=self.stores_in_flight)
             _refuse_in_flight(part, ends, allowed=self.stores_in_flight)
         except (NotAtOnce, CheckpointError, OSError) as error:

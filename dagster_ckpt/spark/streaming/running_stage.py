@@ -129,6 +129,7 @@ class RunningStage:
             confirm_aborted=lambda number, stage: _confirm_later(setup, number, stage),
             on_finished=setup.on_finished,
             induced=_induced(stage_query, gate),
+            keeps_rows=stage_query.stage.table is not None,
             begins_at=stage_query.log.end,
         )
         bounded = stage_query.stage.boundedness is Boundedness.BOUNDED

@@ -112,6 +112,8 @@ class StageWorker:
     """Of a source that decides itself where barriers fall."""
     batches_kept: int = BATCHES_KEPT
     """Batches that Spark keeps of the query, as its session says."""
+    keeps_rows: bool = False
+    """A table shows rows of its batches."""
     begins_at: LogPosition = FIRST_POSITION
     """End of its log when the attempt began: what lies before may be in-flight data that was put back."""
     subtask: SubtaskCheckpoints = field(default_factory=SubtaskCheckpoints)

@@ -1,0 +1,56 @@
+"""Participants of a stage: they see its micro-batches on their way to its channel log, and may keep rows of them.
+
+A participant is data, as a sink's target is: it is opened for each attempt by the class it names. The settings of
+``@spark_stage`` that make one belong to the extension of that name (entry points ``dagster_ckpt.participants``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, ClassVar
+
+from dagster_ckpt.extensions import PARTICIPANTS, extension
+
+QUARANTINE_SETTINGS = frozenset({"expect", "at_most", "beyond"})
+"""Settings of a decorator that are the participant's."""
+
+
+class StageParticipant:
+    """Base of participants; a frozen dataclass, so that definitions can be compared and printed."""
+
+    opened_by: ClassVar[str] = ""
+    """``module:class`` of what writes the batches; called with the participant and a ``ParticipantContext``."""
+
+    @property
+    def judges(self) -> Sequence[str]:
+        """Conditions that it asks of rows, as its counts name them."""
+        return ()
+
+    @property
+    def limit(self) -> str:
+        """Rows of one checkpoint that may break each, ``1 %`` or a number; empty: any."""
+        return ""
+
+    @property
+    def table(self) -> str:
+        """Table for the rows it keeps, named as a sink's is; empty: it keeps none."""
+        return ""
+
+    def open(self, context: Any) -> Any:
+        """Return the writer of the stage's batches. Nothing outside is changed by opening it."""
+        module, _, name = self.opened_by.partition(":")
+        return getattr(import_module(module), name)(self, context)
+
+
+def take_participant(fn: Callable[..., Any], uid: str, settings: dict[str, Any]) -> StageParticipant | None:
+    """Take a participant's settings out of a stage's, and return it; None: none is asked for.
+
+    Raises InvalidRequest for impossible ones.
+    """
+    given = {name: settings.pop(name) for name in sorted(QUARANTINE_SETTINGS & settings.keys())}
+    if not given:
+        return None
+    make = extension(PARTICIPANTS, "quarantine")
+    made: StageParticipant = make(fn, uid, settings.get("output_mode", "append"), given)
+    return made

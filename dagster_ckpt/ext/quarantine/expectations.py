@@ -1,0 +1,131 @@
+"""Expectations of a stage, ``expect={"amount > 0": "quarantine"}``: what is asked of the rows it returns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from dagster_ckpt.authoring.participants import StageParticipant
+from dagster_ckpt.errors import InvalidRequest
+
+__all__ = ["Action", "Condition", "Expectations", "expectations_of"]
+
+MOST_CONDITIONS = 62
+"""A verdict is a number of Spark's, one bit for each condition."""
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+class Action(StrEnum):
+    """Treatment of a row that breaks a condition."""
+
+    WARN = "warn"
+    """It is counted, and goes on."""
+    DROP = "drop"
+    """It is counted, and goes no further."""
+    QUARANTINE = "quarantine"
+    """It goes to the stage's quarantine."""
+    FAIL = "fail"
+    """The run fails, and nothing of the batch is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition in SQL on a row's columns; NULL is no: a row must fulfil it."""
+
+    sql: str
+    action: Action
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectations(StageParticipant):
+    """The conditions of one stage."""
+
+    opened_by: ClassVar[str] = "dagster_ckpt.ext.quarantine.judged_rows:JudgedRows"
+
+    uid: str
+    conditions: tuple[Condition, ...]
+    at_most: str = ""
+    """Rows of one checkpoint that may break each, ``1 %`` or a number; empty: any."""
+    fails: bool = False
+    """A checkpoint with more of them fails; else its check is red."""
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """The conditions."""
+        return tuple(one.sql for one in self.conditions)
+
+    @property
+    def limit(self) -> str:
+        """Rows of one checkpoint that may break each."""
+        return self.at_most
+
+    @property
+    def table(self) -> str:
+        """Table of the quarantine; empty: no condition quarantines."""
+        is_needed = any(one.action is Action.QUARANTINE for one in self.conditions)
+        return f"quarantine/{self.uid}" if is_needed else ""
+
+
+def expectations_of(
+    fn: Callable[..., Any], uid: str, output_mode: str, settings: Mapping[str, Any]
+) -> Expectations:
+    """Return the expectations of a stage's settings. Raises InvalidRequest for impossible ones."""
+    name = repr(fn.__name__)
+    expect = settings.get("expect")
+    if not isinstance(expect, Mapping) or not expect:
+        raise InvalidRequest(
+            f"{name} has expect={expect!r}: give conditions in SQL with what becomes of a row that breaks one, "
+            'expect={"amount > 0": "quarantine"}'
+        )
+    if len(expect) > MOST_CONDITIONS:
+        raise InvalidRequest(
+            f"{name} has {len(expect)} conditions: give at most {MOST_CONDITIONS}, join some by AND"
+        )
+    if output_mode == "complete":
+        raise InvalidRequest(
+            f"{name} has expect and output_mode='complete', where all rows come with every batch: put the "
+            "conditions on the stage before it"
+        )
+    return Expectations(
+        uid=uid,
+        conditions=tuple(_condition(name, sql, action) for sql, action in expect.items()),
+        at_most=_at_most(name, settings.get("at_most")),
+        fails=_fails(name, settings),
+    )
+
+
+def _condition(name: str, sql: Any, action: Any) -> Condition:
+    if not isinstance(sql, str) or not sql.strip():
+        raise InvalidRequest(f"{name} expects {sql!r}: give a condition in SQL, such as 'amount > 0'")
+    if action not in [*Action]:
+        raise InvalidRequest(
+            f"{name} has {action!r} for the condition {sql!r}: give {', '.join([*Action][:-1])} or {Action.FAIL}"
+        )
+    return Condition(sql.strip(), Action(action))
+
+
+def _at_most(name: str, given: Any) -> str:
+    if given is None:
+        return ""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return str(given)
+    share = _SHARE.fullmatch(given.strip()) if isinstance(given, str) else None
+    if share is None or float(share[1]) > 100:
+        raise InvalidRequest(
+            f"{name} has at_most={given!r}: give a number of rows, 100, or a share of them, '1 %'"
+        )
+    return f"{share[1]} %"
+
+
+def _fails(name: str, settings: Mapping[str, Any]) -> bool:
+    beyond = settings.get("beyond", "warn")
+    if beyond not in ("warn", "fail"):
+        raise InvalidRequest(f"{name} has beyond={beyond!r}: give warn or fail")
+    if "beyond" in settings and settings.get("at_most") is None:
+        raise InvalidRequest(
+            f"{name} has beyond={beyond!r} and no at_most: say beyond how many rows, at_most='1 %'"
+        )
+    return bool(beyond == "fail")

@@ -1,0 +1,155 @@
+"""Counts of rows that a stage's conditions were asked of: running totals, one small file for each micro-batch.
+
+A checkpoint takes the totals at its cut with it, so what a restore takes back is taken back of them too; and it tells
+what came since the last completed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from dagster_ckpt.core.ids import BatchId, CheckpointId
+from dagster_ckpt.core.model import FileKind, Record
+from dagster_ckpt.core.units import counted
+from dagster_ckpt.errors import Corrupt, Declined
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.files import remove_files, replace_whole
+from dagster_ckpt.spark.snapshot.state_files import PlannedFile
+
+__all__ = ["RowCounts", "captured", "noted_at", "refuse_beyond", "since", "total_through"]
+
+FOLDER = "rows"
+_RESTORED = f"{FOLDER}/restored.json"
+KEPT = 256
+"""Totals of so many batches are kept: more than Spark keeps batches, to which a cut may go back."""
+
+
+class RowCounts(Record):
+    """``rows/<batch>.json``: totals through a batch; with ``since``, of one checkpoint."""
+
+    format_version: Literal[1] = 1
+    rows: int = 0
+    """Rows that were judged."""
+    refused: int = 0
+    """Those that broke a condition, one or several."""
+    broken: dict[str, int] = Field(default_factory=dict)
+    """By condition: rows that broke it."""
+    at_most: str = ""
+    """Rows of one checkpoint that may break each, ``1 %`` or a number; empty: any."""
+    fails: bool = False
+    """A checkpoint with more of them fails."""
+
+    def plus(self, rows: int, refused: int, broken: Mapping[str, int]) -> RowCounts:
+        """Return the totals with a batch more."""
+        names = self.broken.keys() | broken.keys()
+        return self.model_copy(
+            update={
+                "rows": self.rows + rows,
+                "refused": self.refused + refused,
+                "broken": {one: self.broken.get(one, 0) + broken.get(one, 0) for one in sorted(names)},
+            }
+        )
+
+    def minus(self, before: RowCounts) -> RowCounts:
+        """Return the counts behind earlier totals; conditions of which nothing came are 0."""
+        return self.model_copy(
+            update={
+                "rows": self.rows - before.rows,
+                "refused": self.refused - before.refused,
+                "broken": {one: n - before.broken.get(one, 0) for one, n in self.broken.items()},
+            }
+        )
+
+
+def is_beyond(at_most: str, number: int, *, of: int) -> bool:
+    """Tell whether more rows broke a condition than may: ``at_most`` is a number, or a share (``1 %``); empty: any."""
+    if not at_most:
+        return False
+    most, _, share = at_most.partition(" ")
+    return number > (float(most) * of / 100 if share else float(most))
+
+
+def total_through(directory: StageDirectory, batch: BatchId | None) -> RowCounts:
+    """Return the totals at the newest batch up to this one; zeros: nothing was judged yet."""
+    path = _path_through(directory, batch)
+    return (None if path is None else _read(path)) or RowCounts()
+
+
+def note(directory: StageDirectory, batch: BatchId, totals: RowCounts) -> None:
+    """Write down the totals through a batch, before its rows are in the channel log."""
+    folder = directory.root / FOLDER
+    folder.mkdir(exist_ok=True)
+    replace_whole(folder / f"{batch}.json", totals.model_dump_json().encode(), durably=False)
+    if batch % KEPT == 0:
+        remove_files(folder / f"{one}.json" for one in _batches(folder) if one < batch - KEPT)
+
+
+def captured(directory: StageDirectory, batch: BatchId | None) -> tuple[PlannedFile, ...]:
+    """Return the file of a cut that holds its totals; none where nothing was judged."""
+    path = _path_through(directory, batch)
+    if path is None:
+        return ()
+    size = path.stat().st_size
+    return (PlannedFile(path=_RESTORED, size=size, kind=FileKind.COMMITTABLE, source=str(path)),)
+
+
+def noted_at(directory: StageDirectory, checkpoint: CheckpointId, batch: BatchId | None) -> RowCounts | None:
+    """Write down the totals at a checkpoint's cut, for the next one, and return them; None: nothing was judged."""
+    path = _path_through(directory, batch)
+    if path is None:
+        return None
+    totals = _read(path)
+    if totals is not None:
+        replace_whole(_of_checkpoint(directory, checkpoint), totals.model_dump_json().encode(), durably=False)
+    return totals
+
+
+def since(directory: StageDirectory, totals: RowCounts, completed: CheckpointId | None) -> RowCounts:
+    """Return the counts since the last completed checkpoint, or since the restored one."""
+    before = None if completed is None else _read(_of_checkpoint(directory, completed))
+    before = before or _read(directory.root / _RESTORED)
+    folder = directory.root / FOLDER
+    older = (path for path in folder.glob("at-*.json") if completed and int(path.stem[3:]) < completed)
+    remove_files(list(older))
+    return totals if before is None else totals.minus(before)
+
+
+def refuse_beyond(uid: str, counts: RowCounts) -> None:
+    """Raise Declined where more rows broke a condition than a checkpoint may have."""
+    beyond = {one: n for one, n in counts.broken.items() if is_beyond(counts.at_most, n, of=counts.rows)}
+    if counts.fails and beyond:
+        worst = max(beyond, key=lambda one: beyond[one])
+        raise Declined(
+            f"stage {uid!r}: {worst!r} does not hold for {beyond[worst]:,} of {counted(counts.rows, 'row')}, and "
+            f"at_most allows {counts.at_most}: raise it, or mend the rows"
+        )
+
+
+def _path_through(directory: StageDirectory, batch: BatchId | None) -> Path | None:
+    folder = directory.root / FOLDER
+    numbers = [one for one in _batches(folder) if batch is not None and one <= batch]
+    if numbers:
+        return folder / f"{max(numbers)}.json"
+    restored = directory.root / _RESTORED
+    return restored if restored.exists() else None
+
+
+def _read(path: Path) -> RowCounts | None:
+    try:
+        return RowCounts.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise Corrupt(f"{path} is damaged: restore the pipeline from its latest checkpoint") from error
+
+
+def _batches(folder: Path) -> list[int]:
+    return [int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal()]
+
+
+def _of_checkpoint(directory: StageDirectory, checkpoint: CheckpointId) -> Path:
+    return directory.root / FOLDER / f"at-{checkpoint}.json"

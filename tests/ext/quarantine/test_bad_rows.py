@@ -1,0 +1,156 @@
+"""Rows that break a condition: counted, dropped, quarantined with their checkpoint, and taken back with it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_ckpt import (
+    CheckpointedPipeline,
+    InvalidRequest,
+    checkpointed_pipeline,
+    spark_sink,
+    spark_source,
+    spark_stage,
+)
+from dagster_ckpt.core.model import SnapshotMetrics
+from tests.spark.epoch.conftest import Lab, failure_text, lab
+from tests.tables import rows_in
+
+__all__ = ["lab"]
+
+EXPECT = {"amount > 0": "quarantine", "name IS NOT NULL": "drop", "name <> 'odd'": "warn"}
+
+
+def put(folder: Path, *rows: tuple[int, str | None, int | None]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len([*folder.glob("*.json")])
+    lines = [json.dumps({"n": n, "name": name, "amount": amount}) for n, name, amount in rows]
+    aside = folder / f".{number}"
+    aside.write_text("\n".join(lines))
+    aside.rename(folder / f"{number:05d}.json")
+
+
+def sales(folder: Path, expect: dict[str, Any] = EXPECT, **settings: Any) -> CheckpointedPipeline:
+    """Files → clean, which has conditions → paid, which appends."""
+
+    @spark_source
+    def orders(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema("n INT, name STRING, amount INT").json(str(folder))
+
+    @spark_stage(expect=expect, **settings)
+    def clean(orders):  # type: ignore[no-untyped-def]
+        return orders
+
+    @spark_sink
+    def paid(clean):  # type: ignore[no-untyped-def]
+        return clean
+
+    @checkpointed_pipeline(name="sales")
+    def pipeline() -> None:
+        paid(clean(orders()))
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def numbers(table: Path) -> list[int]:
+    return sorted(row["n"] if "n" in row else row["columns"]["n"] for row in rows_in(table))
+
+
+def metrics_of(lab: Lab, pipeline: CheckpointedPipeline, checkpoint: int) -> SnapshotMetrics:
+    return next(s.metrics for s in lab.metadata(pipeline, checkpoint).stages if s.uid == "clean")
+
+
+@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
+def test_bad_rows_go_to_the_quarantine_with_their_checkpoint_and_back_with_a_restore(
+    lab: Lab, tmp_path: Path
+) -> None:
+    feed, pipeline = tmp_path / "feed", sales(tmp_path / "feed")
+    quarantine = lab.tables / "quarantine" / "clean"
+    put(feed, (1, "ann", 5), (2, "bob", 0), (3, None, 7), (4, "odd", 2), (5, "eve", None), (6, None, -1))
+    first = lab.run(pipeline)
+    assert first.success, failure_text(first)
+    assert numbers(lab.tables / "paid") == [1, 4]
+    found = {row["columns"]["n"]: row for row in rows_in(quarantine)}
+    assert sorted(found) == [2, 5, 6], "a row that is to be dropped too is kept"
+    assert found[6]["condition"] == "amount > 0"
+    assert found[6]["conditions"] == ["amount > 0", "name IS NOT NULL", "name <> 'odd'"], "NULL is no"
+    assert json.loads(found[5]["row"]) == {"n": 5, "name": "eve", "amount": None}
+    assert (found[2]["stage"], found[2]["batch"]) == ("clean", 0)
+    told = metrics_of(lab, pipeline, 1)
+    assert (told.rows_judged, told.rows_refused) == (6, 5)
+    assert told.broken == {"amount > 0": 3, "name IS NOT NULL": 2, "name <> 'odd'": 3}
+
+    put(feed, (7, "ann", 1), (8, "bob", -8))
+    assert lab.run(pipeline).success
+    assert numbers(quarantine) == [2, 5, 6, 8]
+    assert metrics_of(lab, pipeline, 2).broken["amount > 0"] == 1, "those of this checkpoint alone"
+
+    back = lab.run(pipeline, restore_from="chk-1")
+    assert back.success, failure_text(back)
+    assert numbers(quarantine) == [2, 5, 6, 8], (
+        "taken back, and brought again by the run that read them again"
+    )
+    assert numbers(lab.tables / "paid") == [1, 4, 7]
+    assert Counter(metrics_of(lab, pipeline, 3).broken) == Counter(metrics_of(lab, pipeline, 2).broken)
+
+
+def test_a_row_that_must_not_be_fails_the_run_and_one_too_many_the_checkpoint(
+    lab: Lab, tmp_path: Path
+) -> None:
+    feed = tmp_path / "feed"
+    put(feed, (1, "ann", 5), (2, "bob", 0), (3, "cat", -3))
+    refused = failure_text(lab.run(sales(feed, {"amount > 0": "fail"})))
+    assert (
+        "stage 'clean' returns 2 rows in batch 0 that must not be: 'amount > 0' does not hold for " in refused
+    )
+    assert '{"n": 2, "name": "bob", "amount": 0}' in refused
+    refused = failure_text(lab.run(sales(feed, {"amont > 0": "drop"})))
+    assert "stage 'clean' expects 'amont > 0', which Spark cannot ask of its rows" in refused
+    refused = failure_text(lab.run(sales(feed, {"amount": "drop"})))
+    assert "stage 'clean' expects 'amount', which Spark cannot ask of its rows" in refused
+    refused = failure_text(lab.run(sales(feed, {"amount >": "drop"})))
+    assert "stage 'clean' expects 'amount >', which Spark cannot ask of its rows" in refused
+    assert not rows_in(lab.tables / "paid")
+
+    limited = {"amount > 0": "quarantine"}
+    refused = failure_text(lab.run(sales(feed, limited, at_most="50 %", beyond="fail")))
+    assert "stage 'clean': 'amount > 0' does not hold for 2 of 3 rows, and at_most allows 50 %" in refused
+    done = lab.run(sales(feed, limited, at_most=2, beyond="fail"))
+    assert done.success, failure_text(done)
+    assert numbers(lab.tables / "quarantine" / "clean") == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"expect": {"a > 0": "skip"}},
+            "has 'skip' for the condition 'a > 0': give warn, drop, quarantine or fail",
+        ),
+        ({"expect": {}}, "give conditions in SQL"),
+        ({"expect": "a > 0"}, "give conditions in SQL"),
+        ({"expect": {" ": "drop"}}, "give a condition in SQL"),
+        ({"expect": {f"a > {n}": "drop" for n in range(63)}}, "give at most 62"),
+        ({"expect": {"a": "drop"}, "at_most": "many"}, "has at_most='many': give a number of rows"),
+        ({"expect": {"a": "drop"}, "at_most": "101 %"}, "has at_most='101 %'"),
+        ({"expect": {"a": "drop"}, "beyond": "fail"}, "no at_most"),
+        ({"expect": {"a": "drop"}, "at_most": 1, "beyond": "stop"}, "give warn or fail"),
+        ({"expect": {"a": "drop"}, "output_mode": "complete"}, "where all rows come with every batch"),
+        ({"at_most": 1}, "give conditions in SQL"),
+    ],
+)
+def test_impossible_conditions_are_refused_where_the_stage_is_defined(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+
+        @spark_stage(**settings)
+        def clean(orders):  # type: ignore[no-untyped-def]
+            return orders
+
+    assert said in str(refused.value)
