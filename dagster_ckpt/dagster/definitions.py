@@ -11,7 +11,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import StartFacts
-from dagster_ckpt.dagster.checks.history import build_age_check, build_succeeded_check
+from dagster_ckpt.dagster.checks.history import build_age_check, build_condition_checks, build_succeeded_check
 from dagster_ckpt.dagster.checks.horizon import build_horizon_check
 from dagster_ckpt.dagster.checks.restorable import build_restorable_check
 from dagster_ckpt.dagster.checks.verified import build_verified_check
@@ -246,6 +246,7 @@ class _Checks:
                 build_succeeded_check(pipeline.name),
                 build_age_check(pipeline.name, max_age=options.max_checkpoint_age),
                 build_horizon_check(pipeline),
+                *build_condition_checks(pipeline),
             ),
         )
 

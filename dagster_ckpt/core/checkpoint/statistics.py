@@ -297,7 +297,7 @@ class StatisticsSnapshot:
         return next((row for row in known if row.checkpoint_id == number), None)
 
 
-_COMPLETED = (CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED)
+COMPLETED = (CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED)
 
 
 def snapshot_of(
@@ -310,7 +310,7 @@ def snapshot_of(
 ) -> StatisticsSnapshot:
     """Return the statistics over the rows known, whatever their order; the latest of each kind has the highest id."""
     newest_first = sorted(rows, key=lambda r: r.checkpoint_id, reverse=True)
-    completed = [r for r in newest_first if r.status in _COMPLETED]
+    completed = [r for r in newest_first if r.status in COMPLETED]
     window = completed[:SUMMARY_WINDOW]
     return StatisticsSnapshot(
         counts=counts,

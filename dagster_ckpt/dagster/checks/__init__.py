@@ -2,7 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``history`` | the last checkpoint completed, the newest is young enough; the facts alarms are decided on |
+| ``history`` | the last checkpoint completed, its rows are as conditions say, the newest is young; facts of alarms |
 | ``standing`` | snapshots that were found broken stay red beside others that are well |
 | ``verified`` | every file of it is there with the bytes that were written |
 | ``restorable`` | Spark starts every stage from it, in a scratch directory and into a null sink |

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
 import dagster as dg
 
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.checkpoint.statistics import COMPLETED
+from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.supervision.alarms import AlarmFacts, FailureStreak, age_of, failure_streak
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.reports.asset import AGE_CHECK, SUCCEEDED_CHECK, checkpoints_asset_key
+from dagster_ckpt.dagster.reports.tables import condition_asset_key, condition_checks, condition_evaluations
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys
 from dagster_ckpt.ports import CoordinatorStore
 from dagster_ckpt.runtime.record_store import RecordStore, parse_row
@@ -33,6 +37,36 @@ def build_succeeded_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
         return succeeded_result(facts)
 
     return checkpoint_succeeded
+
+
+def build_condition_checks(pipeline: CheckpointedPipeline) -> Iterator[dg.AssetChecksDefinition]:
+    """Yield a check for each condition on rows; runs report it, executing it reads the history."""
+    for name, (uid, sql) in condition_checks(pipeline).items():
+        yield _condition_check(pipeline, name, uid, sql)
+
+
+def _condition_check(
+    pipeline: CheckpointedPipeline, name: str, uid: StageUid, sql: str
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=condition_asset_key(pipeline, uid),
+        name=name,
+        description=f"Rows of stage `{uid}` fulfil `{sql}`: those of the newest checkpoint, within `at_most`.",
+        required_resource_keys=own_keys(pipeline.name, [COORDINATOR_KEY]),
+    )
+    def condition(context) -> dg.AssetCheckResult:  # type: ignore[no-untyped-def]
+        rows = RecordStore(coordinator_of(context, pipeline.name).store()).rows(pipeline.name, limit=ROWS)
+        newest = next(
+            (one for row in rows if (one := parse_row(row)) is not None and one.status in COMPLETED), None
+        )
+        if newest is None:
+            return dg.AssetCheckResult(passed=True, description="the pipeline has not run yet")
+        metrics = {stage.uid: stage.metrics for stage in newest.stages}
+        told = condition_evaluations(pipeline, metrics, newest.checkpoint_id)
+        own = next(one for one in told if one.check_name == name)
+        return dg.AssetCheckResult(passed=own.passed, severity=own.severity, metadata=own.metadata)
+
+    return condition
 
 
 def succeeded_result(facts: AlarmFacts | None) -> dg.AssetCheckResult:

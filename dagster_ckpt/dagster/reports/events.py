@@ -37,7 +37,7 @@ from dagster_ckpt.dagster.reports.asset import (
 )
 from dagster_ckpt.dagster.reports.lines import line_of
 from dagster_ckpt.dagster.reports.op_log import OpLog, OpOfRun
-from dagster_ckpt.dagster.reports.tables import changed_events
+from dagster_ckpt.dagster.reports.tables import changed_events, condition_evaluations
 from dagster_ckpt.operations.readers.served import readers_sentence
 from dagster_ckpt.spark.source.lag import LagReader
 from dagster_ckpt.spark.stage_report import TableChanged, not_published, recent_checkpoints
@@ -231,7 +231,7 @@ class DagsterEvents:
         return readers_sentence(self._pipeline, name=self._readers_name, serving=serving)
 
     def tell_succeeded(self, event: CheckpointCompleted, unpublished: Mapping[str, str]) -> None:
-        """Pass the check that the last checkpoint completed."""
+        """Pass the check that the last checkpoint completed, and evaluate those of conditions on its rows."""
         late = {UNPUBLISHED: not_published(unpublished)} if unpublished else {}
         if self._op is not None:
             self._check(
@@ -239,6 +239,9 @@ class DagsterEvents:
                 passed=True,
                 metadata={"checkpoint": int(event.checkpoint_id), "consecutive_failures": 0, **late},
             )
+            metrics = {stage.uid: stage.metrics for stage in event.metadata.stages}
+            for told in condition_evaluations(self._of, metrics, int(event.checkpoint_id)):
+                self._op.event(told)
 
     def observe(self, description: str, metadata: Mapping[str, Any]) -> None:
         """Observe the checkpoints asset as a whole."""

@@ -7,6 +7,7 @@ published, and when a restore took rows back: both give it another data version,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +16,12 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.names import PIPELINE_TAG
 from dagster_ckpt.operations.readers.blue_green import Swapped
 from dagster_ckpt.operations.readers.open_sink import tables_of
+from dagster_ckpt.spark.snapshot.row_counts import is_beyond
 from dagster_ckpt.spark.stage_report import TableChanged
 
 DATA_VERSION_TAG = "dagster/data_version"
@@ -172,6 +175,53 @@ def _told(change: TableChanged) -> tuple[str, dict[str, dg.MetadataValue[Any]]]:
     if change.version:
         metadata["version"] = dg.MetadataValue.text(change.version)
     return text, metadata
+
+
+def condition_checks(pipeline: CheckpointedPipeline) -> dict[str, tuple[StageUid, str]]:
+    """Return stage and condition by the name of their check."""
+    found: dict[str, tuple[StageUid, str]] = {}
+    for uid, stage in pipeline.authored.stages.items():
+        for sql in () if stage.participant is None else stage.participant.judges:
+            plain = f"{uid}_{re.sub(r'[^A-Za-z0-9]+', '_', sql).strip('_')}"[:100]
+            name = plain if plain not in found else f"{plain}_{len(found)}"
+            found[name] = (uid, sql)
+    return found
+
+
+def condition_evaluations(
+    pipeline: CheckpointedPipeline, metrics: Mapping[str, SnapshotMetrics], checkpoint: int
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield an evaluation of each condition: red where more rows of the checkpoint broke it than may.
+
+    ``metrics``: of the checkpoint's stages, by uid.
+    """
+    for name, (uid, sql) in condition_checks(pipeline).items():
+        numbers = metrics.get(uid, SnapshotMetrics())
+        limit = _limit(pipeline, uid)
+        broken, judged = numbers.broken.get(sql, 0), numbers.rows_judged
+        yield dg.AssetCheckEvaluation(
+            asset_key=condition_asset_key(pipeline, uid),
+            check_name=name,
+            passed=not is_beyond(limit, broken, of=judged),
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={
+                "checkpoint": checkpoint,
+                "broken": broken,
+                "rows": judged,
+                "at_most": limit or "any number",
+            },
+        )
+
+
+def condition_asset_key(pipeline: CheckpointedPipeline, uid: StageUid) -> dg.AssetKey:
+    """Return the asset whose checks a stage's conditions are: its quarantine, or else the checkpoints."""
+    has_table = pipeline.authored.stages[uid].table is not None
+    return table_asset_key(pipeline, uid) if has_table else dg.AssetKey([pipeline.name, "checkpoints"])
+
+
+def _limit(pipeline: CheckpointedPipeline, uid: StageUid) -> str:
+    participant = pipeline.authored.stages[uid].participant
+    return "" if participant is None else participant.limit
 
 
 def _description(pipeline: CheckpointedPipeline, stage: StageDefinition) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from dagster_ckpt import (
@@ -18,6 +19,9 @@ from dagster_ckpt import (
     spark_stage,
 )
 from dagster_ckpt.core.model import SnapshotMetrics
+from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
+from dagster_ckpt.spark.channel.log import ChannelLog
 from tests.spark.epoch.conftest import Lab, failure_text, lab
 from tests.tables import rows_in
 
@@ -123,6 +127,75 @@ def test_a_row_that_must_not_be_fails_the_run_and_one_too_many_the_checkpoint(
     done = lab.run(sales(feed, limited, at_most=2, beyond="fail"))
     assert done.success, failure_text(done)
     assert numbers(lab.tables / "quarantine" / "clean") == [2, 3]
+
+
+def evaluations(result: dg.ExecuteInProcessResult) -> dict[str, tuple[bool, Any]]:
+    told = [
+        e.asset_check_evaluation_data
+        for e in result.all_events
+        if e.event_type_value == "ASSET_CHECK_EVALUATION"
+    ]
+    return {
+        one.check_name: (one.passed, one.metadata["broken"].value)
+        for one in told
+        if one.asset_key == dg.AssetKey(["sales", "quarantine", "clean"])
+    }
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """Let a call raise the next time, before it does anything."""
+    right = getattr(owner, name)
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(owner, name, right)
+        raise OSError("the process ends here")
+
+    monkeypatch.setattr(owner, name, wrong)
+
+
+@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
+def test_good_quarantined_and_dropped_are_the_input_across_crashes_and_in_a_fork(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed, pipeline = tmp_path / "feed", sales(tmp_path / "feed", at_most=2)
+    crashes = [(JudgedRows, "_count"), (ChannelLog, "append_data"), (DeltaSink, "publish")]
+    truth: Counter[str] = Counter()
+    number = 0
+    for owner, call in crashes:
+        rows = [(number + n, "ann" if n % 3 else None, n % 4 - 1) for n in range(8)]
+        number += len(rows)
+        truth += Counter(kind_of(row) for row in rows)
+        put(feed, *rows)
+        fail_once(monkeypatch, owner, call)
+        lab.run(pipeline)
+        again = lab.run(pipeline)
+        assert again.success, failure_text(again)
+        found = numbers(lab.tables / "paid"), numbers(lab.tables / "quarantine" / "clean")
+        assert [len(one) for one in found] == [truth["good"], truth["bad"]]
+        assert len({*found[0], *found[1]}) == truth["good"] + truth["bad"], "a row is there twice"
+    total = sum(
+        (Counter(metrics_of(lab, pipeline, c.checkpoint_id).broken) for c in lab.record(pipeline).completed),
+        Counter(),
+    )
+    assert total["amount > 0"] == truth["bad"]
+    put(feed, (100, "bob", 0))
+    told = lab.run(pipeline)
+    assert evaluations(told)["clean_amount_0"] == (True, 1)
+    put(feed, *[(n, "bob", 0) for n in range(101, 104)])
+    told = lab.run(pipeline)
+    assert evaluations(told)["clean_amount_0"] == (False, 3), "more than at_most"
+    at = lab.record(pipeline).completed[-1].location.uri
+
+    fork = pipeline.fork("other", table_dir=str(lab.folder / "other"))
+    begun = lab.run(fork, restore_from=at, fork=True)
+    assert begun.success, failure_text(begun)
+    assert numbers(lab.folder / "other" / "quarantine" / "clean") == numbers(
+        lab.tables / "quarantine" / "clean"
+    )
+
+
+def kind_of(row: tuple[int, str | None, int]) -> str:
+    return "bad" if row[2] <= 0 else "dropped" if row[1] is None else "good"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""What conditions on rows cost a stage that has no bad one: ``python -m benchmarks.expectations``
+
+Rows of a shop come out of a stream that reads Parquet, and are written for a channel log, in turns with four conditions
+and without; processor time of Java on one core, medians of ``--rounds``. The bar is 1.03, of a stage's whole work: here
+it is reading Parquet and writing it alone, the least that a stage can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchmarks.common import median, scratch, show, spark_session
+from benchmarks.judge import batch_of, java_seconds
+from dagster_ckpt import spark_stage
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
+from dagster_ckpt.spark.attempt.participant import ParticipantContext
+from dagster_ckpt.spark.channel.sink import CODEC, write_staged
+from dagster_ckpt.spark.directories import StageDirectory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EXPECT: dict[str, Literal["warn", "drop"]] = {
+    "pieces >= 0": "drop",
+    "id IS NOT NULL": "drop",
+    "state IN ('new', 'paid', 'sent', 'returned')": "warn",
+    "paid >= at - INTERVAL 1 DAY": "warn",
+}
+
+
+@spark_stage(expect=EXPECT)
+def orders(source):  # type: ignore[no-untyped-def]
+    """Return the rows, none of which is bad."""
+    return source
+
+
+def measure(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> list[dict[str, Any]]:
+    frame = batch_of(spark, folder, rows)
+    directory = StageDirectory(folder / "stage")
+    directory.log.mkdir(parents=True)
+    context = ParticipantContext(stage=orders, directory=directory, frame=frame, keep=_nothing)
+    judged: JudgedRows = orders.participant.open(context)
+    ways = {
+        "without": lambda place, number: write_staged(frame, place, folder, codec=CODEC),
+        "with": lambda place, number: judged.write(frame, place, folder, BatchId(number)),
+    }
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 2):
+        for name in ways if number % 2 else [*reversed(ways)]:
+            began = java_seconds(spark)
+            ways[name](folder / f"{number}-{name}", number)
+            if number >= 2:  # the first ones are compiled
+                took[name].append(java_seconds(spark) - began)
+    without, given = median(took["without"]), median(took["with"])
+    return [{"rows": rows, "without_s": without, "with_s": given, "ratio": given / without}]
+
+
+def _nothing(rows: DataFrame) -> Any:
+    raise AssertionError("no condition quarantines")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    with scratch() as folder, spark_session(folder, **{"spark.master": "local[1]"}) as spark:
+        show("conditions on rows", measure(spark, folder, rows=options.rows, rounds=options.rounds))
+
+
+if __name__ == "__main__":
+    main()
