@@ -42,6 +42,9 @@ _FOR_USERS = {
     "SavepointSchedule": (),
     "RestartPolicy": (),
     "Launch": (),
+    "AlarmPolicy": (),
+    "CheckpointKind": (),
+    "CheckpointMetadata": ("stage",),
     "CheckpointConfig": ("of",),
 }
 """Methods that programs call, of classes whose other methods are for Dagster and the library."""
@@ -50,8 +53,8 @@ _SETTINGS = ("CheckpointCoordinatorResource", "CheckpointedPipelineComponent", "
 """Classes that have the same settings; the first describes them."""
 _REASONS = "CheckpointFailureReason"
 """Enum whose members have a page of their own."""
-_FOR_THE_LIBRARY = frozenset({"model_config", "opened_by"})
-"""Attributes that nobody sets."""
+_FOR_THE_LIBRARY = frozenset({"model_config", "opened_by", "derived", "views", "unchained", "forked_from"})
+"""Attributes that authors do not read."""
 
 Definition = ast.ClassDef | ast.FunctionDef
 
@@ -205,7 +208,7 @@ def _prose(docstring: str, typed: dict[str, str]) -> str:
     for line in docstring.replace("``", "`").splitlines():
         if line in ("Args:", "Raises:", "Returns:"):
             in_section = True
-            lines += [f"**{line[:-1]}**", ""]
+            lines += [] if line == "Args:" else [f"**{line[:-1]}**", ""]
         elif in_section and (entry := re.fullmatch(r"    ([\w, ]+?): (.*)", line)):
             names = ", ".join(f"`{name}`" for name in entry[1].split(", "))
             names = f"`{typed[entry[1]]}`" if entry[1] in typed else names

@@ -1,4 +1,4 @@
-"""The transcripts in the docs are what the program answers, and fit 80 columns."""
+"""The transcripts are what the program answers, and fit 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference/transcripts.md: what the program answers, at 80 columns. python -m tests.cli.transcripts."""
+"""Writes transcripts.md beside this file: what the program answers, at 80 columns. python -m tests.cli.transcripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dagster_ckpt.ports import AuditRow
 from tests.operations.world import BASE, SALES, SAVEPOINTS, World
 from tests.root import ROOT
 
-PAGE = ROOT / "docs" / "reference" / "transcripts.md"
+PAGE = ROOT / "tests" / "cli" / "transcripts.md"
 NOW = 400.0
 """The moment of every transcript, in seconds since the Unix epoch, as those of the snapshots are."""
 WIDTH = 80
@@ -31,8 +31,7 @@ HEAD = """\
 # What the program answers
 
 `dagster-ckpt` on a deployment with a pipeline `sales`, in a terminal of 80 columns. This page is made by running it
-(`python -m tests.cli.transcripts`), and a test holds the two together. Options and exit codes are on
-[the page of the command line](cli.md).
+(`python -m tests.cli.transcripts`), and a test holds the two together.
 """
 
 COMMANDS = (
