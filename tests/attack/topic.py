@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dagster_ckpt.errors import Fenced
-from dagster_ckpt.ext.kafka.broker import Broker, Message
+from dagster_ckpt.ext.kafka.broker import Broker, Message, TopicSettings
 from dagster_ckpt.ext.kafka.sink import KafkaSink
 from dagster_ckpt.ext.kafka.topics import KafkaTopic
 from dagster_ckpt.spark.files import replace_whole
@@ -39,6 +39,10 @@ class FolderBroker(Broker):
         self._folder.mkdir(parents=True, exist_ok=True)
         if not (self._folder / "id").exists():
             replace_whole(self._folder / "id", uuid.uuid4().hex.encode())
+
+    def topic_settings(self) -> TopicSettings:
+        """Return those of a topic that nobody has set up."""
+        return TopicSettings(most_bytes=1_000_000, needs_key=False)
 
     def begin(self) -> Any:
         """Return a producer that fences all earlier ones."""

@@ -6,7 +6,8 @@ import pytest
 
 from dagster_ckpt.ext.delta import columns as delta
 from dagster_ckpt.ext.iceberg import columns as iceberg
-from dagster_ckpt.ext.kafka.sink import KafkaSink
+from dagster_ckpt.ext.kafka import sink as kafka
+from dagster_ckpt.ext.kafka.broker import TopicSettings
 from dagster_ckpt.ext.sql.columns import DIALECTS
 from dagster_ckpt.spark.sink.accepts import Accepts
 from tests.root import ROOT
@@ -18,7 +19,7 @@ DECLARED = {
     "`IcebergTable`": iceberg.accepted(("country",)),
     "`SqlTable`, PostgreSQL": DIALECTS["postgresql"].accepts(("k",), ("k",)),
     "`SqlTable`, SQLite": DIALECTS["sqlite"].accepts(("k",), ("k",)),
-    "`KafkaTopic`": KafkaSink.accepts,
+    "`KafkaTopic`": kafka.accepted(TopicSettings(most_bytes=1_000_000, needs_key=True)),
 }
 
 

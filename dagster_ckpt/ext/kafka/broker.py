@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from confluent_kafka import (
@@ -17,7 +17,7 @@ from confluent_kafka import (
     TopicPartition,
     Uuid,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
@@ -42,6 +42,19 @@ _FENCED = (
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 )
 
+_REFUSED = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_EXCEPTION,
+)
+"""Errors that come again however often the same is tried."""
+_CLIENT_BYTES = 1_000_000
+"""Largest message of librdkafka, where ``message.max.bytes`` says no other."""
+_ENVELOPE = 256
+"""Bytes around one message that the topic's limit counts too."""
+
 NO_SUCH_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 _NO_ID = ("None", str(Uuid(0, 0)))
 """What the client says of a topic without one."""
@@ -59,6 +72,16 @@ _READING = {
 }
 
 Message = tuple[bytes | None, bytes | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """Settings of a topic that its messages have to fit."""
+
+    most_bytes: int
+    """Of key and value of one message, so that topic and producer take it."""
+    needs_key: bool
+    """The topic is compacted."""
 
 
 class Broker:
@@ -99,6 +122,23 @@ class Broker:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self.classified(error) from error
         self._has_topics = True
+
+    def topic_settings(self) -> TopicSettings:
+        """Return how the topic is set up, as far as this user may know."""
+        client = int(self._client.get("message.max.bytes", _CLIENT_BYTES))
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.topic)
+        try:
+            admin = AdminClient(self._client)
+            entries = admin.describe_configs([resource], request_timeout=SECONDS)[resource].result(SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() in (*NO_SUCH_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+                return TopicSettings(most_bytes=client, needs_key=False)
+            raise self.classified(error) from error
+        values = {name: str(getattr(entry, "value", "")) for name, entry in entries.items()}
+        topic = int(values.get("max.message.bytes") or client) - _ENVELOPE
+        return TopicSettings(
+            most_bytes=min(client, topic), needs_key="compact" in values.get("cleanup.policy", "")
+        )
 
     def position(self, attempt: AttemptId | None = None) -> SinkPosition | None:
         """Return the newest committed position; a topic that was removed since, or made again, shows nothing.
@@ -203,7 +243,7 @@ class Broker:
         cause: KafkaError = error.args[0]
         if cause.code() in _FENCED:
             return Fenced(f"another process publishes to {self.place} as pipeline {self._pipeline!r}")
-        if cause.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+        if cause.code() in _REFUSED:
             return InvalidRequest(f"{self.place} refuses these rows, none is visible: {cause.str()}")
         return Unavailable(f"{self.place} did not carry it out, no row is visible ({cause.str()}): retry")
 

@@ -6,18 +6,24 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.quoting import quoted
+from dagster_ckpt.spark.sink.accepts import RowRule
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 VALUE = "value"
 KEY = "key"
+_SHORT_BYTES = 64
+"""Bytes that a value which is neither text nor nested has at most, as JSON."""
+_SPELLING = 16
+"""Bytes by which such a value may be longer here than in Spark's JSON."""
 
 
 def refuse_unfit(schema: StructType, key: Sequence[str], place: str) -> None:
@@ -31,6 +37,52 @@ def refuse_unfit(schema: StructType, key: Sequence[str], place: str) -> None:
             f"rows for {place} have a column 'value', so it and 'key' are the message, as text or binary, and nothing "
             f"else is ({wrong or 'key=' + str(list(key))}): rename it to have every column written as JSON"
         )
+
+
+def most_bytes(limit: int, key: Sequence[str]) -> Callable[[Mapping[str, Any]], RowRule]:
+    """Return the rule of rows that make a message of more bytes than its topic takes."""
+
+    def rule(types: Mapping[str, Any]) -> RowRule:
+        if VALUE in types:
+            size = " + ".join(
+                f"coalesce(octet_length({quoted(one)}), 0)" for one in (KEY, VALUE) if one in types
+            )
+            return _longer_than(limit, f"{size} > {limit}", quoted(VALUE))
+        message, keys = (_json_of(names) for names in (types, key))
+        size = " + ".join(f"octet_length({one})" for one in (message, keys) if one)
+        texts = [_length_of(name, of) for name, of in types.items() if not _is_short(of)]
+        # An upper bound comes first, which costs nearly nothing: a byte of text becomes at most six in JSON.
+        rest = sum(6 * len(name.encode()) + _SHORT_BYTES for name in types)
+        bound = f"12 * ({' + '.join(texts) or 0}) > {limit - rest}"
+        return _longer_than(limit, f"{bound} AND {size} > {limit - _SPELLING * len(types)}", message)
+
+    return rule
+
+
+def _json_of(names: Iterable[str]) -> str:
+    listed = ", ".join(map(quoted, names))
+    return f"to_json(struct({listed}), map('ignoreNullFields', 'false'))" if listed else ""
+
+
+def _is_short(of: Any) -> bool:
+    return isinstance(of, str) and of not in ("string", "binary")
+
+
+def _length_of(name: str, of: Any) -> str:
+    return f"coalesce(octet_length({quoted(name) if isinstance(of, str) else _json_of([name])}), 0)"
+
+
+def _longer_than(limit: int, broken: str, example: str) -> RowRule:
+    return RowRule(
+        column="a message",
+        broken=broken,
+        example=example,
+        what=f"more than the {limit:,} bytes that topic and producer take",
+        way_out=(
+            "cut it, or raise max.message.bytes of the topic and, over 1,000,000, message.max.bytes in the target's "
+            "options"
+        ),
+    )
 
 
 def messages(batch: pa.RecordBatch, key: Sequence[str]) -> Iterator[tuple[bytes | None, bytes | None]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown
-from dagster_ckpt.ext.kafka.broker import Broker, Message
-from dagster_ckpt.ext.kafka.messages import messages, refuse_unfit
+from dagster_ckpt.ext.kafka.broker import Broker, Message, TopicSettings
+from dagster_ckpt.ext.kafka.messages import KEY, VALUE, messages, most_bytes, refuse_unfit
 from dagster_ckpt.ext.kafka.topics import KafkaTopic
-from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts
+from dagster_ckpt.spark.sink.accepts import NESTED, PLAIN, UTF8, YEARS, Accepts, no_null
 from dagster_ckpt.spark.sink.port import SinkContext, SinkCut, SinkDescription, SinkPosition
 from dagster_ckpt.spark.sink.positions import refuse_fenced
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
@@ -47,7 +47,10 @@ class KafkaSink(StagedSink):
         """Read the newest record of the position topic."""
         return self.broker.position()
 
-    accepts = Accepts(types=PLAIN | NESTED, values=(UTF8, *YEARS))
+    @property
+    def accepts(self) -> Accepts:
+        """Values that JSON has, in messages that the topic takes; a compacted one keeps none without a key."""
+        return accepted(self.broker.topic_settings(), self.context.key)
 
     def check(self, frame: DataFrame) -> None:
         """Refuse rows that are no messages, and output mode *complete*."""
@@ -57,6 +60,12 @@ class KafkaSink(StagedSink):
                 f"{self.place} cannot take messages back, so output mode 'complete' has no meaning: use 'update'"
             )
         refuse_unfit(frame.schema, self.context.key, self.place)
+        has_key = self.context.key or {KEY, VALUE} <= set(frame.columns)
+        if not has_key and self.broker.topic_settings().needs_key:
+            raise InvalidRequest(
+                f"{self.place} is compacted, which takes no message without a key: name the sink's key, "
+                "@spark_sink(key=[...]), or give the rows columns 'key' and 'value'"
+            )
 
     @contextmanager
     def exclusively(self) -> Iterator[StepTarget]:
@@ -85,6 +94,16 @@ class KafkaSink(StagedSink):
             raise NotFound(f"nothing was published to {self.place} yet")
         details = {"readers need": "isolation.level=read_committed", "positions": self.broker.positions}
         return SinkDescription(place=self.place, details=details)
+
+
+def accepted(settings: TopicSettings, key: Sequence[str] = ()) -> Accepts:
+    """Return the values that messages of a topic can hold, whose key is of these columns."""
+    return Accepts(
+        types=PLAIN | NESTED,
+        values=(UTF8, *YEARS),
+        columns=no_null((KEY,)) if settings.needs_key and not key else (),
+        rows=(most_bytes(settings.most_bytes, key),),
+    )
 
 
 class KafkaTransaction:

@@ -6,7 +6,7 @@ Every rule is SQL of one row, so that it is judged where the row is, in the quer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -228,6 +228,8 @@ class Accepts:
     """Columns, and fields of one struct, whose names differ in case only are one to it or to its readers."""
     values: tuple[ValueRule, ...] = ()
     columns: tuple[ColumnRule, ...] = ()
+    rows: tuple[Callable[[Mapping[str, Any]], RowRule], ...] = ()
+    """Rules of whole rows, from the types of their columns (Spark's JSON)."""
 
     def refuse_columns(self, place: str, schema: str) -> None:
         """Raise InvalidRequest, naming the column, where rows of this schema (Spark's JSON) cannot be held at all."""
@@ -252,7 +254,7 @@ class Accepts:
                         way_out=rule.way_out,
                     )
                 )
-        return tuple(found)
+        return (*found, *(rule(types) for rule in self.rows))
 
 
 def _refuse_fields(accepts: Accepts, place: str, fields: Sequence[dict[str, Any]], within: str) -> None:

@@ -9,12 +9,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from dagster_ckpt import CheckpointError, run_epoch
 from dagster_ckpt.cli.app import main
+from tests.spark.epoch.conftest import failure_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +86,14 @@ class Till:
             return str(error)
         return ""
 
+    def job(self, name: str, **config: Any) -> str:
+        """Run a job of the pipeline in Dagster and return why it failed; empty: it did not."""
+        job = self._names["defs"].resolve_job_def(name)
+        ops = {op: {"config": given} for op, given in config.items()}
+        with dg.DagsterInstance.ephemeral() as instance:
+            done = job.execute_in_process(run_config={"ops": ops}, instance=instance, raise_on_error=False)
+        return "" if done.success else failure_text(done)
+
     def command(self, *words: str, code: int = 0, with_code: bool = True) -> Any:
         """Return the JSON that a command of ``dagster-ckpt`` answers with."""
         where = ["-f", str(self.code)] if with_code else []
@@ -139,7 +149,9 @@ def test_rows_that_a_check_of_the_database_refuses_are_shown_set_aside_and_gone_
     assert waits["examples"] == [["3", "30"], ["4", "400"]], (
         "of the checkpoint: there is no directory any more"
     )
-    till.command("set-aside", "till", "--yes")
+    unknown = till.job("till_checkpoint", checkpoint={"set_aside": ["order"]})
+    assert "has no sink 'order' to set rows aside of: it has orders" in unknown
+    assert till.job("till_checkpoint", checkpoint={"set_aside": ["orders"]}) == ""
     till.feed((6, 60))
     assert till.run() == ""
     assert till.shown() == [(1, 10), (2, 20), (5, 50), (6, 60)]
