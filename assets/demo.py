@@ -118,7 +118,9 @@ def _stream(dagster: Deployment, feed: FlightsFeed) -> None:
         f"{len(taken)} checkpoints on a timer of 2 s, completed in {times[len(times) // 2]:.0f} ms (median) to "
         f"{times[-1]:.0f} ms; the newest: {int(taken[-1]['bytes_new']):,} bytes new of {int(taken[-1]['bytes_full']):,}"
     )
-    stopped = dagster.run("flights_stop", {"ops": {"stop": {"config": {"name": "end of the year"}}}})
+    stopped = dagster.run(
+        "flights_savepoint", {"ops": {"savepoint": {"config": {"action": "stop", "name": "end of the year"}}}}
+    )
     savepoint = dagster.checkpoints_of(run, "flights")[-1]
     say(
         f"stopped with {savepoint['partition']} by run {stopped[:8]}: the stream ended as {dagster.wait(run)} "

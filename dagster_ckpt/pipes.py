@@ -188,7 +188,7 @@ class _Program:
         return turn_of(
             host,
             concurrent_runs=order.concurrent_runs,
-            how_to_stop=f"stop it with job {order.stop_job}, or terminate it",
+            how_to_stop=order.how_to_stop,
             state_of=self._state_of,
         )
 

@@ -74,8 +74,9 @@ def blue_green() -> None:
         for customer, amount in (("ann", 5), ("bob", 7), ("cat", 12)):
             till.order(customer, amount)
         with deployed(Path(made)) as dagster:
-            for name in ("shop", "shop_green", "shop_green_compare"):
+            for name in ("shop", "shop_green"):
                 dagster.run(name)
+            dagster.run("shop_green_care", {"ops": {"care": {"config": {"action": "compare"}}}})
             with browser() as page:
                 page.goto(f"{dagster.url}/assets/shop_green/checkpoints?view=events")
                 page.get_by_text("Observed").first.click()
@@ -160,7 +161,8 @@ def launchpad(page: Page, url: str) -> None:
 
 def gated(dagster: Deployment, page: Page) -> None:
     """Show a gated restore before it restores: the preview, and the link that approves it."""
-    dagster.run("flights_gated_restore", {"ops": {"restore": {"config": {"restore_from": FROM}}}})
+    config = {"restore_from": FROM, "mode": "gate"}
+    dagster.run("flights_restore", {"ops": {"restore": {"config": config}}})
     page.goto(f"{dagster.url}/assets/flights/checkpoints?view=events")
     page.get_by_text("Observed").first.click()
     expect(page.get_by_role("link", name=f"Restore {FROM} as previewed").first).to_be_visible()

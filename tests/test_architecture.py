@@ -126,7 +126,8 @@ FLOORS = {
         "epoch streaming",
     ),
     "dagster_ckpt.dagster": (
-        "console names options",
+        "console names",
+        "options",
         "launchpad",
         "reports resources",
         "checks start",

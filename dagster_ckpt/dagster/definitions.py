@@ -24,23 +24,19 @@ from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorReso
 from dagster_ckpt.dagster.resources.pipeline import own_resources
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.dagster.schedules import (
-    build_check_jobs,
     build_check_schedules,
     build_epoch_schedule,
     build_savepoint_schedule,
 )
-from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm, failure_alarm_tick
-from dagster_ckpt.dagster.sensors.horizon import HOUR, build_horizon_alarm, horizon_tick
+from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm
+from dagster_ckpt.dagster.sensors.horizon import build_horizon_alarm
+from dagster_ckpt.dagster.sensors.location import SharedSensors
 from dagster_ckpt.dagster.sensors.new_files import build_new_files_sensor
 from dagster_ckpt.dagster.sensors.restart import build_restart_sensor
 from dagster_ckpt.dagster.sensors.run_status import (
-    Mirrored,
     build_run_status_sensors,
-    shared_run_status_sensors,
 )
-from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor, safety_net_tick
-from dagster_ckpt.dagster.sensors.shared import Tick, build_shared_sensor
-from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
+from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor
 from dagster_ckpt.dagster.start import code_facts, warn_where_checked
 from dagster_ckpt.dagster.tables.runs import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest
@@ -68,22 +64,28 @@ def build_pipeline_definitions(
     coordinator: CheckpointCoordinatorResource | None = None,
     spark: SparkSessionResource | None = None,
     options: PipelineOptions | Mapping[str, PipelineOptions] | None = None,
+    shared: SharedSensors | None = None,
 ) -> dg.Definitions:
     """Return everything that operates some pipelines from Dagster; merge it with your own definitions.
 
-    Jobs, checkpoints assets and their checks, sensors, schedules, resources (docs/reference/dagster.md). With many
-    pipelines ``build_location_definitions`` brings fewer sensors.
+    Jobs, checkpoints assets and their checks, sensors, schedules, resources (docs/reference/dagster.md). Several
+    pipelines share the sensors that are on from the start, as ``build_location_definitions`` has it.
 
     Args:
         pipelines: made by ``@checkpointed_pipeline``, one by one or in a list; names must differ.
         coordinator: where checkpoints live; default: below Dagster's own storage directory.
         spark: the session of a run; default: local.
         options: how pipelines show and are looked after; of all of them, or by name.
+        shared: sensors of the code location that these pipelines join; its first ones bring them.
 
     Raises:
         InvalidRequest: two pipelines of one name, options for none, or settings no checkpoint can be taken with.
     """
     deployed = _deployed(_flat(pipelines), coordinator, spark, options)
+    if shared is None and len(deployed) > 1:
+        shared = SharedSensors()
+    if shared is not None:
+        return _definitions(deployed, _shared(deployed, shared))
     sensors = [sensor for each in deployed for sensor in (*_own_sensors(each), *_starts(each))]
     return _definitions(deployed, sensors)
 
@@ -109,8 +111,7 @@ def build_location_definitions(
             with.
     """
     deployed = _deployed(_flat([pipelines]), coordinator, spark, options)
-    restarts = [sensor for each in deployed for sensor in _starts(each)]
-    return _definitions(deployed, [*_shared_sensors(deployed, sensor_prefix), *restarts])
+    return _definitions(deployed, _shared(deployed, SharedSensors(prefix=sensor_prefix)))
 
 
 def _flat(
@@ -180,18 +181,18 @@ def _definitions(deployed: Sequence[_Deployed], sensors: Sequence[dg.SensorDefin
     for each in deployed:
         bound = {COORDINATOR_KEY: each.coordinator, SPARK_KEY: each.spark}
         resources.update(own_resources(each.pipeline.name, bound))
-    found = [(each, _Checks.of(each.pipeline, each.options)) for each in deployed]
     return dg.Definitions(
-        jobs=[
-            *(job for each in deployed for job in each.jobs.all),
-            *(job for each, checks in found for job in checks.jobs(each.pipeline)),
-        ],
+        jobs=[job for each in deployed for job in each.jobs.all],
         assets=[asset for each in deployed for asset in _assets_of(each)],
-        asset_checks=[check for _, checks in found for check in checks.all],
+        asset_checks=[check for each in deployed for check in _checks(each.pipeline, each.options)],
         sensors=list(sensors),
         schedules=[
-            *(schedule for each in deployed for schedule in _schedules(each.pipeline, each.options)),
-            *(schedule for each, checks in found for schedule in checks.schedules(each)),
+            schedule
+            for each in deployed
+            for schedule in (
+                *_schedules(each.pipeline, each.options),
+                *build_check_schedules(each.pipeline.name, each.options, each.coordinator),
+            )
         ],
         resources=resources,
     )
@@ -229,89 +230,34 @@ def _assets(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Checks:
-    """Checks of one pipeline, and what runs some of them."""
+def _checks(pipeline: CheckpointedPipeline, options: PipelineOptions) -> Iterator[dg.AssetChecksDefinition]:
+    yield build_succeeded_check(pipeline.name)
+    yield build_age_check(pipeline.name, max_age=options.max_checkpoint_age)
+    yield build_horizon_check(pipeline)
+    yield from build_condition_checks(pipeline)
+    yield build_verified_check(pipeline.name)
+    yield build_restorable_check(pipeline)
 
-    verified: dg.AssetChecksDefinition
-    restorable: dg.AssetChecksDefinition
-    others: tuple[dg.AssetChecksDefinition, ...]
 
-    @classmethod
-    def of(cls, pipeline: CheckpointedPipeline, options: PipelineOptions) -> "_Checks":
-        return cls(
-            verified=build_verified_check(pipeline.name),
-            restorable=build_restorable_check(pipeline),
-            others=(
-                build_succeeded_check(pipeline.name),
-                build_age_check(pipeline.name, max_age=options.max_checkpoint_age),
-                build_horizon_check(pipeline),
-                *build_condition_checks(pipeline),
-            ),
-        )
-
-    @property
-    def all(self) -> tuple[dg.AssetChecksDefinition, ...]:
-        return (*self.others, self.verified, self.restorable)
-
-    def jobs(self, pipeline: CheckpointedPipeline) -> Iterator[Any]:
-        return build_check_jobs(pipeline, verified=self.verified, restorable=self.restorable)
-
-    def schedules(self, each: _Deployed) -> Iterator[dg.ScheduleDefinition]:
-        of = each.pipeline.name, each.options, each.coordinator
-        return build_check_schedules(*of, verified=self.verified, restorable=self.restorable)
+def _shared(deployed: Sequence[_Deployed], shared: SharedSensors) -> list[dg.SensorDefinition]:
+    """Return the sensors that pipelines share, where these are the first of them, and those of each."""
+    for each in deployed:
+        shared.add(each.pipeline, each.options, each.coordinator, jobs=each.jobs.all)
+    starts = [sensor for each in deployed for sensor in _starts(each)]
+    return [
+        *(shared.sensors() if shared.begins_with(each.pipeline.name for each in deployed) else ()),
+        *starts,
+    ]
 
 
 def _own_sensors(each: _Deployed) -> Iterator[dg.SensorDefinition]:
     pipeline, coordinator, options = each.pipeline, each.coordinator, each.options
     yield build_safety_net_sensor(pipeline, coordinator=coordinator)
-    yield from build_run_status_sensors(pipeline, jobs=each.jobs.owning, coordinator=coordinator)
+    yield from build_run_status_sensors(pipeline, jobs=each.jobs.all, coordinator=coordinator)
     yield build_failure_alarm(
         pipeline, coordinator=coordinator, policy=options.alarm_policy, notify=options.notify
     )
     yield build_horizon_alarm(pipeline, coordinator=coordinator, notify=options.notify)
-
-
-def _shared_sensors(deployed: Sequence[_Deployed], prefix: str) -> Iterator[dg.SensorDefinition]:
-    if not deployed:
-        return
-    bound = {id(each.coordinator): BoundCoordinator(each.coordinator) for each in deployed}
-    standing = {each.pipeline.name: bound[id(each.coordinator)] for each in deployed}
-    yield build_shared_sensor(
-        f"{prefix}_safety_net",
-        {p: safety_net_tick(each.pipeline, standing[p]) for each in deployed for p in [each.pipeline.name]},
-        does="Ends attempts of runs that died, expires overdue checkpoints, keeps partitions in step with the records.",
-    )
-    yield from shared_run_status_sensors(
-        prefix,
-        [
-            Mirrored(pipeline=each.pipeline, jobs=each.jobs.owning, standing=standing[each.pipeline.name])
-            for each in deployed
-        ],
-    )
-    yield build_shared_sensor(
-        f"{prefix}_failure_alarm",
-        {
-            p: failure_alarm_tick(
-                each.pipeline, standing[p], policy=each.options.alarm_policy, notify=each.options.notify
-            )
-            for each in deployed
-            for p in [each.pipeline.name]
-        },
-        does="Tells people, once per episode, when checkpoints fail or grow old.",
-    )
-    watched: dict[str, Tick] = {
-        each.pipeline.name: horizon_tick(
-            each.pipeline, standing[each.pipeline.name], notify=each.options.notify
-        )
-        for each in deployed
-    }
-    yield build_shared_sensor(
-        f"{prefix}_horizon_alarm",
-        watched,
-        does="Tells people days before a retained snapshot stops being restorable.",
-        minimum_interval_seconds=HOUR,
-    )
 
 
 def _starts(each: _Deployed) -> Iterator[dg.SensorDefinition]:
@@ -327,7 +273,7 @@ def _starts(each: _Deployed) -> Iterator[dg.SensorDefinition]:
             coordinator=each.coordinator,
             policy=each.options.restart,
             job_name=job.name,
-            instead_of=[job.name for job in each.jobs.restores] if is_epoch else [],
+            instead_of=[each.jobs.restore.name] if is_epoch else [],
         )
 
 

@@ -137,6 +137,7 @@ def restore_link(
     restore_from: str,
     ui_base_url: str = "",
     further: Mapping[str, object] | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> str:
     """Return the address of a Launchpad pre-filled to start ``job_name`` from a checkpoint, with ``further`` config.
 
@@ -149,7 +150,11 @@ def restore_link(
         config={"restore_from": restore_from, **(further or {})},
         ui_base_url=ui_base_url,
     )
-    return f"{page}&tags[0][key]={quote(RESTORE_TAG, safe='')}&tags[0][value]={quote(restore_from, safe='')}"
+    shown = {RESTORE_TAG: restore_from, **(tags or {})}
+    return page + "".join(
+        f"&tags[{number}][key]={quote(key, safe='')}&tags[{number}][value]={quote(value, safe='')}"
+        for number, (key, value) in enumerate(shown.items())
+    )
 
 
 def launchpad_link(

@@ -7,6 +7,7 @@ here: the command line reads them too.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from dagster_ckpt.core.ids import PipelineId
 
@@ -25,18 +26,9 @@ RESTORE_OP = "restore"
 COMPLETE_OP = "complete"
 STREAM_OP = "stream"
 LAUNCH_OP = "launch"
-STOP_OP = "stop"
 SAVEPOINT_OP = "savepoint"
-CHECKPOINT_OP = "checkpoint"
-PREVIEW_OP = "preview"
-GATED = "gated_restore"
-"""``JOB_TAG`` of the job that previews a restore, and makes it once that is approved."""
-DISPOSE_OP = "dispose"
-MAINTAIN_OP = "maintain"
+CARE_OP = "care"
 TABLES_OP = "tables"
-COMPARE_OP = "compare"
-SWAP_OP = "swap"
-REPLAY_OP = "replay"
 
 
 def op_name(pipeline: PipelineId, op: str) -> str:
@@ -57,77 +49,66 @@ def streaming_job_name(pipeline: PipelineId) -> str:
     return f"{pipeline}_streaming"
 
 
-def stop_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that stops a stream with a savepoint."""
-    return f"{pipeline}_stop"
-
-
 def savepoint_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that takes a savepoint."""
+    """Return the name of the job that takes snapshots and removes savepoints."""
     return f"{pipeline}_savepoint"
 
 
-def checkpoint_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that takes a checkpoint."""
-    return f"{pipeline}_checkpoint"
-
-
 def restore_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that runs one epoch from a chosen snapshot."""
+    """Return the name of the job that runs one epoch from a chosen snapshot, or says what that would do."""
     return f"{pipeline}_restore"
 
 
-def gated_restore_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that previews a restore, and makes it once that is approved."""
-    return f"{pipeline}_gated_restore"
+def care_job_name(pipeline: PipelineId) -> str:
+    """Return the name of the job that looks after tables and snapshots, and after a fork."""
+    return f"{pipeline}_care"
 
 
-def preview_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that previews a restore."""
-    return f"{pipeline}_preview"
+def how_to_stop(pipeline: PipelineId) -> str:
+    """Return how a stream is ended, for people."""
+    return (
+        f"stop it with job {savepoint_job_name(pipeline)} and action: {SavepointAction.STOP}, or terminate it"
+    )
 
 
-def dispose_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that disposes of a savepoint."""
-    return f"{pipeline}_dispose"
+# --- what a job does, as its config says --------------------------------------------------------------------------
 
 
-def maintain_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that maintains a pipeline's tables."""
-    return f"{pipeline}_maintain"
+class SavepointAction(StrEnum):
+    """Actions of the savepoint job."""
+
+    SAVEPOINT = "savepoint"
+    CHECKPOINT = "checkpoint"
+    STOP = "stop"
+    DISPOSE = "dispose"
 
 
-def compare_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that compares a fork with what readers find."""
-    return f"{pipeline}_compare"
+class RestoreMode(StrEnum):
+    """Modes of a run that starts from a snapshot: it restores, or only says what that would do."""
+
+    RESTORE = "restore"
+    PREVIEW = "preview"
+    GATE = "gate"
+    """A preview that is tried and can be approved; launched again with its approval, the restore."""
+    DRY_RUN = "dry_run"
 
 
-def swap_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that swaps readers to a fork, and back."""
-    return f"{pipeline}_swap"
+class CareAction(StrEnum):
+    """Actions of the care job; the last three: of a fork."""
 
-
-def replay_job_name(pipeline: PipelineId) -> str:
-    """Return the name of the job that runs a fork from the nearest snapshot before a moment."""
-    return f"{pipeline}_replay"
+    MAINTAIN = "maintain"
+    VERIFY = "verify"
+    COMPARE = "compare"
+    SWAP = "swap"
+    REPLAY = "replay"
 
 
 # --- tags -------------------------------------------------------------------------------------------------------
 
 
-def verify_job_name(pipeline: str) -> str:
-    """Return the name of the job that reads snapshots back."""
-    return f"{pipeline}_verify"
-
-
-def dry_run_job_name(pipeline: str) -> str:
-    """Return the name of the job that tries restores."""
-    return f"{pipeline}_dry_run"
-
-
 PIPELINE_TAG = "dagster_ckpt/pipeline"
 JOB_TAG = "dagster_ckpt/job"
-"""Of jobs and their runs, what lists are filtered by: ``epoch``, ``stream``, ``restore``, ``savepoint`` …"""
+"""Of jobs and their runs, what lists are filtered by: ``epoch``, ``stream``, ``restore``, ``savepoint``, ``care``."""
 RESTORE_TAG = "dagster_ckpt/restore_from"
 RESTARTS_TAG = "dagster_ckpt/restarts"
 RESTART_OF_TAG = "dagster_ckpt/restart_of"

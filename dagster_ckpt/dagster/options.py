@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -19,6 +19,7 @@ from dagster_ckpt.core.supervision.alarms import AlarmPolicy
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.core.supervision.reporting import ReportPolicy
 from dagster_ckpt.core.supervision.restarts import RestartPolicy
+from dagster_ckpt.dagster.names import CareAction, SavepointAction
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -154,6 +155,9 @@ class PipelineOptions:
     """The stages run in a program launched elsewhere by a Pipes client; None: in the run's own process."""
     concurrent_runs: str = ""
     """What a run does that finds another one alive: ``queue``, ``skip``, ``take_over``; empty: as the resource says."""
+    refused_actions: Collection[str] = ()
+    """Actions of the jobs ``<pipeline>_savepoint`` and ``<pipeline>_care`` that are not done in this code location,
+    such as ``dispose``: Dagster gives permissions by code location, so those may be another one's."""
 
     executor: dg.ExecutorDefinition = dg.in_process_executor
     """What executes the steps of jobs that run or restore the pipeline; all of its processes must see ``work_dir``."""
@@ -177,6 +181,10 @@ class PipelineOptions:
             raise InvalidRequest(
                 "launch and executor: the stages of a launched pipeline run in one program, which no executor divides. "
                 "Leave executor out"
+            )
+        if isinstance(self.refused_actions, str) or not set(self.refused_actions) <= set(_ACTIONS):
+            raise InvalidRequest(
+                f"refused_actions={self.refused_actions!r}: give a list of some of {', '.join(_ACTIONS)}"
             )
         if isinstance(self.new_files, str):
             raise InvalidRequest(f"new_files={self.new_files!r}: give a list, new_files=[{self.new_files!r}]")
@@ -210,6 +218,9 @@ class PipelineOptions:
             if age is None or not ReportPolicy.of(self.report).is_all
             else dg.FreshnessPolicy.time_window(fail_window=age)
         )
+
+
+_ACTIONS = tuple(str(action) for action in (*SavepointAction, *CareAction))
 
 
 def options_of(

@@ -9,14 +9,11 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.dagster.jobs.blue_green import build_fork_jobs
-from dagster_ckpt.dagster.jobs.dispose import build_dispose_job
+from dagster_ckpt.dagster.jobs.care import build_care_job
 from dagster_ckpt.dagster.jobs.epoch import build_epoch_job
 from dagster_ckpt.dagster.jobs.launched import build_launched_epoch_job, build_launched_streaming_job
-from dagster_ckpt.dagster.jobs.maintain import build_maintain_job
-from dagster_ckpt.dagster.jobs.preview import build_preview_job
-from dagster_ckpt.dagster.jobs.restore import build_gated_restore_job, build_restore_job
-from dagster_ckpt.dagster.jobs.snapshots import build_checkpoint_job, build_savepoint_job, build_stop_job
+from dagster_ckpt.dagster.jobs.restore import build_restore_job
+from dagster_ckpt.dagster.jobs.snapshots import build_savepoint_job
 from dagster_ckpt.dagster.jobs.streaming import build_streaming_job
 from dagster_ckpt.dagster.options import PipelineOptions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
@@ -24,27 +21,21 @@ from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorReso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineJobs:
-    """The jobs of one pipeline."""
+    """The five jobs of one pipeline."""
 
     running: tuple[dg.JobDefinition, ...]
     """Those that run the pipeline until they are done or stopped; each is restarted by a sensor of its own."""
-    restores: tuple[dg.JobDefinition, ...]
-    """Those that run it as well, from a snapshot a person chose."""
-    snapshots: tuple[dg.JobDefinition, ...]
-    """Those that take a checkpoint or savepoint: of an idle pipeline as its owner."""
-    others: tuple[dg.JobDefinition, ...]
-    replays: tuple[dg.JobDefinition, ...] = ()
-    """Of a fork: it runs it too."""
+    restore: dg.JobDefinition
+    """It runs it as well, from a snapshot a person chose."""
+    savepoint: dg.JobDefinition
+    """It takes a checkpoint or savepoint: of an idle pipeline as its owner."""
+    care: dg.JobDefinition
+    """It looks after tables and snapshots; of a fork it runs it too, for a replay."""
 
     @property
     def all(self) -> tuple[dg.JobDefinition, ...]:
-        """All of them."""
-        return (*self.running, *self.restores, *self.snapshots, *self.replays, *self.others)
-
-    @property
-    def owning(self) -> tuple[dg.JobDefinition, ...]:
-        """Jobs whose run owns the pipeline while it lasts."""
-        return (*self.running, *self.restores, *self.snapshots, *self.replays)
+        """All of them; their runs may own the pipeline while they last."""
+        return (*self.running, self.restore, self.savepoint, self.care)
 
 
 def build_jobs(
@@ -54,26 +45,12 @@ def build_jobs(
     named: CheckpointCoordinatorResource | None,
 ) -> PipelineJobs:
     """Return the jobs of a pipeline; ``named``: of a fork, the coordinator of the pipeline readers name."""
-    of_fork = build_fork_jobs(pipeline, resources=resources, named=named) if pipeline.origins else ()
     epoch, stream = build_running_jobs(pipeline, options, resources=resources)
     return PipelineJobs(
         running=(epoch, stream),
-        restores=(
-            build_restore_job(pipeline, epoch, resources=resources),
-            build_gated_restore_job(pipeline, epoch, resources=resources),
-        ),
-        snapshots=(
-            build_savepoint_job(pipeline, resources=resources),
-            build_checkpoint_job(pipeline, resources=resources),
-        ),
-        others=(
-            build_stop_job(pipeline, resources=resources),
-            build_preview_job(pipeline, resources=resources),
-            build_dispose_job(pipeline, resources=resources),
-            build_maintain_job(pipeline, resources=resources),
-            *of_fork[:2],
-        ),
-        replays=of_fork[2:],
+        restore=build_restore_job(pipeline, epoch, resources=resources),
+        savepoint=build_savepoint_job(pipeline, resources=resources, refused=options.refused_actions),
+        care=build_care_job(pipeline, resources=resources, named=named, refused=options.refused_actions),
     )
 
 

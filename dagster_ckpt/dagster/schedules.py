@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import PipelineId
@@ -13,14 +13,16 @@ from dagster_ckpt.core.model import SnapshotLabel
 from dagster_ckpt.dagster.checks.chosen_snapshot import NEWEST_SAVEPOINT
 from dagster_ckpt.dagster.jobs.dispose import SCHEDULE_LABEL
 from dagster_ckpt.dagster.names import (
-    JOB_TAG,
-    PIPELINE_TAG,
+    CARE_OP,
+    CONCURRENCY_TAG,
     RESTORE_OP,
     SAVEPOINT_OP,
-    dry_run_job_name,
+    CareAction,
+    RestoreMode,
+    care_job_name,
     epoch_job_name,
+    restore_job_name,
     savepoint_job_name,
-    verify_job_name,
 )
 from dagster_ckpt.dagster.options import EpochSchedule, PipelineOptions, SavepointSchedule
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
@@ -110,39 +112,10 @@ def build_epoch_schedule(pipeline: CheckpointedPipeline, schedule: EpochSchedule
     return run_epoch
 
 
-def build_check_jobs(
-    pipeline: CheckpointedPipeline,
-    *,
-    verified: dg.AssetChecksDefinition,
-    restorable: dg.AssetChecksDefinition,
-) -> Iterator[UnresolvedAssetJobDefinition]:
-    """Yield the jobs that run the checks of a pipeline's snapshots."""
-    for name, check, does in (
-        (verify_job_name(pipeline.name), verified, "Reads back every file of a snapshot and compares it"),
-        (
-            dry_run_job_name(pipeline.name),
-            restorable,
-            "Tries the restore of a snapshot, in a scratch directory",
-        ),
-    ):
-        yield dg.define_asset_job(
-            name,
-            selection=dg.AssetSelection.checks(*check.check_keys),
-            description=f"{does}. Pipeline `{pipeline.name}` is not touched, and may run meanwhile.",
-            executor_def=dg.in_process_executor,
-            tags={PIPELINE_TAG: pipeline.name, JOB_TAG: name.removeprefix(f"{pipeline.name}_")},
-        )
-
-
 def build_check_schedules(
-    pipeline: PipelineId,
-    options: PipelineOptions,
-    coordinator: CheckpointCoordinatorResource,
-    *,
-    verified: dg.AssetChecksDefinition,
-    restorable: dg.AssetChecksDefinition,
+    pipeline: PipelineId, options: PipelineOptions, coordinator: CheckpointCoordinatorResource
 ) -> Iterator[dg.ScheduleDefinition]:
-    """Yield the schedules that options ask for; switched off until enabled."""
+    """Yield the schedules of checks that options ask for; switched off until enabled."""
     bound = BoundCoordinator(coordinator)
 
     def to_verify(instance: dg.DagsterInstance) -> tuple[str, ...]:
@@ -154,44 +127,51 @@ def build_check_schedules(
 
     if options.verify_every:
         yield _schedule(
-            verify_job_name(pipeline),
-            verified,
+            f"{pipeline}_verify_schedule",
+            care_job_name(pipeline),
             options.verify_every,
-            to_verify,
-            "the newest savepoint, then the latest checkpoint",
+            lambda instance: [
+                {CARE_OP: {"config": {"action": CareAction.VERIFY.value, "checkpoint": one}}}
+                for one in to_verify(instance)
+            ],
+            does="Reads back every file of the newest savepoint, then of the latest checkpoint",
         )
     if options.dry_run_every:
+        tried = {"mode": RestoreMode.DRY_RUN.value, "restore_from": NEWEST_SAVEPOINT}
         yield _schedule(
-            dry_run_job_name(pipeline),
-            restorable,
+            f"{pipeline}_dry_run_schedule",
+            restore_job_name(pipeline),
             options.dry_run_every,
-            lambda _: (NEWEST_SAVEPOINT,),
-            "the newest savepoint",
+            lambda _: [{RESTORE_OP: {"config": tried}}],
+            does="Tries the restore of the newest savepoint in a scratch directory",
+            # it runs beside the pipeline: limits of Dagster's queue that are the pipeline's do not hold it up
+            tags={CONCURRENCY_TAG: f"{pipeline}/{RestoreMode.DRY_RUN}"},
         )
 
 
 def _schedule(
+    name: str,
     job: str,
-    check: dg.AssetChecksDefinition,
     cron: str,
-    wanted: Callable[[dg.DagsterInstance], tuple[str, ...]],
-    what: str,
+    wanted: Callable[[dg.DagsterInstance], Sequence[Mapping[str, Any]]],
+    *,
+    does: str,
+    tags: Mapping[str, str] | None = None,
 ) -> dg.ScheduleDefinition:
+    """Return a schedule that launches ``job`` with each config of ops that is ``wanted``."""
+
     @dg.schedule(
-        name=f"{job}_schedule",
+        name=name,
         job_name=job,
         cron_schedule=cron,
-        description=f"Runs `{job}`: {what}.",
+        description=f"{does}, with job `{job}`.",
         default_status=dg.DefaultScheduleStatus.STOPPED,
     )
     def run_checks(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
         minute = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
         return [
-            dg.RunRequest(
-                run_key=f"{job}-{minute}-{one}",
-                run_config={"ops": {check.node_def.name: {"config": {"checkpoint": one}}}},
-            )
-            for one in wanted(context.instance)
+            dg.RunRequest(run_key=f"{name}-{minute}-{number}", run_config={"ops": ops}, tags=tags)
+            for number, ops in enumerate(wanted(context.instance))
         ]
 
     return run_checks

@@ -116,11 +116,8 @@ def _jobs_of(pipeline: CheckpointedPipeline) -> Iterator[str]:
     for label, name in vars(of).items():
         if label.endswith("_job_name") and label != "epoch_job_name":
             job: Callable[[PipelineId], str] = name
-            if pipeline.origins or name not in _OF_FORKS:
-                yield job(pipeline.name)
+            yield job(pipeline.name)
 
-
-_OF_FORKS = (of.compare_job_name, of.swap_job_name, of.replay_job_name)
 
 # --- the machine ------------------------------------------------------------------------------------------------
 

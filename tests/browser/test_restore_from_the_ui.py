@@ -89,11 +89,12 @@ def test_the_restore_jobs_drop_down_lists_the_checkpoints_and_restores_the_one_p
 def gated_launchpad(shop: Shop) -> str:
     """Address of the gated restore's Launchpad, filled in."""
     return restore_link(
-        job_name="shop_gated_restore",
+        job_name="shop_restore",
         location="small_deployment.py",
         restore_op="restore",
         restore_from="chk-000001",
         ui_base_url=shop.dagster.url,
+        further={"mode": "gate"},
     )
 
 
@@ -129,7 +130,7 @@ def test_a_gated_restore_shows_what_it_would_do_and_restores_when_that_is_approv
     run = shop.dagster.instance.get_run_by_id(launched(shop, page))
     assert run is not None
     assert run.run_id != previewed
-    assert run.job_name == "shop_gated_restore"
+    assert run.job_name == "shop_restore"
     assert run.run_config["ops"]["restore"]["config"]["approved"]
     check_restored(shop)
 

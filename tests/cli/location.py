@@ -57,7 +57,5 @@ defs = dg.Definitions(
         _job("sales_streaming", "stream"),
         _job("sales_fork", "restore"),
         _job("sales_savepoint", "savepoint"),
-        _job("sales_checkpoint", "checkpoint"),
-        _job("sales_stop", "stop"),
     ]
 )

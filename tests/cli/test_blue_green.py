@@ -119,9 +119,9 @@ def test_a_replay_prints_its_comparison_and_how_readers_are_swapped(
 ) -> None:
     """What a run tells is printed: the comparing job's, which needs no Spark, is told as the replay tells its own."""
 
-    def compares(work: Any, target: Any, job: str, op: str, **_: Any) -> Any:
-        assert (job, op) == ("sales_green_replay", "replay")
-        return launched(work, target, "sales_green_compare", "compare", config={}, tags={})
+    def compares(work: Any, target: Any, job: str, op: str, *, config: Any, **_: Any) -> Any:
+        assert (job, op, config["action"]) == ("sales_green_care", "care", "replay")
+        return launched(work, target, job, op, config={"action": "compare"}, tags={})
 
     monkeypatch.setattr(replay, "launched", compares)
     approved = run.json("blue-green", "compare", "sales_green", "-f", FILE)["approval"]
@@ -172,9 +172,10 @@ def test_what_a_swap_is_asked_that_cannot_be_is_told_in_one_sentence(run: Progra
         patch.syspath_prepend(str(Path(FILE).parent))
         from blue_green_location import defs  # type: ignore[import-not-found]
 
-        job = defs.resolve_job_def("sales_green_swap")
+        job = defs.resolve_job_def("sales_green_care")
         done = job.execute_in_process(
-            run_config={"ops": {"swap": {"config": {"readers": "bck"}}}}, raise_on_error=False
+            run_config={"ops": {"care": {"config": {"action": "swap", "readers": "bck"}}}},
+            raise_on_error=False,
         )
     [failed] = done.get_step_failure_events()
     assert failed.step_failure_data.user_failure_data is not None

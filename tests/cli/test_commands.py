@@ -281,7 +281,7 @@ def test_the_page_is_a_file_and_its_links_need_a_location(world: World, run: Pro
     run("page", "-o", str(page), "--dagster", "localhost:3000", "--location", "shop")
     text = page.read_text()
     assert 'href="http://localhost:3000/locations/shop/jobs/sales/playground/setup?config=' in text
-    assert "/jobs/sales_preview/" in text
+    assert "/jobs/sales_restore/" in text
     assert "--location" in run("page", "--dagster", "localhost:3000", code=2).stderr
     assert "not both" in run("page", "--serve", "-o", "x", code=2).stderr
     assert "cannot be written" in run("page", "-o", str(tmp_path / "no" / "such"), code=2).stderr

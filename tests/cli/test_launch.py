@@ -61,7 +61,10 @@ def test_a_checkpoint_is_taken_by_the_pipelines_job(
     assert done["run"]["status"] == "SUCCESS"
     assert done["checkpoint"] is None, "no store was named"
     found = noted(notes)
-    assert (found["job"], found["config"]) == ("sales_checkpoint", {"scope": scope})
+    assert (found["job"], found["config"]) == (
+        "sales_savepoint",
+        {"action": "checkpoint", "scope": scope},
+    )
 
 
 def test_a_checkpoint_is_full_or_incremental_and_not_both(run: Program, notes: Path) -> None:
@@ -71,12 +74,16 @@ def test_a_checkpoint_is_full_or_incremental_and_not_both(run: Program, notes: P
 
 
 @pytest.mark.parametrize(("how", "drain"), [("suspend", False), ("drain", True)])
-def test_a_stream_is_stopped_with_a_savepoint_by_its_own_job(
+def test_a_stream_is_stopped_with_a_savepoint_by_the_savepoint_job(
     run: Program, notes: Path, how: str, drain: bool
 ) -> None:
     run.bare("savepoint", "sales", "-f", FILE, "--stop", how)
     found = noted(notes)
-    assert (found["job"], found["config"]["drain"]) == ("sales_stop", drain)
+    assert (found["job"], found["config"]["action"], found["config"]["drain"]) == (
+        "sales_savepoint",
+        "stop",
+        drain,
+    )
 
 
 def test_a_run_that_fails_says_why_and_ends_with_1(run: Program, notes: Path) -> None:
@@ -161,10 +168,7 @@ def test_code_that_is_not_there_or_lacks_the_job_is_named(run: Program, tmp_path
     (tmp_path / "grpc.yaml").write_text("load_from:\n  - grpc_server:\n      port: 4000\n")
     assert "grpc_server" in run.bare("savepoint", "sales", "-w", str(tmp_path / "grpc.yaml"), code=2).stderr
     missing = run.bare("savepoint", "purchases", "-f", FILE, code=3)
-    assert (
-        "It has: sales, sales_checkpoint, sales_fork, sales_savepoint, sales_stop, sales_streaming"
-        in missing.stderr
-    )
+    assert "It has: sales, sales_fork, sales_savepoint, sales_streaming" in missing.stderr
 
 
 def test_a_pipeline_the_code_does_not_declare_is_not_previewed(run: Program, world: World) -> None:

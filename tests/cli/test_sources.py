@@ -60,4 +60,4 @@ def test_list_says_with_the_code_for_how_long_each_can_be_restored_in_80_columns
 
 def test_code_of_another_pipeline_is_said_and_not_passed_over(run: Program) -> None:
     other = str(Path(__file__).with_name("location.py"))
-    assert "no job 'sales_maintain'" in run("list", "-f", other, code=3).stderr
+    assert "no job 'sales_care'" in run("list", "-f", other, code=3).stderr

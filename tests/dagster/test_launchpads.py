@@ -40,17 +40,21 @@ def shown(job: dg.JobDefinition) -> Any:
 WANTED: dict[str, Any] = {
     "shop": {"restore": {"restore_from": "latest"}},
     "shop_restore": {"restore": {"restore_from": "latest"}},
-    "shop_gated_restore": {"restore": {"restore_from": "latest"}},
     "shop_streaming": {
         "stream": {"restart_strategy": "exponential_delay", "restore_from": "latest", "trigger_interval": 0.0}
     },
-    "shop_checkpoint": {"checkpoint": {"scope": "configured", "set_aside": [], "wait_for_run": 0.0}},
-    "shop_preview": {"preview": {"restore_from": "latest", "try_queries": True}},
-    "shop_dispose": {"dispose": {"dry_run": False}},
-    "shop_maintain": {"maintain": {"dry_run": False}},
-    "shop_green_compare": {},
-    "shop_green_swap": {"swap": {"approved": "", "readers": "to_fork"}},
-    "shop_green_replay": {"replay": {"again": False}},
+    "shop_savepoint": {
+        "savepoint": {
+            "action": "savepoint",
+            "labels": {},
+            "name": "",
+            "note": "",
+            "target": "",
+            "wait_for_run": 0.0,
+        }
+    },
+    "shop_care": {"care": {"action": "maintain", "dry_run": False}},
+    "shop_green_care": {"care": {"action": "maintain", "dry_run": False}},
 }
 
 
@@ -59,14 +63,14 @@ def test_a_launchpad_shows_the_settings_that_matter_for_its_job(
     definitions: dg.Definitions, job: str
 ) -> None:
     found = shown(definitions.resolve_job_def(job))
-    assert found == ({"ops": {op: {"config": c} for op, c in WANTED[job].items()}} if WANTED[job] else {})
+    assert found == {"ops": {op: {"config": c} for op, c in WANTED[job].items()}}
 
 
 def test_no_job_of_a_pipeline_shows_settings_of_resources(definitions: dg.Definitions) -> None:
     """Neither do jobs of Dagster's own, which have the resources of the code location."""
     jobs = definitions.resolve_all_job_defs()
     names = {job.name for job in jobs}
-    assert {"shop_verify", "shop_dry_run", "shop_savepoint"} < names
+    assert {"shop_care", "shop_restore", "shop_savepoint"} < names
     assert any(name.startswith("__ASSET_JOB") for name in names), "what Materialize runs"
     assert {job.name: shown(job).get("resources") for job in jobs if shown(job).get("resources")} == {}
 
@@ -96,7 +100,10 @@ def test_a_check_of_dagsters_own_job_runs_with_the_settings_of_the_code(tmp_path
     pipeline = shop(tmp_path)
     coordinator = CheckpointCoordinatorResource(base_dir=str(tmp_path / "base"))
     definitions = build_pipeline_definitions(pipeline, coordinator=coordinator)
-    result = definitions.resolve_job_def("shop_verify").execute_in_process(raise_on_error=False)
+    verified = dg.AssetCheckKey(dg.AssetKey(["shop", "checkpoints"]), "checkpoint_verified")
+    checks = dg.define_asset_job("checks", selection=dg.AssetSelection.checks(verified))
+    whole = dg.Definitions.merge(definitions, dg.Definitions(jobs=[checks]))
+    result = whole.resolve_job_def("checks").execute_in_process(raise_on_error=False)
     assert (tmp_path / "base" / "coordinator.db").exists()
     assert result.success
 
@@ -105,7 +112,7 @@ def test_settings_that_are_written_there_count_and_others_are_as_the_code_says(
     definitions: dg.Definitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_STORE", f"sqlite:///{tmp_path / 'elsewhere.db'}")
-    job = definitions.resolve_job_def("shop_dispose")
+    job = definitions.resolve_job_def("shop_care")
     resources = {COORDINATOR_KEY: job.resource_defs[COORDINATOR_KEY]}
     with dg.build_resources(resources) as opened:
         plain: CheckpointCoordinatorResource = getattr(opened, COORDINATOR_KEY)
@@ -116,7 +123,7 @@ def test_settings_that_are_written_there_count_and_others_are_as_the_code_says(
         own: CheckpointCoordinatorResource = getattr(opened, COORDINATOR_KEY)
         assert (own.num_retained, own.interval) == (7, "10 min")
     wrong = {
-        "ops": {"dispose": {"config": {"savepoint": "savepoint-1"}}},
+        "ops": {"care": {"config": {"action": "verify"}}},
         "resources": {COORDINATOR_KEY: {"config": {"nux": 1}}},
     }
     with pytest.raises(dg.DagsterInvalidConfigError, match="nux"):

@@ -33,7 +33,7 @@ def requested(site: Site, schedule: str) -> list[dg.RunRequest]:
         return list(found.evaluate_tick(context).run_requests or ())
 
 
-def checked(site: Site, request: dg.RunRequest, job: str = "shop_verify") -> dg.AssetCheckEvaluation:
+def checked(site: Site, request: dg.RunRequest, job: str = "shop_care") -> dg.AssetCheckEvaluation:
     done = site.definitions.resolve_job_def(job).execute_in_process(
         instance=site.instance, run_config=request.run_config
     )
@@ -114,7 +114,7 @@ def test_a_checkpoint_that_is_subsumed_while_its_restore_is_tried_is_not_broken(
 
     monkeypatch.setattr(restorable, "try_restore", overtaken)
     [request] = requested(site, "shop_dry_run_schedule")
-    result = checked(site, request, job="shop_dry_run")
+    result = checked(site, request, job="shop_restore")
     assert result.passed
     assert result.metadata["checkpoint"].value == "chk-000001"
     assert not site.observations(), "no partition shows as broken"
@@ -137,9 +137,9 @@ def test_a_pipeline_that_has_not_run_has_nothing_to_verify(site: Site) -> None:
 
 def test_a_dry_run_is_asked_for_the_newest_savepoint_in_the_config_its_job_takes(site: Site) -> None:
     [request] = requested(site, "shop_dry_run_schedule")
-    assert dg.validate_run_config(site.definitions.resolve_job_def("shop_dry_run"), request.run_config)
+    assert dg.validate_run_config(site.definitions.resolve_job_def("shop_restore"), request.run_config)
     [op] = request.run_config["ops"].values()
-    assert op == {"config": {"checkpoint": "newest savepoint"}}
+    assert op == {"config": {"mode": "dry_run", "restore_from": "newest savepoint"}}
 
 
 def test_without_the_options_there_is_no_schedule_and_a_bad_cron_is_refused(site: Site) -> None:

@@ -52,18 +52,20 @@ def test_the_fork_of_the_page_has_the_jobs_of_the_page(text: str, name: str) -> 
     defs = names["defs"]
     dg.Definitions.validate_loadable(defs)
     jobs = {job.name for job in defs.resolve_all_job_defs()}
-    forks = {job.removesuffix("_swap") for job in jobs if job.endswith("_swap")}
-    assert len(forks) == 1
     told = set(re.findall(rf"[Jj]ob `({name}_\w+)`", text))
     assert told
     assert told <= jobs
     for config in re.findall(r"```yaml\n(ops:.*?)```", text, re.DOTALL):
-        [op] = yaml.safe_load(config)["ops"]
-        assert dg.validate_run_config(defs.resolve_job_def(f"{forks.pop()}_{op}"), yaml.safe_load(config))
+        [care] = told
+        assert dg.validate_run_config(defs.resolve_job_def(care), yaml.safe_load(config))
 
 
-def test_a_pipeline_that_is_no_fork_has_none_of_these_jobs_and_their_names_are_free() -> None:
-    plain = build_pipeline_definitions(pipeline("orders"), pipeline("orders_replay"))
-    jobs = {job.name for job in plain.resolve_all_job_defs()}
-    assert "orders_replay" in jobs
-    assert not {job for job in jobs if job.endswith(("_swap", "_compare", "_replay_replay"))}
+def test_a_pipeline_that_is_no_fork_is_not_compared() -> None:
+    job = build_pipeline_definitions(pipeline("orders")).resolve_job_def("orders_care")
+    config = {"ops": {"care": {"config": {"action": "compare"}}}}
+    done = job.execute_in_process(run_config=config, raise_on_error=False)
+    [failed] = done.get_step_failure_events()
+    assert failed.step_failure_data.user_failure_data is not None
+    assert failed.step_failure_data.user_failure_data.description == (
+        "Run config of op 'care': action must be one of maintain, verify, got 'compare'"
+    )

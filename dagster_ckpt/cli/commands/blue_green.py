@@ -62,7 +62,7 @@ def blue_green(
     """Let readers of a pipeline's name find the tables of its fork PIPELINE, in one step, and back.
 
     show: which tables readers find, by the store alone. compare: the fork's tables with those, row by row; changes
-    nothing, and gives the approval of a swap. swap: the job <pipeline>_swap; without --approved only where all tables
+    nothing, and gives the approval of a swap. swap: the job <pipeline>_care; without --approved only where all tables
     are the same. back: to what served before it.
     """
     name = pipeline_id(pipeline)
@@ -76,17 +76,17 @@ def blue_green(
         return _show(work, name)
     if action == "compare":
         return _compare(work, name, target.code, key_values("--only", only), examples, exit_code=exit_code)
-    from dagster_ckpt.dagster.names import SWAP_OP, swap_job_name
+    from dagster_ckpt.dagster.names import CARE_OP, CareAction, care_job_name
 
-    config: dict[str, Any] = {"readers": "back"}
+    config: dict[str, Any] = {"action": CareAction.SWAP.value, "readers": "back"}
     if action == "swap":
-        config = {
+        config |= {
             "readers": "to_fork",
             "approved": approved,
             "allow_stale": allow_stale,
             "allow_behind": allow_behind,
         }
-    return ended(work, launched(work, target, swap_job_name(name), SWAP_OP, config=config, tags={}))
+    return ended(work, launched(work, target, care_job_name(name), CARE_OP, config=config, tags={}))
 
 
 def _show(work: Invocation, name: PipelineId) -> ExitCode:
@@ -148,15 +148,15 @@ def forked(name: PipelineId, code: CodeOptions) -> Iterator[Forked]:
     """Yield a fork of the code. Raises UsageError where no code is given, NotFound, InvalidRequest."""
     import dagster as dg
 
-    from dagster_ckpt.dagster.names import COORDINATOR_KEY, compare_job_name, own_resource_key
+    from dagster_ckpt.dagster.names import COORDINATOR_KEY, care_job_name, own_resource_key
 
     declared = declared_in(code, name)
     if declared is None:
         raise click.UsageError("the pipeline's code is needed: give -m, -f or -w")
     root = own_resource_key(name_of(declared).name, COORDINATOR_KEY)
-    bound = job_in(code, compare_job_name(name)).resource_defs
+    bound = job_in(code, care_job_name(name)).resource_defs
     if COORDINATOR_KEY not in bound:
-        raise NotFound(f"job {compare_job_name(name)!r} has no resource {COORDINATOR_KEY!r}")
+        raise NotFound(f"job {care_job_name(name)!r} has no resource {COORDINATOR_KEY!r}")
     wanted = {key: bound[key] for key in (COORDINATOR_KEY, root) if key in bound}
     with dg.build_resources(wanted) as resources:
         own = getattr(resources, COORDINATOR_KEY)

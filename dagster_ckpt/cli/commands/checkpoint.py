@@ -9,7 +9,7 @@ from dagster_ckpt.cli.context import ExitCode, Invocation, command
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.request import SnapshotScope
-from dagster_ckpt.dagster.names import CHECKPOINT_OP, STARTED_BY_TAG, checkpoint_job_name
+from dagster_ckpt.dagster.names import SAVEPOINT_OP, STARTED_BY_TAG, SavepointAction, savepoint_job_name
 
 
 @command("checkpoint")
@@ -22,16 +22,19 @@ from dagster_ckpt.dagster.names import CHECKPOINT_OP, STARTED_BY_TAG, checkpoint
 def checkpoint(
     work: Invocation, *, pipeline: str, full: bool, incremental: bool, target: LaunchTarget
 ) -> ExitCode:
-    """Take a checkpoint of PIPELINE now, with the job <pipeline>_checkpoint: of its stream, or of the idle pipeline."""
+    """Take a checkpoint of PIPELINE now, with the job <pipeline>_savepoint: of its stream, or of the idle pipeline."""
     if full and incremental:
         raise click.UsageError("give one of --full and --incremental")
     chosen = pipeline_id(pipeline)
     run = launched(
         work,
         target,
-        checkpoint_job_name(chosen),
-        CHECKPOINT_OP,
-        config={"scope": _scope(full=full, incremental=incremental).value},
+        savepoint_job_name(chosen),
+        SAVEPOINT_OP,
+        config={
+            "action": SavepointAction.CHECKPOINT.value,
+            "scope": _scope(full=full, incremental=incremental).value,
+        },
         tags={STARTED_BY_TAG: "dagster-ckpt checkpoint"},
     )
     taken = taken_by(work, chosen, run)

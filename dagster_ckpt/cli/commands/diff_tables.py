@@ -77,12 +77,12 @@ def _of_pipeline(
     """Yield a table of a pipeline at two moments, and its key. Raises as ``load_table``."""
     import dagster as dg
 
-    from dagster_ckpt.dagster.names import COORDINATOR_KEY, maintain_job_name
+    from dagster_ckpt.dagster.names import COORDINATOR_KEY, care_job_name
 
     declared = declared_in(code, name)
     assert declared is not None
     uid = table_of(declared, sink)
-    resource = job_in(code, maintain_job_name(name)).resource_defs[COORDINATOR_KEY]
+    resource = job_in(code, care_job_name(name)).resource_defs[COORDINATOR_KEY]
     with dg.build_resources({COORDINATOR_KEY: resource}) as resources:
         coordinator = getattr(resources, COORDINATOR_KEY)
         one, other = (

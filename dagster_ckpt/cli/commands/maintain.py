@@ -22,13 +22,13 @@ def maintain(work: Invocation, *, pipeline: str, yes: bool, code: CodeOptions) -
     """
     import dagster as dg
 
-    from dagster_ckpt.dagster.names import COORDINATOR_KEY, maintain_job_name
+    from dagster_ckpt.dagster.names import COORDINATOR_KEY, care_job_name
 
     chosen = work.pipeline(pipeline)
     declared = declared_in(code, chosen)
     if declared is None:
         raise click.UsageError("maintain needs the pipeline's code: give -m, -f or -w")
-    job = job_in(code, maintain_job_name(chosen))
+    job = job_in(code, care_job_name(chosen))
     with dg.build_resources({COORDINATOR_KEY: job.resource_defs[COORDINATOR_KEY]}) as resources:
         coordinator = getattr(resources, COORDINATOR_KEY)
         act = maintain_tables if yes else plan_maintenance

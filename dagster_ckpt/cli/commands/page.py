@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -12,7 +12,13 @@ import click
 
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
-from dagster_ckpt.dagster.names import PREVIEW_OP, RESTORE_OP, epoch_job_name, preview_job_name
+from dagster_ckpt.dagster.names import (
+    CONCURRENCY_TAG,
+    RESTORE_OP,
+    RestoreMode,
+    epoch_job_name,
+    restore_job_name,
+)
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.page.facts import Links, page_facts
 from dagster_ckpt.page.html import index_html, page_html
@@ -99,11 +105,25 @@ def _links(dagster: str, location: str, pipeline: PipelineId) -> Links:
 
     url = dagster if "://" in dagster else f"http://{dagster}"
 
-    def launchpad(job: str, op: str, key: str) -> str:
-        return restore_link(job_name=job, location=location, restore_op=op, restore_from=key, ui_base_url=url)
+    def launchpad(job: str, further: Mapping[str, str], tags: Mapping[str, str], key: str) -> str:
+        return restore_link(
+            job_name=job,
+            location=location,
+            restore_op=RESTORE_OP,
+            restore_from=key,
+            ui_base_url=url,
+            further=further,
+            tags=tags,
+        )
 
     return Links(
         run=lambda run: f"{url.rstrip('/')}/runs/{quote(run)}",
-        restore=partial(launchpad, epoch_job_name(pipeline), RESTORE_OP),
-        preview=partial(launchpad, preview_job_name(pipeline), PREVIEW_OP),
+        restore=partial(launchpad, epoch_job_name(pipeline), {}, {}),
+        preview=partial(
+            launchpad,
+            restore_job_name(pipeline),
+            {"mode": RestoreMode.PREVIEW.value},
+            # it changes nothing, and does not wait for the pipeline's turn in Dagster's queue
+            {CONCURRENCY_TAG: f"{pipeline}/{RestoreMode.PREVIEW}"},
+        ),
     )

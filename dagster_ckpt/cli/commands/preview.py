@@ -105,9 +105,9 @@ def _with_queries_tried(
     import dagster as dg
 
     from dagster_ckpt.dagster.jobs.preview_report import with_queries_tried
-    from dagster_ckpt.dagster.names import COORDINATOR_KEY, preview_job_name
+    from dagster_ckpt.dagster.names import COORDINATOR_KEY, restore_job_name
 
-    job = job_in(code, preview_job_name(pipeline.name))
+    job = job_in(code, restore_job_name(pipeline.name))
     snapshot = find_snapshot(work.deployment, options.restore_from, pipeline.name)
     with dg.build_resources(dict(job.resource_defs)) as resources:
         coordinator = getattr(resources, COORDINATOR_KEY)

@@ -12,7 +12,13 @@ from dagster_ckpt.cli.context import ExitCode, Invocation, command
 from dagster_ckpt.cli.launch import Launched, LaunchTarget, ended, launched
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.dagster.names import CHECKPOINT_OP, COORDINATOR_KEY, STARTED_BY_TAG, checkpoint_job_name
+from dagster_ckpt.dagster.names import (
+    COORDINATOR_KEY,
+    SAVEPOINT_OP,
+    STARTED_BY_TAG,
+    SavepointAction,
+    savepoint_job_name,
+)
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.readers.waiting import WaitingRows, waiting_rows
 
@@ -72,7 +78,7 @@ def _waiting(work: Invocation, pipeline: PipelineId, code: CodeOptions) -> tuple
     declared = declared_in(code, pipeline)
     if declared is None:
         raise click.UsageError("the pipeline's code is needed: give -m, -f or -w")
-    job = job_in(code, checkpoint_job_name(pipeline))
+    job = job_in(code, savepoint_job_name(pipeline))
     with dg.build_resources({COORDINATOR_KEY: job.resource_defs[COORDINATOR_KEY]}) as resources:
         return waiting_rows(declared, getattr(resources, COORDINATOR_KEY))
 
@@ -110,8 +116,8 @@ def _checkpoint(
     return launched(
         work,
         LaunchTarget(code=code),
-        checkpoint_job_name(pipeline),
-        CHECKPOINT_OP,
-        config=config,
+        savepoint_job_name(pipeline),
+        SAVEPOINT_OP,
+        config={"action": SavepointAction.CHECKPOINT.value, **config},
         tags={STARTED_BY_TAG: f"dagster-ckpt {'set-aside' if config else 'publish'}"},
     )

@@ -34,13 +34,13 @@ def replay(
     plan: bool,
     target: LaunchTarget,
 ) -> ExitCode:
-    """Process again what came after SINCE, with the job <pipeline>_replay of the fork PIPELINE, into its side tables.
+    """Process again what came after SINCE, with the job <pipeline>_care of the fork PIPELINE, into its side tables.
 
     SINCE is a moment (2026-11-17, '2026-11-17 14:00+01:00'; UTC where it does not say), for the nearest checkpoint or
     savepoint of its origin before it; or a snapshot. It runs to the end of what has arrived, and compares the side
     tables with those that readers find. To adopt it: blue-green swap, or restore the origin from the same snapshot.
     """
-    from dagster_ckpt.dagster.names import REPLAY_OP, replay_job_name
+    from dagster_ckpt.dagster.names import CARE_OP, CONCURRENCY_TAG, CareAction, care_job_name
 
     name = pipeline_id(pipeline)
     narrowed = key_values("--only", only)
@@ -52,8 +52,8 @@ def replay(
             f"would begin with {start.key} of {start.origin}, taken {moment(start.taken_at)}: {start.uri}"
         )
         return ExitCode.FINE
-    config = {"since": since, "only": narrowed, "again": again}
-    run = launched(work, target, replay_job_name(name), REPLAY_OP, config=config, tags={})
+    config = {"action": CareAction.REPLAY.value, "since": since, "only": narrowed, "again": again}
+    run = launched(work, target, care_job_name(name), CARE_OP, config=config, tags={CONCURRENCY_TAG: name})
     code = ended(work, run)
     for line in run.comparison:
         work.output.say(line)

@@ -11,9 +11,8 @@ from dagster_ckpt.core.model import LabelChanges, SnapshotLabel
 from dagster_ckpt.dagster.names import (
     SAVEPOINT_OP,
     STARTED_BY_TAG,
-    STOP_OP,
+    SavepointAction,
     savepoint_job_name,
-    stop_job_name,
 )
 from dagster_ckpt.operations.snapshots.catalog import absolute_uri, snapshot_of_run
 
@@ -40,16 +39,14 @@ def savepoint(
     label: LabelChanges,
     target: LaunchTarget,
 ) -> ExitCode:
-    """Take a savepoint of PIPELINE, with the job <pipeline>_savepoint, or <pipeline>_stop to end a stream with it."""
+    """Take a savepoint of PIPELINE, with the job <pipeline>_savepoint; with --stop its stream ends with it."""
     chosen = pipeline_id(pipeline)
     place = absolute_uri(folder, work.locations.open_storage) if folder else ""  # the run may be elsewhere
     said = {"target": place, **label.applied_to(SnapshotLabel()).fields()}
     tags = {STARTED_BY_TAG: "dagster-ckpt savepoint"}
-    if stop is None:
-        run = launched(work, target, savepoint_job_name(chosen), SAVEPOINT_OP, config=said, tags=tags)
-    else:
-        config = {**said, "drain": stop == "drain"}
-        run = launched(work, target, stop_job_name(chosen), STOP_OP, config=config, tags=tags)
+    if stop is not None:
+        said |= {"action": SavepointAction.STOP.value, "drain": stop == "drain"}
+    run = launched(work, target, savepoint_job_name(chosen), SAVEPOINT_OP, config=said, tags=tags)
     newest = taken_by(work, chosen, run)
     if newest is not None:
         work.output.say(f"{newest['key']}: {newest['uri']}")

@@ -32,7 +32,7 @@ def refuse_outdated(
     found = _FORM.fullmatch(approved.strip())
     if found is None:
         raise InvalidRequest(
-            f"approved: {approved!r} is no approval: launch the gated restore without it, and follow its preview's link"
+            f"approved: {approved!r} is no approval: launch with mode: gate, without it, and follow its preview's link"
         )
     epoch, next_id, restore, snapshots = found.groups()
     if restore != _of_options(options):

@@ -111,14 +111,30 @@ def subsumed_meanwhile(key: str) -> dg.AssetCheckResult:
     )
 
 
+def tell_check(
+    context: dg.OpExecutionContext, pipeline: PipelineId, check: str, result: dg.AssetCheckResult
+) -> None:
+    """Report what a job of ours has found as the result of a check; the run says it too."""
+    (context.log.info if result.passed else context.log.warning)(result.description or "")
+    found = dg.AssetCheckEvaluation(
+        asset_key=checkpoints_asset_key(pipeline),
+        check_name=check,
+        passed=result.passed,
+        severity=result.severity,
+        description=result.description,
+        metadata=result.metadata,
+    )
+    context.log_event(found)  # type: ignore[arg-type]  # Dagster takes it, and its types do not say so
+
+
 def report_restorable(
-    context: dg.AssetCheckExecutionContext, found: FoundSnapshot, state: Restorable, said: str
+    context: dg.OpExecutionContext, found: FoundSnapshot, state: Restorable, said: str
 ) -> None:
     """Show on the checkpoint's own partition whether it can be restored."""
     context.log.info(f"{found.key}: {state.value}: {said}")
     if found.known is None:
         return
-    context.op_execution_context.log_event(
+    context.log_event(
         dg.AssetObservation(
             checkpoints_asset_key(found.pipeline),
             partition=found.key,

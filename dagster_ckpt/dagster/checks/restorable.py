@@ -42,15 +42,22 @@ def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefi
     def checkpoint_restorable(
         context: dg.AssetCheckExecutionContext, config: CheckConfig
     ) -> dg.AssetCheckResult:
-        resource = coordinator_of(context, pipeline.name)
-        result = _tried(context, resource, pipeline, config.checkpoint)
-        return with_standing(context, resource, pipeline.name, RESTORABLE_CHECK, result)
+        return try_chosen(context.op_execution_context, pipeline, config.checkpoint)
 
     return checkpoint_restorable
 
 
+def try_chosen(
+    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, wanted: str
+) -> dg.AssetCheckResult:
+    """Return how the restore of a snapshot goes in a scratch directory, with those that were found broken before."""
+    resource = coordinator_of(context, pipeline.name)
+    result = _tried(context, resource, pipeline, wanted)
+    return with_standing(context, resource, pipeline.name, RESTORABLE_CHECK, result)
+
+
 def _tried(
-    context: dg.AssetCheckExecutionContext,
+    context: dg.OpExecutionContext,
     resource: CheckpointCoordinatorResource,
     pipeline: CheckpointedPipeline,
     wanted: str,

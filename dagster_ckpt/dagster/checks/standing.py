@@ -25,7 +25,7 @@ _SHOWN = 500
 
 
 def with_standing(
-    context: dg.AssetCheckExecutionContext,
+    context: dg.OpExecutionContext,
     resource: CheckpointCoordinatorResource,
     pipeline: PipelineId,
     check: str,

@@ -41,18 +41,22 @@ def build_verified_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
     def checkpoint_verified(
         context: dg.AssetCheckExecutionContext, config: CheckConfig
     ) -> dg.AssetCheckResult:
-        resource = coordinator_of(context, pipeline)
-        first = _verify(context, resource, pipeline, config.checkpoint)
-        # What is latest on a running stream may be subsumed while it is read: then the next one is, once.
-        found = first or _verify(context, resource, pipeline, config.checkpoint)
-        result = found or subsumed_meanwhile(config.checkpoint)
-        return with_standing(context, resource, pipeline, VERIFIED_CHECK, result)
+        return verify_chosen(context.op_execution_context, pipeline, config.checkpoint)
 
     return checkpoint_verified
 
 
+def verify_chosen(context: dg.OpExecutionContext, pipeline: PipelineId, wanted: str) -> dg.AssetCheckResult:
+    """Return the verdict on a snapshot whose files are read back, with those that were found broken before."""
+    resource = coordinator_of(context, pipeline)
+    # What is latest on a running stream may be subsumed while it is read: then the next one is, once.
+    found = _verify(context, resource, pipeline, wanted) or _verify(context, resource, pipeline, wanted)
+    result = found or subsumed_meanwhile(wanted)
+    return with_standing(context, resource, pipeline, VERIFIED_CHECK, result)
+
+
 def _verify(
-    context: dg.AssetCheckExecutionContext,
+    context: dg.OpExecutionContext,
     resource: CheckpointCoordinatorResource,
     pipeline: PipelineId,
     wanted: str,

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import dagster as dg
 from pydantic import Field
@@ -31,6 +32,7 @@ from dagster_ckpt.dagster.components.scaffolder import PipelineScaffolder
 from dagster_ckpt.dagster.definitions import build_pipeline_definitions
 from dagster_ckpt.dagster.options import PipelineOptions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+from dagster_ckpt.dagster.sensors.location import SharedSensors
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.extensions import COMPONENTS, extension
 
@@ -147,6 +149,7 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
                 "dagster_ckpt", located=lambda folder: _located(folder, context.project_root)
             ),
             options=self.options(),
+            shared=_shared_in(context),
         )
 
     def _pipeline(self, context: dg.ComponentLoadContext) -> CheckpointedPipeline:
@@ -175,6 +178,14 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
             store_url=secret(self.store_url, attribute="store_url"),
             storage_options=secrets(self.storage_options, attribute="storage_options"),
         )
+
+
+_SENSORS: WeakKeyDictionary[Any, SharedSensors] = WeakKeyDictionary()
+"""Sensors of each tree of components that was loaded: all pipelines of a project share them."""
+
+
+def _shared_in(context: dg.ComponentLoadContext) -> SharedSensors:
+    return _SENSORS.setdefault(context.component_tree.state_tracker, SharedSensors())
 
 
 def _located(folder: str, root: Path) -> str:

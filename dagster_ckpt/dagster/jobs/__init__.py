@@ -6,13 +6,12 @@
 | ``epoch`` | the pipeline's own job: drain the available data, end with a checkpoint |
 | ``streaming`` | all stages at once until stopped |
 | ``launched`` | both kinds of run in a program launched elsewhere |
-| ``snapshots`` | a savepoint, a checkpoint at once, a savepoint that stops the stream |
-| ``restore`` | runs that start from a chosen snapshot; gated: once its preview is approved |
-| ``gate`` | what must hold before a run restores a chosen snapshot |
+| ``snapshots`` | the savepoint job: a savepoint, a checkpoint at once, one that stops the stream, one removed |
+| ``restore`` | runs that start from a chosen snapshot, or say what that would do |
+| ``gate`` | what must hold before a run restores a chosen snapshot; previews, approvals, dry runs |
 | ``blue_green`` | a fork compared with what readers find, readers swapped to it, a replay with it |
 | ``run_config`` | config of runs: what they start from |
-| ``preview`` | what a restore would do |
-| ``preview_report`` | that as Dagster shows it |
+| ``preview_report`` | what a restore would do, as Dagster shows it |
 | ``dispose`` | deletes a savepoint; the scheduled ones that are kept |
-| ``maintain`` | merges small files of tables, removes old ones |
+| ``care`` | the care job: tables maintained, snapshots verified, a fork made to serve |
 """

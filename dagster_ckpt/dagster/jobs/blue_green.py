@@ -1,9 +1,9 @@
-"""The jobs of a fork: compare it with what readers find, swap readers to it and back, replay with it.
+"""Care of a fork: it is compared with what readers find, readers are swapped to it and back, it replays.
 
 Annotations are evaluated: Dagster reads config classes from them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -14,24 +14,17 @@ from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.core.units import moment
-from dagster_ckpt.dagster.jobs.build import one_op_job
 from dagster_ckpt.dagster.jobs.gate import refuse_backfill
 from dagster_ckpt.dagster.launchpad import launchpad_link, seldom
 from dagster_ckpt.dagster.names import (
-    COMPARE_OP,
-    CONCURRENCY_TAG,
-    COORDINATOR_KEY,
+    CARE_OP,
     LOCATION_TAG,
-    REPLAY_OP,
     RESTORE_OP,
     ROOT_RUN_TAG,
-    SPARK_KEY,
-    SWAP_OP,
-    compare_job_name,
-    gated_restore_job_name,
-    own_resource_key,
-    replay_job_name,
-    swap_job_name,
+    CareAction,
+    RestoreMode,
+    care_job_name,
+    restore_job_name,
     who_of,
 )
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
@@ -65,117 +58,68 @@ _SAME = "same"
 _COUNTS = ("same", "added", "missing", "changed")
 
 
-class CompareConfig(dg.Config):
-    """Config of the job that compares."""
+class ForkConfig(dg.Config):
+    """Config of what is done with a fork."""
 
     only: dict[str, str] = seldom({})
-    """Columns and what they hold as text, such as ``day: 2026-11-17``: other rows are left out."""
+    """compare, replay: columns and what they hold as text, such as ``day: 2026-11-17``: other rows are left out."""
     examples: int = seldom(5)
-    """Rows of each kind that are told."""
-
-
-class SwapConfig(dg.Config):
-    """Config of the job that swaps readers."""
-
-    readers: str = "to_fork"
-    """``to_fork``, or ``back`` to what served before it."""
-    approved: str = ""
-    """Approval that a comparison gave; without one, tables are compared now and swapped when they are the same."""
+    """compare: rows of each kind that are told."""
+    readers: str = seldom("to_fork")
+    """swap: ``to_fork``, or ``back`` to what served before it."""
+    approved: str = seldom("")
+    """swap: approval that a comparison gave; without one, tables are compared now and swapped when they are equal."""
     allow_stale: bool = seldom(False)
-    """Swap although tables have changed since the comparison."""
+    """swap: although tables have changed since the comparison."""
     allow_behind: bool = seldom(False)
-    """Swap although the fork has read less of its topics."""
-
-
-class ReplayConfig(dg.Config):
-    """Config of the replay job."""
-
-    since: str
-    """A moment (``2026-11-17``, ``2026-11-17 14:00+01:00``; UTC where it does not say), for the nearest snapshot before
-    it; or a snapshot: ``savepoint-7``, a path or URI."""
-    only: dict[str, str] = seldom({})
-    """Compare only rows whose columns hold this text, such as ``day: 2026-11-17``."""
-    again: bool = False
-    """Set the side tables of an earlier replay aside first."""
+    """swap: although the fork has read less of its topics."""
+    since: str = seldom("")
+    """replay: a moment (``2026-11-17``, ``2026-11-17 14:00+01:00``; UTC where it does not say), for the nearest
+    snapshot before it; or a snapshot: ``savepoint-7``, a path or URI."""
+    again: bool = seldom(False)
+    """replay: set the side tables of an earlier replay aside first."""
     stages: dict[str, Any] = seldom({})
-    """Config of single stages by uid."""
+    """replay: config of single stages by uid."""
 
 
-def build_fork_jobs(
-    fork: CheckpointedPipeline, *, resources: Mapping[str, Any], named: Any = None
-) -> tuple[dg.JobDefinition, ...]:
-    """Return the jobs of a fork; ``named``: coordinator resource of the pipeline readers name, where it is another."""
-    root = name_of(fork)
-    key = own_resource_key(root.name, COORDINATOR_KEY)
-    known = {**resources, **({} if named is None else {key: named})}
-    keys = () if named is None else (key,)
-    return (_compare_job(fork, known, keys), _swap_job(fork, known, keys), _replay_job(fork, known, keys))
+def compare(context: dg.OpExecutionContext, fork: CheckpointedPipeline, config: ForkConfig) -> None:
+    """Compare a fork's tables with those that readers find; nothing is changed, and the link it gives swaps readers."""
+    coordinator, named = coordinator_of(context, fork.name), _named(context, fork)
+    found = compare_readers(fork, coordinator, named=named, only=config.only, examples=config.examples)
+    tell_comparison(context, fork, found)
 
 
-def _compare_job(
-    fork: CheckpointedPipeline, resources: Mapping[str, Any], keys: tuple[str, ...]
-) -> dg.JobDefinition:
-    def compare(context: dg.OpExecutionContext, config: CompareConfig) -> None:
-        coordinator, named = coordinator_of(context, fork.name), _named(context, fork)
-        found = compare_readers(fork, coordinator, named=named, only=config.only, examples=config.examples)
-        tell_comparison(context, fork, found)
-
-    return one_op_job(
-        fork,
-        compare,
-        resources=resources,
-        name=compare_job_name(fork.name),
-        op=COMPARE_OP,
-        description=f"Compare the tables of `{fork.name}` with those that readers of `{name_of(fork).name}` find: "
-        "rows added, missing, changed. Nothing is changed; the link it gives swaps readers.",
-        resource_keys=keys,
+def swap(context: dg.OpExecutionContext, fork: CheckpointedPipeline, config: ForkConfig) -> None:
+    """Make readers find the tables of a fork, all in one step; with ``readers: back`` those that served before it."""
+    refuse_backfill(context)
+    coordinator, named = coordinator_of(context, fork.name), _named(context, fork)
+    operator = Operator(who=who_of(context.run.tags))
+    match config.readers.strip().lower():
+        case "to_fork":
+            done = swap_readers(
+                fork,
+                coordinator,
+                named=named,
+                approved=config.approved,
+                allow_stale=config.allow_stale,
+                allow_behind=config.allow_behind,
+                operator=operator,
+                run_id=context.run_id,
+                tries=_tries(context),
+            )
+        case "back":
+            done = swap_back(fork, coordinator, named=named, operator=operator, run_id=context.run_id)
+        case _:
+            raise InvalidRequest(f"readers must be to_fork or back, got {config.readers!r}")
+    context.log.info(
+        f"readers of {done.name} find the tables of {done.serving}, and no longer of {done.before}"
     )
-
-
-def _swap_job(
-    fork: CheckpointedPipeline, resources: Mapping[str, Any], keys: tuple[str, ...]
-) -> dg.JobDefinition:
-    def swap(context: dg.OpExecutionContext, config: SwapConfig) -> None:
-        refuse_backfill(context)
-        coordinator, named = coordinator_of(context, fork.name), _named(context, fork)
-        operator = Operator(who=who_of(context.run.tags))
-        match config.readers.strip().lower():
-            case "to_fork":
-                done = swap_readers(
-                    fork,
-                    coordinator,
-                    named=named,
-                    approved=config.approved,
-                    allow_stale=config.allow_stale,
-                    allow_behind=config.allow_behind,
-                    operator=operator,
-                    run_id=context.run_id,
-                    tries=_tries(context),
-                )
-            case "back":
-                done = swap_back(fork, coordinator, named=named, operator=operator, run_id=context.run_id)
-            case _:
-                raise InvalidRequest(f"readers must be to_fork or back, got {config.readers!r}")
-        context.log.info(
-            f"readers of {done.name} find the tables of {done.serving}, and no longer of {done.before}"
-        )
-        for uid, place in done.places.items():
-            context.log.info(f"{done.name}/{uid}: {place}")
-        for event in swapped_events(name_of(fork), done, version=context.run_id):
-            context.log_event(event)
-        for observed in _observed(done):
-            context.log_event(observed)
-
-    return one_op_job(
-        fork,
-        swap,
-        resources=resources,
-        name=swap_job_name(fork.name),
-        op=SWAP_OP,
-        description=f"Make readers of `{name_of(fork).name}` find the tables of `{fork.name}`, all in one step; with "
-        "`readers: back` those that served before it.",
-        resource_keys=keys,
-    )
+    for uid, place in done.places.items():
+        context.log.info(f"{done.name}/{uid}: {place}")
+    for event in swapped_events(name_of(fork), done, version=context.run_id):
+        context.log_event(event)
+    for observed in _observed(done):
+        context.log_event(observed)
 
 
 def _observed(done: Swapped) -> Iterator[dg.AssetObservation]:
@@ -187,59 +131,56 @@ def _observed(done: Swapped) -> Iterator[dg.AssetObservation]:
         )
 
 
-def _replay_job(
-    fork: CheckpointedPipeline, resources: Mapping[str, Any], keys: tuple[str, ...]
-) -> dg.JobDefinition:
-    def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> None:
-        refuse_backfill(context)
-        coordinator, named = coordinator_of(context, fork.name), _named(context, fork)
-        arguments = stage_arguments(fork, config.stages, resources_of(context, fork.name))
-        root = context.run.tags.get(ROOT_RUN_TAG, context.run_id)
-        start = plan_replay(fork, config.since, coordinator, named=named, again=config.again, root=root)
-        said = f"replaying from {start.key} of {start.origin}, taken {moment(start.taken_at)}, at {start.uri}"
-        context.log.info(said)
-        options = RestoreOptions(restore_from=At(start.uri), fork=True)
-        operator = Operator(who=who_of(context.run.tags), shown=(said,))
+def replay(context: dg.OpExecutionContext, fork: CheckpointedPipeline, config: ForkConfig) -> None:
+    """Process again what came after a moment: from the nearest snapshot of the origin, to the end, and compare."""
+    refuse_backfill(context)
+    if not config.since:
+        raise InvalidRequest(
+            f"Run config of op {CARE_OP!r}: action: replay needs the moment, such as since: '2026-11-17 14:00+01:00'"
+        )
+    coordinator, named = coordinator_of(context, fork.name), _named(context, fork)
+    root = context.run.tags.get(ROOT_RUN_TAG, context.run_id)
+    start = plan_replay(fork, config.since, coordinator, named=named, again=config.again, root=root)
+    attempt = OpTurn.chosen(context, fork).take(_replaying(context, fork, config, start, root))
+    if isinstance(attempt, Skipped):
+        return
+    restored = attempt.coordinator.restored
+    if isinstance(restored, Restore) and restored.purpose is RestorePurpose.FORK:
+        for place in set_side_tables_aside(fork, coordinator, label=context.run_id[:8], named=named):
+            context.log.info(f"side table of an earlier replay set aside: {place}")
+    attempt.restore()
+    attempt.run_all()
+    attempt.complete(tell=lambda _: None)
+    found = compare_readers(fork, coordinator, named=named, only=config.only)
+    tell_comparison(context, fork, found, start=start)
 
-        def begin(admit: Admit) -> PipelineAttempt:
-            admits = admits_replay(fork, admit, named=named, again=config.again, root=root)
-            return PipelineAttempt.of(
-                context,
-                fork,
-                admit=admits,
-                # All stages run in this call: another try takes no part in what this one left.
-                ownership=Ownership.NEW_ATTEMPT,
-                arguments=arguments.__getitem__,
-                restore=options,
-                operator=operator,
-            )
 
-        attempt = OpTurn.chosen(context, fork).take(begin)
-        if isinstance(attempt, Skipped):
-            return
-        restored = attempt.coordinator.restored
-        if isinstance(restored, Restore) and restored.purpose is RestorePurpose.FORK:
-            for place in set_side_tables_aside(fork, coordinator, label=context.run_id[:8], named=named):
-                context.log.info(f"side table of an earlier replay set aside: {place}")
-        attempt.restore()
-        attempt.run_all()
-        attempt.complete(tell=lambda _: None)
-        found = compare_readers(fork, coordinator, named=named, only=config.only)
-        tell_comparison(context, fork, found, start=start)
+def _replaying(
+    context: dg.OpExecutionContext,
+    fork: CheckpointedPipeline,
+    config: ForkConfig,
+    start: ReplayStart,
+    root: str,
+) -> Callable[[Admit], PipelineAttempt]:
+    """Return the call that opens the attempt of a replay, in its turn."""
+    said = f"replaying from {start.key} of {start.origin}, taken {moment(start.taken_at)}, at {start.uri}"
+    context.log.info(said)
+    arguments = stage_arguments(fork, config.stages, resources_of(context, fork.name))
 
-    return one_op_job(
-        fork,
-        replay,
-        resources=resources,
-        name=replay_job_name(fork.name),
-        op=REPLAY_OP,
-        description=(
-            f"Process again what came after a moment: begin `{fork.name}` with the nearest checkpoint or savepoint of "
-            f"`{(fork.forked_from or fork).name}` before it, run to the end of what has arrived, and compare."
-        ),
-        resource_keys=(SPARK_KEY, *fork.resource_keys, *keys),
-        tags={CONCURRENCY_TAG: fork.name},
-    )
+    def begin(admit: Admit) -> PipelineAttempt:
+        named = _named(context, fork)
+        return PipelineAttempt.of(
+            context,
+            fork,
+            admit=admits_replay(fork, admit, named=named, again=config.again, root=root),
+            # All stages run in this call: another try takes no part in what this one left.
+            ownership=Ownership.NEW_ATTEMPT,
+            arguments=arguments.__getitem__,
+            restore=RestoreOptions(restore_from=At(start.uri), fork=True),
+            operator=Operator(who=who_of(context.run.tags), shown=(said,)),
+        )
+
+    return begin
 
 
 def tell_comparison(
@@ -256,10 +197,10 @@ def tell_comparison(
     links: dict[str, Any] = {}
     if found.serving != found.candidate:
         swap = launchpad_link(
-            job_name=swap_job_name(fork.name),
+            job_name=care_job_name(fork.name),
             location=location,
-            op=SWAP_OP,
-            config={"approved": found.approval},
+            op=CARE_OP,
+            config={"action": CareAction.SWAP.value, "approved": found.approval},
             ui_base_url=url,
         )
         links["swap"] = dg.MetadataValue.md(
@@ -267,14 +208,15 @@ def tell_comparison(
         )
         links["approved"] = dg.MetadataValue.text(found.approval)
         context.log.info(
-            f"to swap readers, launch {swap_job_name(fork.name)} with approved: {found.approval}"
+            f"to swap readers, launch {care_job_name(fork.name)} with action: {CareAction.SWAP} and approved: "
+            f"{found.approval}"
         )
     if start is not None:
         restore = launchpad_link(
-            job_name=gated_restore_job_name(start.origin),
+            job_name=restore_job_name(start.origin),
             location=location,
             op=RESTORE_OP,
-            config={"restore_from": start.uri},
+            config={"restore_from": start.uri, "mode": RestoreMode.GATE.value},
             ui_base_url=url,
         )
         links["restore"] = dg.MetadataValue.md(

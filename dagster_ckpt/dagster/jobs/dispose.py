@@ -1,10 +1,8 @@
-"""Removal of savepoints: by a job, and of a schedule's that are outside its bounds.
+"""Removal of savepoints: of one that a person names, and of a schedule's that are outside its bounds."""
 
-Annotations are evaluated: Dagster reads the config class from them.
-"""
+from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import dagster as dg
 
@@ -13,54 +11,37 @@ from dagster_ckpt.core.checkpoint.record import CompletedRecord
 from dagster_ckpt.core.files.retention import SavepointRetention
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.units import counted, size
-from dagster_ckpt.dagster.jobs.build import one_op_job
-from dagster_ckpt.dagster.names import DISPOSE_OP, dispose_job_name, who_of
+from dagster_ckpt.dagster.names import SAVEPOINT_OP, who_of
 from dagster_ckpt.dagster.reports.asset import checkpoints_partitions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
-from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.operations.care.dispose import Disposed, dispose_savepoint, plan_disposal
 from dagster_ckpt.runtime.audit import Operator
 from dagster_ckpt.runtime.record_store import RecordStore
 
 
-class DisposeConfig(dg.Config):
-    """Config of the dispose job: the savepoint to delete."""
+def dispose(
+    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, savepoint: str, *, is_dry: bool
+) -> None:
+    """Forget a savepoint and delete its files; refused while somebody needs it. ``is_dry``: only say what would go.
 
-    savepoint: str
-    """A key such as ``savepoint-7``, or the path or URI of its folder."""
-    dry_run: bool = False
-    """Only say what would be removed."""
-
-
-def build_dispose_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any]) -> dg.JobDefinition:
-    """Return the job that forgets a savepoint and deletes its files; refused while somebody needs it.
-
-    The savepoint is config and not a partition: a drop-down comes with a dialog that launches *all* partitions.
+    It is named in the config and not a partition: a drop-down comes with a dialog that launches *all* partitions.
     """
-
-    def dispose(context: dg.OpExecutionContext, config: DisposeConfig) -> None:
-        deployment = coordinator_of(context, pipeline.name).deployment()
-        plan = plan_disposal(deployment, config.savepoint, pipeline.name)
-        files = f"{counted(len(plan.keys), 'file')}, {size(plan.bytes)}"
-        if config.dry_run:
-            context.log.info(f"would remove {plan.key} at {plan.location.uri}: {files}")
-            return
-        operator = Operator(
-            who=who_of(context.run.tags), shown=(f"{plan.key} at {plan.location.uri}: {files}",)
+    if not savepoint:
+        raise InvalidRequest(
+            f"Run config of op {SAVEPOINT_OP!r}: action: dispose needs the savepoint, such as savepoint: savepoint-7"
         )
-        done = dispose_savepoint(deployment, plan, operator=operator, run_id=context.run_id)
-        forget_partition(context.instance, pipeline, done)
-        context.log.info(f"removed {done.key} at {done.uri}: {files}")
-
-    return one_op_job(
-        pipeline,
-        dispose,
-        resources=resources,
-        name=dispose_job_name(pipeline.name),
-        op=DISPOSE_OP,
-        description=f"Remove a savepoint of pipeline `{pipeline.name}` that nobody needs any more.",
-    )
+    deployment = coordinator_of(context, pipeline.name).deployment()
+    plan = plan_disposal(deployment, savepoint, pipeline.name)
+    files = f"{counted(len(plan.keys), 'file')}, {size(plan.bytes)}"
+    if is_dry:
+        context.log.info(f"would remove {plan.key} at {plan.location.uri}: {files}")
+        return
+    operator = Operator(who=who_of(context.run.tags), shown=(f"{plan.key} at {plan.location.uri}: {files}",))
+    done = dispose_savepoint(deployment, plan, operator=operator, run_id=context.run_id)
+    forget_partition(context.instance, pipeline, done)
+    context.log.info(f"removed {done.key} at {done.uri}: {files}")
 
 
 def forget_partition(

@@ -66,8 +66,8 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
         with clear_errors():
             spark = spark_of(context, pipeline.name)
             turn = OpTurn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs, spark=spark)
-            options, settings = config.options(), config.settings()
-            gate = RestoreGate(context, pipeline, options, approved=config.approved)
+            settings = config.settings()
+            gate = RestoreGate(context, pipeline, config)
             if not gate.is_open():
                 return
             attempt = turn.take(

@@ -17,19 +17,24 @@ from dagster_ckpt.core.restore_point import Latest, Nothing
 from dagster_ckpt.core.supervision.approval import approval_of, refuse_outdated
 from dagster_ckpt.core.supervision.ownership import Alive
 from dagster_ckpt.core.units import ago, counted, size
+from dagster_ckpt.dagster.checks.chosen_snapshot import tell_check
+from dagster_ckpt.dagster.checks.restorable import try_chosen
 from dagster_ckpt.dagster.jobs.preview_report import preview_metadata, previewed, sentence_of, tried
+from dagster_ckpt.dagster.jobs.run_config import RunConfig, looks_only, word_in
 from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import (
     BACKFILL_TAG,
-    GATED,
     JOB_TAG,
     LOCATION_TAG,
     RESTORE_OP,
     ROOT_RUN_TAG,
     SKIPPED_TAG,
+    STREAM_OP,
+    RestoreMode,
+    restore_job_name,
     who_of,
 )
-from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
+from dagster_ckpt.dagster.reports.asset import RESTORABLE_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of, serving_now
 from dagster_ckpt.dagster.runs.lease import owner_of
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
@@ -53,23 +58,30 @@ class RestoreGate:
 
     context: dg.OpExecutionContext
     pipeline: CheckpointedPipeline
-    options: RestoreOptions
-    approved: str = ""
-    kind: str = field(init=False)
+    config: RunConfig
+    mode: RestoreMode = field(init=False)
+    options: RestoreOptions = field(init=False)
     shown: tuple[str, ...] = ()
     """What was said of the restore before it, line by line."""
 
     def __post_init__(self) -> None:
-        self.kind = self.context.run.tags.get(JOB_TAG, "")
+        self.mode = word_in(RestoreMode, self.config.mode, setting="mode", op=self._op)
+        # A dry run may name its snapshot as checks do.
+        self.options = RestoreOptions() if self.mode is RestoreMode.DRY_RUN else self.config.options()
 
     def is_open(self) -> bool:
-        """Return True where the run may claim the pipeline; False: it previewed the restore, and that was all.
+        """Return True where the run may claim the pipeline; False: it only said what a restore would do.
 
         Raises InvalidRequest: the run may not restore what it names.
         """
         refuse_start(StartFacts(request=self._request()))
-        if self.kind == GATED and not self.approved:
-            self._preview()
+        if looks_only({"ops": {RESTORE_OP: {"config": self.config.model_dump()}}}):
+            # Before it is said: whoever restarts the pipeline passes over this run, however it ends.
+            self.context.instance.add_run_tags(self.context.run_id, {SKIPPED_TAG: "true"})
+            if self.mode is RestoreMode.DRY_RUN:
+                self._dry_run()
+            else:
+                self._preview()
             return False
         if self.options.restore_from not in (Latest(), Nothing()):
             self._tell()
@@ -85,23 +97,29 @@ class RestoreGate:
     @property
     def restore_of_host(self) -> dict[str, Any]:
         """Restore of the run as its ``Host`` has it, with its approval and operator; asked after ``is_open``."""
-        return {"restore": self.options, "approved": self.approved, "operator": self.operator}
+        return {"restore": self.options, "approved": self.config.approved, "operator": self.operator}
+
+    @property
+    def _op(self) -> str:
+        return STREAM_OP if self.context.run.tags.get(JOB_TAG) == STREAM_OP else RESTORE_OP
 
     def _request(self) -> RequestFacts:
-        chooses = {RESTORE_OP: "choose its partition", GATED: "name it"}.get(self.kind, "")
+        of_restores = self.context.run.tags.get(JOB_TAG) == RESTORE_OP
+        chooses = "choose its partition" if of_restores else "name it"
+        restores = self.mode is RestoreMode.GATE or (of_restores and self.mode is RestoreMode.RESTORE)
         return RequestFacts(
             job=self.context.job_name,
             pipeline=self.pipeline.name,
             point=self.options.restore_from,
-            chooses=chooses,
-            op=RESTORE_OP,
-            is_backfill=bool(chooses) and BACKFILL_TAG in self.context.run.tags,
-            approved=self._refuse_changed if self.approved else finds_nothing,
+            chooses=chooses if restores else "",
+            op=self._op,
+            is_backfill=of_restores and BACKFILL_TAG in self.context.run.tags,
+            approved=self._refuse_changed if self.config.approved else finds_nothing,
         )
 
     def _refuse_changed(self) -> None:
         root = self.context.run.tags.get(ROOT_RUN_TAG, self.context.run_id)
-        refuse_outdated(self.approved, self._record(), self.options, root=root)
+        refuse_outdated(self.config.approved, self._record(), self.options, root=root)
 
     def _record(self) -> CoordinatorRecord:
         store = coordinator_of(self.context, self.pipeline.name).store()
@@ -110,29 +128,38 @@ class RestoreGate:
 
     # --- before it ------------------------------------------------------------------------------------------------
 
+    def _dry_run(self) -> None:
+        result = try_chosen(self.context, self.pipeline, self.config.restore_from)
+        tell_check(self.context, self.pipeline.name, RESTORABLE_CHECK, result)
+
     def _preview(self) -> None:
-        """Preview the restore, try it on a copy, and give the link that approves it."""
+        """Preview the restore, by its mode with the link that approves it, as an observation of the partition."""
         context, resource = self.context, coordinator_of(self.context, self.pipeline.name)
         record = self._record()  # before the look: what happens during it is since the preview
         found = previewed(resource, self.pipeline, self.options)
-        found = tried(found, resources_of(context, self.pipeline.name), self.pipeline, resource, self.options)
+        if self.config.try_queries:
+            resources = resources_of(context, self.pipeline.name)
+            found = tried(found, resources, self.pipeline, resource, self.options)
         metadata = preview_metadata(found)
-        if found.is_possible:
+        if self.mode is RestoreMode.GATE and found.is_possible:
             approval = approval_of(record, self.options)
             shown = f"[Restore {self.options.restore_from} as previewed →]({self._link(approval)})"
             metadata = {"approve": dg.MetadataValue.md(shown), "approved": approval, **metadata}
             context.log.info(f"nothing was changed; to restore it, launch again with approved: {approval}")
             self._warn_of_owner(record)
-        for line in (*found.refusals, *found.warnings, *lines_of(found)):
+        for line in (*found.refusals, *found.warnings):
+            context.log.warning(line)
+        for line in (*lines_of(found), sentence_of(found)):
             context.log.info(line)
-        context.log.info(sentence_of(found))
         context.log_event(
             dg.AssetObservation(
-                checkpoints_asset_key(self.pipeline.name), description=sentence_of(found), metadata=metadata
+                checkpoints_asset_key(self.pipeline.name),
+                partition=context.partition_key if context.has_partition_key else None,
+                description=sentence_of(found),
+                metadata=metadata,
             )
         )
-        context.instance.add_run_tags(context.run_id, {SKIPPED_TAG: "true"})
-        if not found.is_possible:
+        if self.mode is RestoreMode.GATE and not found.is_possible:
             raise InvalidRequest(sentence_of(found))
 
     def _warn_of_owner(self, record: CoordinatorRecord) -> None:
@@ -154,11 +181,13 @@ class RestoreGate:
             )
 
     def _link(self, approval: str) -> str:
+        tags = self.context.run.tags
         given = self.options.model_dump(mode="json", exclude_defaults=True, exclude={"restore_from"})
         return restore_link(
-            job_name=self.context.job_name,
-            location=self.context.run.tags.get(LOCATION_TAG, ""),
-            restore_op=RESTORE_OP,
+            # Materialize runs a job of Dagster's own, which has no Launchpad
+            job_name=self.context.job_name if JOB_TAG in tags else restore_job_name(self.pipeline.name),
+            location=tags.get(LOCATION_TAG, ""),
+            restore_op=self._op,
             restore_from=str(self.options.restore_from),
             ui_base_url=coordinator_of(self.context, self.pipeline.name).ui_base_url,
             further={**given, "approved": approval},
@@ -179,7 +208,7 @@ class RestoreGate:
                 f"restoring {snapshot.key}{called}, completed {ago(time.time() - metadata.completed_at)}, "
                 f"{size(found.bytes)} of state, from {found.uri}"
             ),
-            *(["as previewed and approved"] if self.approved else []),
+            *(["as previewed and approved"] if self.config.approved else []),
             *lines_of(found),
             *found.warnings,
         )

@@ -25,10 +25,11 @@ from dagster_ckpt.dagster.names import (
     LOCATION_TAG,
     RESTORE_OP,
     ROOT_RUN_TAG,
+    SPARK_KEY,
     STREAM_OP,
     epoch_job_name,
+    how_to_stop,
     op_name,
-    stop_job_name,
     streaming_job_name,
 )
 from dagster_ckpt.dagster.options import Context, Launch
@@ -75,7 +76,7 @@ def build_launched_streaming_job(
         stage_arguments(pipeline, config.stages, None)
         config.strategy()
         ReportPolicy.of(config.report or report)
-        gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
+        gate = RestoreGate(context, pipeline, config)
         if not gate.is_open():
             return
         launched = _Launched(pipeline, launch, context, gate, config, concurrent_runs)
@@ -95,7 +96,7 @@ def build_launched_streaming_job(
         name=streaming_job_name(pipeline.name),
         op=STREAM_OP,
         description=f"Run `{pipeline.name}` as a stream in a program launched elsewhere, until it is stopped.",
-        resource_keys=pipeline.resource_keys,
+        resource_keys={SPARK_KEY, *pipeline.resource_keys},  # of a preview that tries queries
         tags={CONCURRENCY_TAG: pipeline.name},
     )
 
@@ -113,7 +114,7 @@ def launch_tables(
     op = context.op_execution_context
     with clear_errors():
         stage_arguments(pipeline, config.stages, None)
-        gate = RestoreGate(op, pipeline, config.options(), approved=config.approved)
+        gate = RestoreGate(op, pipeline, config)
         if not gate.is_open():
             return []
         launched = _Launched(pipeline, launch, op, gate, config, concurrent_runs, client_context=context)
@@ -146,12 +147,12 @@ def _restore_op(pipeline: CheckpointedPipeline) -> dg.OpDefinition:
         name=op_name(pipeline.name, RESTORE_OP),
         description="Check what the run starts from; the program launched next brings it back.",
         out={BARRIER: dg.Out(dg.Nothing, is_required=False)},
-        required_resource_keys={COORDINATOR_KEY, *pipeline.resource_keys},
+        required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *pipeline.resource_keys},
     )
     def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
         with clear_errors():
             config.settings()
-            gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
+            gate = RestoreGate(context, pipeline, config)
             if not gate.is_open():
                 return
             key = (pipeline.name, context.run_id)
@@ -194,7 +195,7 @@ def _opened_gate(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline)
     ops = context.get_step_execution_context().resolved_run_config.ops
     given: Any = ops[RESTORE_OP].config if RESTORE_OP in ops else None
     config = RunConfig(**(given or {}))
-    gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
+    gate = RestoreGate(context, pipeline, config)
     gate.is_open()
     return _OpenGate(gate, config)
 
@@ -246,7 +247,7 @@ class _Launched:
             who=operator.who,
             shown=tuple(operator.shown),
             concurrent_runs=self.config.concurrent_runs or self.concurrent_runs,
-            stop_job=stop_job_name(pipeline.name),
+            how_to_stop=how_to_stop(pipeline.name),
             **more,
         )
 

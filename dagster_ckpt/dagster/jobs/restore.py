@@ -12,14 +12,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.jobs.build import job_with
-from dagster_ckpt.dagster.names import (
-    GATED,
-    JOB_TAG,
-    RESTORE_OP,
-    RESTORE_TAG,
-    gated_restore_job_name,
-    restore_job_name,
-)
+from dagster_ckpt.dagster.names import JOB_TAG, RESTORE_OP, RESTORE_TAG, RestoreMode, restore_job_name
 from dagster_ckpt.dagster.reports.asset import checkpoints_partitions
 
 
@@ -28,11 +21,14 @@ def build_restore_job(
 ) -> dg.JobDefinition:
     """Return the job that runs ``epoch_job``'s ops from the checkpoint or savepoint chosen as its partition.
 
-    The partition is mandatory, so the pipeline's ordinary job stays without one.
+    By its ``mode`` it previews that, has it approved, or tries it, and changes nothing. The choice is mandatory, so the
+    pipeline's ordinary job stays without one.
     """
     config: dg.PartitionedConfig[dg.DynamicPartitionsDefinition] = dg.PartitionedConfig(
         partitions_def=checkpoints_partitions(pipeline.name),
-        run_config_for_partition_key_fn=lambda key: {"ops": {RESTORE_OP: {"config": {"restore_from": key}}}},
+        run_config_for_partition_key_fn=lambda key: {
+            "ops": {RESTORE_OP: {"config": {"restore_from": key, "mode": RestoreMode.RESTORE.value}}}
+        },
         tags_for_partition_key_fn=lambda key: {RESTORE_TAG: key},
     )
     return job_with(
@@ -41,27 +37,10 @@ def build_restore_job(
         name=restore_job_name(pipeline.name),
         description=(
             f"Run `{pipeline.name}` from one of its retained checkpoints or savepoints: choose it as the partition. "
-            "Tables go back to where they stood then, and what came later is read again."
+            "Tables go back to where they stood then, and what came later is read again. With `mode: preview`, `gate` "
+            "(preview, then a link that approves it) or `dry_run` nothing is changed."
         ),
         config=config,
         executor_def=epoch_job.executor_def,
         tags={**epoch_job.tags, JOB_TAG: RESTORE_OP},
-    )
-
-
-def build_gated_restore_job(
-    pipeline: CheckpointedPipeline, epoch_job: dg.JobDefinition, *, resources: Mapping[str, Any]
-) -> dg.JobDefinition:
-    """Return the job that previews and tries a restore, and makes it when launched again with its approval."""
-    return job_with(
-        epoch_job.graph,
-        resources,
-        name=gated_restore_job_name(pipeline.name),
-        description=(
-            f"Restore `{pipeline.name}` in two steps: name a checkpoint or savepoint in `restore_from`, and this job "
-            "says what restoring it would do and changes nothing; follow the link it gives, and it is done, unless "
-            "something has happened since."
-        ),
-        executor_def=epoch_job.executor_def,
-        tags={**epoch_job.tags, JOB_TAG: GATED},
     )

@@ -3,17 +3,19 @@
 Annotations are evaluated: Dagster reads config classes from them.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
 
 import dagster as dg
-from pydantic.fields import FieldInfo
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.settings import our_name
 from dagster_ckpt.dagster.launchpad import seldom
-from dagster_ckpt.dagster.names import RESTORE_OP
+from dagster_ckpt.dagster.names import RESTORE_OP, STREAM_OP, RestoreMode
 from dagster_ckpt.errors import InvalidRequest
+
+E = TypeVar("E", bound=StrEnum)
 
 
 class RestoreConfig(dg.Config):
@@ -43,14 +45,8 @@ class RestoreConfig(dg.Config):
         """Return the checked options. Raises InvalidRequest."""
         return self._options({})
 
-    def _is_default(self, name: str, field: FieldInfo) -> bool:
-        return bool(getattr(self, name) == field.get_default(call_default_factory=True))
-
     def _options(self, further: Mapping[str, Any]) -> RestoreOptions:
-        fields = {name: RestoreConfig.model_fields[name] for name in RestoreOptions.model_fields}
-        given = {
-            name: getattr(self, name) for name, field in fields.items() if not self._is_default(name, field)
-        }
+        given = {name: getattr(self, name) for name in RestoreOptions.model_fields if is_given(self, name)}
         try:
             return RestoreOptions.of(**{**given, **further})
         except InvalidRequest as error:
@@ -60,8 +56,14 @@ class RestoreConfig(dg.Config):
 class RunConfig(RestoreConfig):
     """Config of a run: what it starts from, and settings for this run only."""
 
+    mode: str = seldom("restore")
+    """``restore``; ``preview``: only say what that would do; ``gate``: the same, with an approval that a second launch
+    carries; ``dry_run``: try the restore in a scratch directory, for the check ``checkpoint_restorable``."""
     approved: str = seldom("")
-    """Approval that a gated restore's preview gave: refused when something has happened since."""
+    """Approval that a preview with ``mode: gate`` gave: refused when something has happened since."""
+    try_queries: bool = seldom(True)
+    """A preview also starts every stage's query on a copy, with Spark, into a null sink: that finds a query which
+    cannot go on from the snapshot's state. False: it answers at once, from files alone."""
     concurrent_runs: str = seldom("")
     """``queue``, ``skip`` or ``take_over``, where another run of the pipeline is alive; empty: as the pipeline says."""
     checkpointing: dict[str, Any] = seldom({})
@@ -74,6 +76,47 @@ class RunConfig(RestoreConfig):
     def settings(self) -> dict[str, Any]:
         """Return how this run's checkpoints are taken, unchecked."""
         return without_restore_options(self.checkpointing)
+
+
+def looks_only(run_config: Mapping[str, Any]) -> bool:
+    """Tell whether a run with this config of op ``restore`` or ``stream`` restores nothing, and only says something."""
+    ops: Any = run_config.get("ops") or {}
+    for op in (RESTORE_OP, STREAM_OP):
+        config: Any = (ops.get(op) or {}).get("config") or {}
+        mode = str(config.get("mode", "")).strip().lower()
+        if mode in (RestoreMode.PREVIEW, RestoreMode.DRY_RUN) or (
+            mode == RestoreMode.GATE and not config.get("approved")
+        ):
+            return True
+    return False
+
+
+def word_in(words: type[E], given: str, *, setting: str, op: str, among: Collection[E] = ()) -> E:
+    """Return the word that a run config's setting names, ``among`` those allowed. Raises InvalidRequest."""
+    allowed = tuple(among or words)
+    for word in allowed:
+        if given.strip().lower() == word:
+            return word
+    raise InvalidRequest(
+        f"Run config of op {op!r}: {setting} must be one of {', '.join(allowed)}, got {given!r}"
+    )
+
+
+def is_given(config: dg.Config, name: str) -> bool:
+    """Tell whether a setting is another than its default."""
+    field = type(config).model_fields[name]
+    return bool(getattr(config, name) != field.get_default(call_default_factory=True))
+
+
+def refuse_of_others(config: dg.Config, chosen: E, own: Mapping[E, Collection[str]], *, op: str) -> None:
+    """Raise InvalidRequest for a setting that says nothing to the action ``chosen``; ``own``: the settings of each."""
+    for name in type(config).model_fields:
+        users = [action for action, names in own.items() if name in names]
+        if users and chosen not in users and is_given(config, name):
+            raise InvalidRequest(
+                f"Run config of op {op!r}: {name} is for action {' and '.join(users)}, and says nothing to {chosen}: "
+                "leave it out"
+            )
 
 
 def without_restore_options(settings: Mapping[str, Any]) -> dict[str, Any]:

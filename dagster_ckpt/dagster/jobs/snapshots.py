@@ -1,11 +1,11 @@
-"""The jobs that take a snapshot: a savepoint, a checkpoint at once, a savepoint that stops the stream.
+"""The savepoint job: takes a savepoint, a checkpoint at once, a savepoint that stops the stream, and removes one.
 
 Annotations are evaluated: Dagster reads the config class from them.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, assert_never
 
 import dagster as dg
 
@@ -16,15 +16,14 @@ from dagster_ckpt.core.model import CheckpointKind, Labeled
 from dagster_ckpt.core.request import CheckpointRequest, SnapshotScope
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.jobs.build import one_op_job
-from dagster_ckpt.dagster.jobs.dispose import SCHEDULE_LABEL, dispose_expired, expired_savepoints
+from dagster_ckpt.dagster.jobs.dispose import SCHEDULE_LABEL, dispose, dispose_expired, expired_savepoints
+from dagster_ckpt.dagster.jobs.run_config import refuse_of_others, word_in
+from dagster_ckpt.dagster.launchpad import seldom
 from dagster_ckpt.dagster.names import (
-    CHECKPOINT_OP,
     SAVEPOINT_OP,
     SPARK_KEY,
-    STOP_OP,
-    checkpoint_job_name,
+    SavepointAction,
     savepoint_job_name,
-    stop_job_name,
     who_of,
 )
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
@@ -36,33 +35,38 @@ from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.spark.sink.waiting.aside import FOLDER
 
 
-class SavepointTarget(Labeled, dg.Config):
-    """Target and label of a savepoint."""
+class SavepointConfig(Labeled, dg.Config):
+    """Config of the savepoint job: what it does, and the settings of that."""
 
+    action: str = "savepoint"
+    """``savepoint``; ``checkpoint``: one now; ``stop``: end the stream with a savepoint; ``dispose``: remove one."""
     target: str = ""
     """URI of the folder to write below; empty: the resource's ``savepoint_dir``."""
     name: str = ""
     note: str = ""
     labels: dict[str, str] = {}  # noqa: RUF012 - a pydantic field, copied per instance
-
-    def request(self, kind: CheckpointKind, request_id: str) -> CheckpointRequest:
-        """Return the request for it."""
-        return CheckpointRequest(kind=kind, target=self.target, request_id=request_id, **self.label.fields())
-
-
-class SavepointConfig(SavepointTarget):
-    """Config of the savepoint job: target, label, how long it waits, which earlier ones it replaces."""
-
     wait_for_run: float = 0.0
-    """Seconds to wait for the end of a run that is alive; 0: fail at once."""
-    keep_last: int = 0
+    """Seconds to wait for the end of a run that is alive and does not stream; 0: fail at once."""
+    keep_last: int = seldom(0)
     """With a label ``schedule``: keep this many of its savepoints, remove older ones afterwards; 0: no bound."""
-    keep_for: float = 0.0
+    keep_for: float = seldom(0.0)
     """The same by age, in seconds; one goes only when it is outside every bound that is set."""
-    keep_hourly: int = 0
+    keep_hourly: int = seldom(0)
     """The same: the newest of each of so many hours."""
-    keep_daily: int = 0
+    keep_daily: int = seldom(0)
     """The same: the newest of each of so many days."""
+    scope: str = seldom("configured")
+    """checkpoint: ``configured``: as the setting ``incremental`` says; ``full``: everything, so that it builds on no
+    other checkpoint; ``incremental``: only what is new."""
+    set_aside: list[str] = seldom([])
+    """checkpoint: sinks whose waiting rows are not to be shown: they are written to files beside the tables first, and
+    the checkpoint goes on without them (``dagster-ckpt set-aside`` shows which)."""
+    drain: bool = seldom(False)
+    """stop: process what the sources have read to the end first (no effect on windows that are still open)."""
+    savepoint: str = seldom("")
+    """dispose: a key such as ``savepoint-7``, or the path or URI of its folder."""
+    dry_run: bool = seldom(False)
+    """dispose: only say what would be removed."""
 
     @property
     def retention(self) -> SavepointRetention:
@@ -74,14 +78,56 @@ class SavepointConfig(SavepointTarget):
             keep_daily=self.keep_daily or None,
         )
 
+    def request(self, kind: CheckpointKind, request_id: str) -> CheckpointRequest:
+        """Return the request for a savepoint."""
+        return CheckpointRequest(kind=kind, target=self.target, request_id=request_id, **self.label.fields())
 
-def build_savepoint_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any]) -> dg.JobDefinition:
-    """Return the job that takes a savepoint: of the run that streams the pipeline, or of the idle pipeline."""
+    def checkpoint_request(self, request_id: str) -> CheckpointRequest:
+        """Return the request for a checkpoint. Raises InvalidRequest."""
+        scope = word_in(SnapshotScope, self.scope, setting="scope", op=SAVEPOINT_OP)
+        return CheckpointRequest(scope=scope, request_id=request_id)
+
+
+_LABEL = ("target", "name", "note", "labels")
+_BOUNDS = ("keep_last", "keep_for", "keep_hourly", "keep_daily")
+_SETTINGS: dict[SavepointAction, tuple[str, ...]] = {
+    SavepointAction.SAVEPOINT: (*_LABEL, *_BOUNDS, "wait_for_run"),
+    SavepointAction.CHECKPOINT: ("scope", "set_aside", "wait_for_run"),
+    SavepointAction.STOP: (*_LABEL, "drain"),
+    SavepointAction.DISPOSE: ("savepoint", "dry_run"),
+}
+
+
+def build_savepoint_job(
+    pipeline: CheckpointedPipeline,
+    *,
+    resources: Mapping[str, Any],
+    refused: Collection[str] = (),
+) -> dg.JobDefinition:
+    """Return the job that takes snapshots, of the run that streams the pipeline or of the idle one, and removes them.
+
+    ``refused``: actions that are not done here.
+    """
+    allowed = [one for one in SavepointAction if one not in refused]
 
     def savepoint(context: dg.OpExecutionContext, config: SavepointConfig) -> None:
-        request = config.request(CheckpointKind.SAVEPOINT, f"savepoint-{context.run_id}")
-        take_snapshot(context, pipeline, request, wait_for_run=config.wait_for_run)
-        _remove_expired(context, pipeline, config)
+        action = word_in(SavepointAction, config.action, setting="action", op=SAVEPOINT_OP, among=allowed)
+        refuse_of_others(config, action, _SETTINGS, op=SAVEPOINT_OP)
+        match action:
+            case SavepointAction.SAVEPOINT:
+                request = config.request(CheckpointKind.SAVEPOINT, f"savepoint-{context.run_id}")
+                take_snapshot(context, pipeline, request, wait_for_run=config.wait_for_run)
+                _remove_expired(context, pipeline, config)
+            case SavepointAction.CHECKPOINT:
+                asked = config.checkpoint_request(f"checkpoint-{context.run_id}")
+                chosen = [StageUid(uid) for uid in config.set_aside]
+                take_snapshot(context, pipeline, asked, wait_for_run=config.wait_for_run, set_aside=chosen)
+            case SavepointAction.STOP:
+                _stop(context, pipeline, config)
+            case SavepointAction.DISPOSE:
+                dispose(context, pipeline, config.savepoint, is_dry=config.dry_run)
+            case _:
+                assert_never(action)
 
     return one_op_job(
         pipeline,
@@ -89,7 +135,10 @@ def build_savepoint_job(pipeline: CheckpointedPipeline, *, resources: Mapping[st
         resources=resources,
         name=savepoint_job_name(pipeline.name),
         op=SAVEPOINT_OP,
-        description=f"Write a self-contained, relocatable snapshot of pipeline `{pipeline.name}`.",
+        description=(
+            f"Take a savepoint of `{pipeline.name}`: a self-contained, relocatable snapshot. By `action` also: a "
+            "checkpoint now; stop the stream with a savepoint, it ends exactly there; dispose of a savepoint."
+        ),
         resource_keys={SPARK_KEY, *pipeline.hook_resource_keys},
     )
 
@@ -160,76 +209,17 @@ def _who_sets_aside(context: dg.OpExecutionContext, pipeline: CheckpointedPipeli
     return Operator(who=who_of(context.run.tags), sets_aside=str(table_dir / FOLDER / pipeline.name))
 
 
-class TakeCheckpointConfig(dg.Config):
-    """Config of the checkpoint job: how much it uploads, how long it waits."""
-
-    scope: str = "configured"
-    """``configured``: as the setting ``incremental`` says; ``full``: everything, so that it builds on no other
-    checkpoint; ``incremental``: only what is new."""
-    wait_for_run: float = 0.0
-    """Seconds to wait for the end of a run that is alive and does not stream; 0: fail at once."""
-    set_aside: list[str] = []  # noqa: RUF012 - Dagster copies defaults of config
-    """Sinks whose waiting rows are not to be shown: they are written to files beside the tables first, and the
-    checkpoint goes on without them (``dagster-ckpt set-aside`` shows which)."""
-
-    def request(self, request_id: str) -> CheckpointRequest:
-        """Return the request for it. Raises InvalidRequest."""
-        if self.scope not in tuple(SnapshotScope):
-            known = ", ".join(SnapshotScope)
-            raise InvalidRequest(
-                f"Run config of op {CHECKPOINT_OP!r}: scope must be one of {known}, got {self.scope!r}"
-            )
-        return CheckpointRequest(scope=SnapshotScope(self.scope), request_id=request_id)
-
-
-def build_checkpoint_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any]) -> dg.JobDefinition:
-    """Return the job that takes a checkpoint: of the run that streams the pipeline, or of the idle pipeline."""
-
-    def checkpoint(context: dg.OpExecutionContext, config: TakeCheckpointConfig) -> None:
-        request = config.request(f"checkpoint-{context.run_id}")
-        chosen = [StageUid(uid) for uid in config.set_aside]
-        take_snapshot(context, pipeline, request, wait_for_run=config.wait_for_run, set_aside=chosen)
-
-    return one_op_job(
-        pipeline,
-        checkpoint,
-        resources=resources,
-        name=checkpoint_job_name(pipeline.name),
-        op=CHECKPOINT_OP,
-        description=f"Take a checkpoint of pipeline `{pipeline.name}` now: as configured, full or incremental.",
-        resource_keys={SPARK_KEY, *pipeline.hook_resource_keys},
+def _stop(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: SavepointConfig) -> None:
+    """Have the stream end with a savepoint."""
+    suspend, drain = CheckpointKind.SYNC_SAVEPOINT_SUSPEND, CheckpointKind.SYNC_SAVEPOINT_TERMINATE
+    request = config.request(drain if config.drain else suspend, f"stop-{context.run_id}")
+    resource = coordinator_of(context, pipeline.name)
+    taken = request_from_running_stream(
+        resource.store(), pipeline, request, open_storage=resource.open_storage
     )
-
-
-class StopConfig(SavepointTarget):
-    """Config of stop-with-savepoint: suspend or drain, and the savepoint's target."""
-
-    drain: bool = False
-    """Process what the sources have read to the end first (no effect on windows that are still open)."""
-
-
-def build_stop_job(pipeline: CheckpointedPipeline, *, resources: Mapping[str, Any]) -> dg.JobDefinition:
-    """Return the job that stops the pipeline's streaming run with a savepoint."""
-
-    def stop(context: dg.OpExecutionContext, config: StopConfig) -> None:
-        suspend, drain = CheckpointKind.SYNC_SAVEPOINT_SUSPEND, CheckpointKind.SYNC_SAVEPOINT_TERMINATE
-        request = config.request(drain if config.drain else suspend, f"stop-{context.run_id}")
-        resource = coordinator_of(context, pipeline.name)
-        taken = request_from_running_stream(
-            resource.store(), pipeline, request, open_storage=resource.open_storage
+    if taken is None:
+        raise InvalidRequest(
+            f"no streaming run of pipeline {pipeline.name!r} is alive: there is nothing to stop (a savepoint of the "
+            f"idle pipeline is taken by job {savepoint_job_name(pipeline.name)} without action: stop)"
         )
-        if taken is None:
-            raise InvalidRequest(
-                f"no streaming run of pipeline {pipeline.name!r} is alive: there is nothing to stop "
-                f"(take a savepoint of the idle pipeline with job {savepoint_job_name(pipeline.name)})"
-            )
-        context.log.info(f"run {taken.run_id} stopped with savepoint {taken.checkpoint_id}: {taken.uri}")
-
-    return one_op_job(
-        pipeline,
-        stop,
-        resources=resources,
-        name=stop_job_name(pipeline.name),
-        op=STOP_OP,
-        description=f"Stop the stream `{pipeline.name}` with a savepoint: it ends exactly there.",
-    )
+    context.log.info(f"run {taken.run_id} stopped with savepoint {taken.checkpoint_id}: {taken.uri}")

@@ -112,7 +112,7 @@ def build_streaming_job(
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
         spark = spark_of(context, pipeline.name)
         turn = OpTurn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs, spark=spark)
-        gate = RestoreGate(context, pipeline, config.options(), approved=config.approved)
+        gate = RestoreGate(context, pipeline, config)
         if not gate.is_open():
             return
         told = told_by(

@@ -47,7 +47,7 @@ class Order(BaseModel):
     who: str = ""
     shown: tuple[str, ...] = ()
     concurrent_runs: str = ""
-    stop_job: str = ""
+    how_to_stop: str = ""
     ended_run: str = ""
     """A run that Dagster knows has ended: the program need not wait for its lease …"""
     ended_state: OwnerState = OwnerState.UNKNOWN

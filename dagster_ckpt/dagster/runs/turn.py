@@ -17,7 +17,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.console import failure
-from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, stop_job_name
+from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, how_to_stop
 from dagster_ckpt.dagster.reports.op_log import without_locks
 from dagster_ckpt.dagster.resources.folders import gone_with_container
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
@@ -77,7 +77,7 @@ class OpTurn:
         found = turn.RunTurn(
             pipeline=pipeline.name,
             run_id=run_id,
-            how_to_stop=f"stop it with job {stop_job_name(pipeline.name)}, or terminate it",
+            how_to_stop=how_to_stop(pipeline.name),
             state_of=partial(owner_state, instance),
             refuse_if_over=partial(_refuse_if_over, instance, run_id),
             **more,

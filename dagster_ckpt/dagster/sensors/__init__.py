@@ -3,6 +3,7 @@
 | file | what it owns |
 |---|---|
 | ``shared`` | one sensor for all pipelines of a code location |
+| ``location`` | the set of sensors of a code location, joined by its pipelines one after the other |
 | ``ticks`` | store, runs, links and cursors, as all of them use them |
 | ``safety_net`` | ends attempts of dead runs, expires what nobody expired, keeps the asset in step with the record |
 | ``run_status`` | the same, seconds after a run has failed or was canceled |

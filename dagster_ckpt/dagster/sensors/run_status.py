@@ -7,7 +7,7 @@ tick). This is for the others: killed, crashed, canceled before they could clean
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -25,10 +25,9 @@ _WAS = {"failed": "failed", "canceled": "was canceled"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """A pipeline, and the jobs whose run owns it."""
+    """A pipeline whose runs are mirrored, and the way to its store."""
 
     pipeline: CheckpointedPipeline
-    jobs: Sequence[dg.JobDefinition]
     standing: BoundCoordinator
 
 
@@ -39,32 +38,36 @@ def build_run_status_sensors(
     coordinator: CheckpointCoordinatorResource,
 ) -> list[dg.RunStatusSensorDefinition]:
     """Return one sensor per way a run can end without a word; ``jobs`` are those whose run owns the pipeline."""
-    mirrored = Mirrored(pipeline=pipeline, jobs=jobs, standing=BoundCoordinator(coordinator))
-    return shared_run_status_sensors(pipeline.name, [mirrored])
+    found = Mirrored(pipeline=pipeline, standing=BoundCoordinator(coordinator))
+    owners = {job.name: found for job in jobs}
+    return [_sensor(pipeline.name, name, status, owners, list(jobs)) for name, status in _ENDS.items()]
 
 
 def shared_run_status_sensors(
-    prefix: str, mirrored: Sequence[Mirrored]
+    prefix: str, owners: Mapping[str, Mirrored]
 ) -> list[dg.RunStatusSensorDefinition]:
-    """Return the same sensors for several pipelines."""
-    return [_sensor(prefix, name, status, mirrored) for name, status in _ENDS.items()]
+    """Return the same sensors for all pipelines of a code location; ``owners``: by job, and more may be added."""
+    return [_sensor(prefix, name, status, owners, None) for name, status in _ENDS.items()]
 
 
 def _sensor(
-    prefix: str, name: str, status: dg.DagsterRunStatus, mirrored: Sequence[Mirrored]
+    prefix: str,
+    name: str,
+    status: dg.DagsterRunStatus,
+    owners: Mapping[str, Mirrored],
+    jobs: Sequence[dg.JobDefinition] | None,
 ) -> dg.RunStatusSensorDefinition:
-    owner_of = {job.name: each for each in mirrored for job in each.jobs}
-    named = ", ".join(f"`{each.pipeline.name}`" for each in mirrored)
-
     @dg.run_status_sensor(
         name=f"{prefix}_run_{name}",
-        description=f"Settles the attempt of a run of {named} that {_WAS[name]} without saying so itself.",
+        description=f"Settles the attempt of a pipeline's run that {_WAS[name]} without saying so itself.",
         run_status=status,
-        monitored_jobs=[job for each in mirrored for job in each.jobs],
+        monitored_jobs=jobs,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def mirror(context: dg.RunStatusSensorContext) -> dg.SkipReason | None:
-        found = owner_of[context.dagster_run.job_name]
+        found = owners.get(context.dagster_run.job_name)
+        if found is None:  # of all jobs of the location
+            return dg.SkipReason(f"{context.dagster_run.job_name} is no job of a pipeline")
         care = Supervisor(
             pipeline=found.pipeline,
             resource=found.standing.of(context.instance),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,15 +121,11 @@ def build_own_sensor(
 def build_shared_sensor(
     name: str, ticks: Mapping[str, Tick], *, does: str, minimum_interval_seconds: int = 30
 ) -> dg.SensorDefinition:
-    """Return the sensor ``name`` for all these pipelines."""
+    """Return the sensor ``name`` for all these pipelines, and for those that are added to ``ticks`` later."""
     return dg.SensorDefinition(
         name=name,
         evaluation_fn=one_after_the_other(ticks),
-        description=f"{does} Pipelines: {_listed(list(ticks))}.",
+        description=f"{does} Of all pipelines of the code location.",
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

@@ -8,11 +8,11 @@ import dagster as dg
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.dagster.jobs.run_config import looks_only
 from dagster_ckpt.dagster.names import (
     PIPELINE_TAG,
     SKIPPED_TAG,
     epoch_job_name,
-    gated_restore_job_name,
     restore_job_name,
     streaming_job_name,
 )
@@ -79,18 +79,19 @@ LOOKED_AT = 200
 def newest_run(instance: dg.DagsterInstance, pipeline: CheckpointedPipeline) -> dg.RunRecord | None:
     """Return the newest run that runs the pipeline's stages.
 
-    Those that take or remove savepoints are passed over, and those that did nothing because another one was alive.
+    Those that take or remove savepoints are passed over, and those that did nothing because another one was alive, or
+    only say what a restore would do.
     """
     name = pipeline.name
     jobs = {
         epoch_job_name(name),
         restore_job_name(name),
-        gated_restore_job_name(name),
         streaming_job_name(name),
     }
     wanted = dg.RunsFilter(tags={PIPELINE_TAG: name})
     for limit in (1, 20, LOOKED_AT):
         for found in instance.get_run_records(wanted, limit=limit):
-            if found.dagster_run.job_name in jobs and SKIPPED_TAG not in found.dagster_run.tags:
+            run = found.dagster_run
+            if run.job_name in jobs and SKIPPED_TAG not in run.tags and not looks_only(run.run_config):
                 return found
     return None

@@ -14,6 +14,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.jobs.build import clear_errors
+from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.launched import launch_tables
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.launchpad import seldom
@@ -106,7 +107,10 @@ def _epoch(
     """Run an epoch in its turn; return the changes of tables, which are materialized by the results of the op."""
     with clear_errors():
         turn = OpTurn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
-        options, settings = config.options(), config.settings()
+        settings = config.settings()
+        gate = RestoreGate(context, pipeline, config)
+        if not gate.is_open():
+            return ()
         arguments = stage_arguments(pipeline, config.stages, resources_of(context, pipeline.name))
         attempt = turn.take(
             lambda admit: PipelineAttempt.of(
@@ -116,8 +120,8 @@ def _epoch(
                 # One op runs all: what another process has claimed for this run is an earlier try of the op.
                 ownership=Ownership.NEW_ATTEMPT,
                 arguments=arguments.__getitem__,
-                restore=options,
                 settings=settings,
+                **gate.restore_of_host,
             )
         )
         if isinstance(attempt, Skipped):

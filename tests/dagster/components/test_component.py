@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -45,9 +46,9 @@ def test_what_is_scaffolded_loads_and_operates_the_pipeline(sandbox: DefsFolderS
     with sandbox.load_component_and_build_defs(defs_path=path) as (component, defs):
         assert isinstance(component, CheckpointedPipelineComponent)
         names = {job.name for job in defs.resolve_all_job_defs()}
-        assert {"orders", "orders_restore", "orders_savepoint", "orders_dispose"} <= names
+        assert {"orders", "orders_restore", "orders_savepoint", "orders_care"} <= names
         assert dg.AssetKey(["orders", "checkpoints"]) in defs.resolve_all_asset_keys()
-        assert {"orders_safety_net", "orders_failure_alarm"} <= {s.name for s in defs.sensors or ()}
+        assert {"checkpoints_safety_net", "checkpoints_failure_alarm"} <= {s.name for s in defs.sensors or ()}
         coordinator = (defs.resources or {})["orders__checkpoint_coordinator"]
         assert coordinator.base_dir == str(sandbox.project_root.resolve() / ".checkpointed" / "orders")
 
@@ -182,9 +183,16 @@ def test_two_components_of_one_project_use_what_each_of_them_says(sandbox: DefsF
         scaffolded(sandbox, name, base_dir=f"./state/{name}")
     with sandbox.build_all_defs() as defs, dg.instance_for_test() as instance:
         dg.Definitions.validate_loadable(defs)
+        assert len([sensor.name for sensor in defs.sensors or ()]) == 5, "both share them"
+        safety_net = defs.resolve_sensor_def("checkpoints_safety_net")
+        with dg.build_sensor_context(instance=instance) as context:
+            tick = safety_net.evaluate_tick(context)
+        assert {"orders", "returns"} <= set(json.loads(tick.cursor or "")["pipelines"])
         for name in ("orders", "returns"):
-            result = defs.resolve_job_def(f"{name}_stop").execute_in_process(
-                instance=instance, raise_on_error=False
+            result = defs.resolve_job_def(f"{name}_savepoint").execute_in_process(
+                instance=instance,
+                raise_on_error=False,
+                run_config={"ops": {"savepoint": {"config": {"action": "stop"}}}},
             )
             [failed] = result.filter_events(lambda event: event.is_step_failure)
             assert "there is nothing to stop" in str(failed.step_failure_data.user_failure_data)

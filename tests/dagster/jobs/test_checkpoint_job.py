@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dagster_ckpt import checkpoints_asset_key
@@ -10,6 +12,11 @@ from tests.spark.epoch.conftest import Lab, failure_text, feed, lab
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
 __all__ = ["feed", "lab"]
+
+
+def checkpoint(**config: str) -> dict[str, Any]:
+    """Config of the job's op."""
+    return {"savepoint": {"config": {"action": "checkpoint", **config}}}
 
 
 def sizes(metadata: CheckpointMetadata) -> tuple[int, int]:
@@ -25,7 +32,7 @@ def test_an_idle_pipelines_checkpoint_is_configured_incremental_or_full_as_asked
     pipeline = shop(feed.folder)
     assert lab.run(pipeline).success
     for config in ({}, {"scope": "incremental"}, {"scope": "full"}):
-        taken = lab.run(pipeline, job="shop_checkpoint", ops={"checkpoint": {"config": config}})
+        taken = lab.run(pipeline, job="shop_savepoint", ops=checkpoint(**config))
         assert taken.success, failure_text(taken)
     assert lab.partitions(pipeline) == [f"chk-00000{n}" for n in (1, 2, 3, 4)]
     kinds = [str(m.metadata["kind"].value) for m in lab.materializations(pipeline)]
@@ -43,7 +50,7 @@ def test_an_idle_pipelines_checkpoint_is_configured_incremental_or_full_as_asked
 def test_the_pipeline_goes_on_after_its_checkpoint_and_is_restored_from_it(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
     assert lab.run(pipeline).success
-    assert lab.run(pipeline, job="shop_checkpoint").success
+    assert lab.run(pipeline, job="shop_savepoint", ops=checkpoint()).success
     feed.order(("ann", 100))
     assert lab.run(pipeline).success
     assert read_lines(lab.tables) == feed.expected_lines()
@@ -54,7 +61,6 @@ def test_the_pipeline_goes_on_after_its_checkpoint_and_is_restored_from_it(lab: 
 
 
 def test_a_scope_that_does_not_exist_is_refused_with_those_that_do(lab: Lab, feed: Feed) -> None:
-    config = {"checkpoint": {"config": {"scope": "half"}}}
-    refused = lab.run(shop(feed.folder), job="shop_checkpoint", ops=config)
+    refused = lab.run(shop(feed.folder), job="shop_savepoint", ops=checkpoint(scope="half"))
     assert not refused.success
     assert "scope must be one of configured, full, incremental, got 'half'" in failure_text(refused)

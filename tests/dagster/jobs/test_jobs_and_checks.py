@@ -90,8 +90,11 @@ def test_a_preview_shows_on_the_partition_what_a_restore_would_do_and_changes_no
     assert lab.run(pipeline).success
     before = lab.record(pipeline)
 
-    job = definitions(lab, pipeline).resolve_job_def("shop_preview")
-    result = job.execute_in_process(instance=lab.instance, partition_key="chk-000001", raise_on_error=False)
+    job = definitions(lab, pipeline).resolve_job_def("shop_restore")
+    config = {"ops": {"restore": {"config": {"restore_from": "chk-000001", "mode": "preview"}}}}
+    result = job.execute_in_process(
+        instance=lab.instance, partition_key="chk-000001", run_config=config, raise_on_error=False
+    )
     assert result.success, failure_text(result)
     [record] = lab.instance.fetch_observations(KEY, limit=5).records
     seen = record.asset_observation
@@ -119,20 +122,25 @@ def test_scheduled_savepoints_beyond_their_bounds_go_after_the_next_one_complete
     assert [s.checkpoint_id for s in lab.record(pipeline).savepoints] == [3, 4]
 
 
-def test_the_dispose_job_removes_a_savepoint_and_refuses_a_checkpoint(lab: Lab, feed: Feed) -> None:
+def disposed(**config: Any) -> dict[str, Any]:
+    """Config of the job's op."""
+    return {"savepoint": {"config": {"action": "dispose", **config}}}
+
+
+def test_the_savepoint_job_removes_a_savepoint_and_refuses_a_checkpoint(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
     assert lab.run(pipeline).success
     assert lab.run(pipeline, job="shop_savepoint").success
     location = Path(str(lab.materializations(pipeline)[0].metadata["location"].value).removeprefix("file://"))
     assert (location / "_metadata").exists()
 
-    refused = lab.run(pipeline, job="shop_dispose", ops={"dispose": {"config": {"savepoint": "chk-1"}}})
+    refused = lab.run(pipeline, job="shop_savepoint", ops=disposed(savepoint="chk-1"))
     assert not refused.success
     assert "is a checkpoint" in failure_text(refused)
-    tried = {"savepoint": "savepoint-2", "dry_run": True}
-    assert lab.run(pipeline, job="shop_dispose", ops={"dispose": {"config": tried}}).success
+    tried = disposed(savepoint="savepoint-2", dry_run=True)
+    assert lab.run(pipeline, job="shop_savepoint", ops=tried).success
     assert location.exists()
-    done = lab.run(pipeline, job="shop_dispose", ops={"dispose": {"config": {"savepoint": "savepoint-2"}}})
+    done = lab.run(pipeline, job="shop_savepoint", ops=disposed(savepoint="savepoint-2"))
     assert done.success, failure_text(done)
     assert not location.exists()
     assert lab.partitions(pipeline) == ["chk-000001"]

@@ -31,29 +31,17 @@ STAGES = {"orders", "customers", "lines", "matched", "totals"}
 JOBS = {
     "shop": {"restore", *STAGES, "complete"},
     "shop_restore": {"restore", *STAGES, "complete"},
-    "shop_gated_restore": {"restore", *STAGES, "complete"},
     "shop_streaming": {"stream"},
-    "shop_stop": {"stop"},
     "shop_savepoint": {"savepoint"},
-    "shop_checkpoint": {"checkpoint"},
-    "shop_preview": {"preview"},
-    "shop_dispose": {"dispose"},
-    "shop_maintain": {"maintain"},
+    "shop_care": {"care"},
 }
-CHECK_JOBS = {
-    "shop_verify": {"shop__checkpoints_checkpoint_verified"},
-    "shop_dry_run": {"shop__checkpoints_checkpoint_restorable"},
-}
-"""Jobs of Dagster's own making: their ops are the checks, with the resources of the code location."""
 
 
 def test_jobs_and_their_ops_have_the_names_they_always_had(definitions: dg.Definitions) -> None:
     jobs = [job for job in definitions.resolve_all_job_defs() if not job.name.startswith("__")]
-    assert {job.name: {node.name for node in job.nodes} for job in jobs} == JOBS | CHECK_JOBS
+    assert {job.name: {node.name for node in job.nodes} for job in jobs} == JOBS
     for job in jobs:
         assert job.tags["dagster_ckpt/pipeline"] == "shop"
-        if job.name in CHECK_JOBS:
-            continue
         assert {node.definition.name for node in job.nodes} == {f"shop__{op}" for op in JOBS[job.name]}
         assert job.tags["dagster/retry_strategy"] == "ALL_STEPS"
 
@@ -71,11 +59,11 @@ def test_sensors_schedules_and_resources_have_the_names_they_always_had(definiti
 
 
 def test_a_stage_may_be_called_as_a_jobs_op_is() -> None:
-    @spark_source(uid="checkpoint")
+    @spark_source(uid="savepoint")
     def first(spark: Any) -> Any:
         raise NotImplementedError
 
-    @spark_sink(uid="stop")
+    @spark_sink(uid="care")
     def last(rows: Any) -> Any:
         raise NotImplementedError
 
@@ -84,4 +72,4 @@ def test_a_stage_may_be_called_as_a_jobs_op_is() -> None:
         last(first())
 
     jobs = build_pipeline_definitions(named).get_repository_def().get_all_jobs()
-    assert {"named", "named_checkpoint", "named_stop"} <= {job.name for job in jobs}
+    assert {"named", "named_savepoint", "named_care"} <= {job.name for job in jobs}

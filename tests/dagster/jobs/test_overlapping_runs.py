@@ -96,4 +96,4 @@ def test_dagsters_queue_can_limit_the_runs_of_a_pipeline_and_leaves_those_alone_
 ) -> None:
     jobs = {job.name: job.tags.get(CONCURRENCY_TAG) for job in site.definitions.resolve_all_job_defs()}
     limited = {name for name, tag in jobs.items() if tag == "shop"}
-    assert limited == {"shop", "shop_restore", "shop_gated_restore", "shop_streaming"}
+    assert limited == {"shop", "shop_restore", "shop_streaming"}

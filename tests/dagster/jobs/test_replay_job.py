@@ -90,9 +90,9 @@ def test_a_replay_that_has_waited_for_another_leaves_its_tables_alone(
 
     monkeypatch.setattr(OpTurn, "take", waited)
     job = build_pipeline_definitions(pipeline, fork, coordinator=coordinator).resolve_job_def(
-        "orders_again_replay"
+        "orders_again_care"
     )
-    config = {"ops": {"replay": {"config": {"since": "2026-11-17", "again": again}}}}
+    config = {"ops": {"care": {"config": {"action": "replay", "since": "2026-11-17", "again": again}}}}
     with dg.instance_for_test() as instance:
         done = job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
     [failed] = done.get_step_failure_events()

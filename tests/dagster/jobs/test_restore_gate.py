@@ -8,12 +8,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_ckpt import CheckpointCoordinatorResource, build_pipeline_definitions
+from dagster_ckpt import CheckpointCoordinatorResource, PipelineOptions, build_pipeline_definitions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.shown import ServingRecord
-from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.jobs.gate import RestoreGate, lines_of
+from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.operations.restores.preview import Replay, RestorePreview
 from dagster_ckpt.operations.restores.tables import TableFate, TablePreview
 from dagster_ckpt.operations.snapshots.offsets import OffsetStep
@@ -37,10 +37,22 @@ NONE_CHOSEN = "restores a snapshot that you choose, and none is chosen"
             f"orders_restore {NONE_CHOSEN}: choose its partition, {SUCH_AS}",
         ),
         (
-            "orders_gated_restore",
+            "orders_restore",
             {},
+            {"restore": {"config": {"mode": "gate"}}},
+            f"orders_restore {NONE_CHOSEN}: choose its partition, {SUCH_AS}",
+        ),
+        (
+            "orders",
             {},
-            f"orders_gated_restore {NONE_CHOSEN}: name it, {SUCH_AS}",
+            {"restore": {"config": {"mode": "gate"}}},
+            f"orders {NONE_CHOSEN}: name it, {SUCH_AS}",
+        ),
+        (
+            "orders",
+            {},
+            {"restore": {"config": {"mode": "look"}}},
+            "Run config of op 'restore': mode must be one of restore, preview, gate, dry_run, got 'look'",
         ),
         (
             "orders_restore",
@@ -49,16 +61,28 @@ NONE_CHOSEN = "restores a snapshot that you choose, and none is chosen"
             f"orders_restore {NOT_BACKFILLED}",
         ),
         (
-            "orders_preview",
+            "orders_restore",
             {"dagster/backfill": "abc"},
-            {"preview": {"config": {"restore_from": "chk-1"}}},
-            f"orders_preview {NOT_BACKFILLED}",
+            {"restore": {"config": {"restore_from": "chk-1", "mode": "preview"}}},
+            f"orders_restore {NOT_BACKFILLED}",
+        ),
+        (
+            "orders_savepoint",
+            {},
+            {"savepoint": {"config": {"action": "stop", "scope": "full"}}},
+            "Run config of op 'savepoint': scope is for action checkpoint, and says nothing to stop: leave it out",
+        ),
+        (
+            "orders_savepoint",
+            {},
+            {"savepoint": {"config": {"action": "dispose", "savepoint": "savepoint-1"}}},
+            "Run config of op 'savepoint': action must be one of savepoint, checkpoint, stop, got 'dispose'",
         ),
         (
             "orders",
             {},
             {"restore": {"config": {"restore_from": "chk-1", "approved": "yes"}}},
-            "approved: 'yes' is no approval: launch the gated restore without it, and follow its preview's link",
+            "approved: 'yes' is no approval: launch with mode: gate, without it, and follow its preview's link",
         ),
     ],
 )
@@ -67,7 +91,9 @@ def test_a_restore_that_nobody_chose_is_refused_before_anything_runs(
     tmp_path: Path, job: str, tags: dict[str, str], config: dict[str, Any], said: str
 ) -> None:
     made = build_pipeline_definitions(
-        named("orders"), coordinator=CheckpointCoordinatorResource(base_dir=str(tmp_path))
+        named("orders"),
+        coordinator=CheckpointCoordinatorResource(base_dir=str(tmp_path)),
+        options=PipelineOptions(refused_actions=["dispose"]),
     ).resolve_job_def(job)
     with dg.instance_for_test() as instance:
         done = made.execute_in_process(
@@ -117,7 +143,7 @@ def test_whoever_changes_tables_that_readers_of_another_name_find_is_told(
 
     @dg.op(required_resource_keys={"checkpoint_coordinator"})
     def restore(context) -> None:  # type: ignore[no-untyped-def]
-        assert RestoreGate(context, fork, RestoreOptions(restore_from="none")).is_open()
+        assert RestoreGate(context, fork, RunConfig(restore_from="none")).is_open()
 
     with dg.instance_for_test() as instance:
         graph = dg.GraphDefinition(name="orders_green", node_defs=[restore])

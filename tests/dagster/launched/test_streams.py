@@ -28,8 +28,11 @@ def test_a_launched_stream_tells_while_it_runs_and_is_stopped_with_a_savepoint_a
         return bool(site.materializations()) and bool(site.instance.fetch_observations(key, limit=1).records)
 
     def stop() -> None:
-        definition = site.definitions().resolve_job_def("shop_stop")
-        stops.append(definition.execute_in_process(instance=site.instance, raise_on_error=False))
+        definition = site.definitions().resolve_job_def("shop_savepoint")
+        config = {"ops": {"savepoint": {"config": {"action": "stop"}}}}
+        stops.append(
+            definition.execute_in_process(instance=site.instance, run_config=config, raise_on_error=False)
+        )
 
     stopper = site.during(is_told, stop)
     stream = site.run("shop_streaming", stream={"progress_interval": 1.0})

@@ -219,7 +219,10 @@ def test_a_stream_is_waited_for_with_a_word_on_how_to_stop_it(runs: Waiting) -> 
     runs.owns(runs.first.run_id, has_mailbox=True)
     runs.each_look = lambda: runs.instance.report_run_failed(runs.first)
     assert runs.take(ConcurrentRuns.QUEUE) == "claimed"
-    assert "as a stream, which does not end by itself: stop it with job shop_stop" in runs.said[0]
+    assert (
+        "as a stream, which does not end by itself: stop it with job shop_savepoint and action: stop, or"
+        in runs.said[0]
+    )
 
 
 def test_a_run_that_was_canceled_while_it_waited_ends_and_claims_nothing(runs: Waiting) -> None:

@@ -206,10 +206,10 @@ def test_a_gated_restore_previews_then_restores_as_approved_and_not_when_somethi
     ran: Any,
 ) -> None:
     lab, feed, pipeline = ran
-    job, before = "shop_gated_restore", lab.record(pipeline)
+    job, before = "shop_restore", lab.record(pipeline)
 
     def previewed() -> tuple[str, str]:
-        done = lab.run(pipeline, job=job, restore_from="chk-1")
+        done = lab.run(pipeline, job=job, restore_from="chk-1", mode="gate")
         assert done.success, failure_text(done)
         assert not any(event.step_key == "matched" for event in done.get_step_success_events())
         [record] = lab.instance.fetch_observations(checkpoints_asset_key(pipeline.name), limit=1).records

@@ -90,19 +90,19 @@ def test_a_fork_catches_up_is_compared_serves_readers_and_makes_way_again(lab: L
     assert run(lab, both, "shop_green").success
     truth = feed.expected_totals()
 
-    compared = run(lab, both, "shop_green_compare")
+    compared = run(lab, both, "shop_green_care", care={"action": "compare"})
     assert compared.success, failure_text(compared)
     seen = observed(lab, green)
     assert "lines: the same 4 rows; totals: 0 rows the same, 0 added, 0 missing, 2 changed" in str(
         seen.description
     )
-    refused = run(lab, both, "shop_green_swap")
+    refused = run(lab, both, "shop_green_care", care={"action": "swap"})
     assert "nothing was swapped" in failure_text(refused)
     assert totals_of(lab, blue) == truth
     approved = str(seen.metadata["approved"].value)
 
     reader = load_table(blue, "totals", coordinator=lab.coordinator)
-    swapped = run(lab, both, "shop_green_swap", swap={"approved": approved})
+    swapped = run(lab, both, "shop_green_care", care={"action": "swap", "approved": approved})
     assert swapped.success, failure_text(swapped)
     by_green = totals_of(lab, blue)
     assert by_green == read_totals(lab.folder / "green")
@@ -130,7 +130,7 @@ def test_a_fork_catches_up_is_compared_serves_readers_and_makes_way_again(lab: L
     assert told_of(lab, dg.AssetKey(["shop", "totals"]))[0].endswith("of pipeline shop_green, which serves")
     assert lab.materializations(green)[0].metadata["readers"].value == "readers of shop find its tables"
 
-    back = run(lab, both, "shop_green_swap", swap={"readers": "back"})
+    back = run(lab, both, "shop_green_care", care={"action": "swap", "readers": "back"})
     assert back.success, failure_text(back)
     assert totals_of(lab, blue) == feed.expected_totals() == read_totals(lab.tables)
     assert [row.what for row in lab.audited(blue)] == ["swapped back", "swapped"]
@@ -158,13 +158,15 @@ def test_a_day_is_replayed_from_the_nearest_snapshot_into_side_tables_again_and_
     assert run(lab, both, "shop").success
     since = datetime.fromtimestamp(moment, UTC).isoformat()
 
-    early = run(lab, both, "shop_again_replay", replay={"since": "2001-01-01"})
+    early = run(lab, both, "shop_again_care", care={"action": "replay", "since": "2001-01-01"})
     assert (
         "pipeline 'shop' has no checkpoint or savepoint from before 2001-01-01 00:00:00 UTC"
         in failure_text(early)
     )
 
-    first = run(lab, both, "shop_again_replay", replay={"since": since, "only": {"country": "fr"}})
+    first = run(
+        lab, both, "shop_again_care", care={"action": "replay", "since": since, "only": {"country": "fr"}}
+    )
     assert first.success, failure_text(first)
     seen = observed(lab, again)
     assert "totals: 0 rows the same, 0 added, 0 missing, 1 changed" in str(seen.description)
@@ -174,18 +176,18 @@ def test_a_day_is_replayed_from_the_nearest_snapshot_into_side_tables_again_and_
     assert before in str(seen.metadata["restore"].value).replace("%3A", ":").replace("%2F", "/")
     assert [row.what for row in lab.audited(again)] == ["forked"]
 
-    second = run(lab, both, "shop_again_replay", replay={"since": since})
+    second = run(lab, both, "shop_again_care", care={"action": "replay", "since": since})
     assert "'shop_again' has run before, and its tables hold what it has written" in failure_text(second)
     feed.order(("bob", 3))
-    third = run(lab, both, "shop_again_replay", replay={"since": since, "again": True})
+    third = run(lab, both, "shop_again_care", care={"action": "replay", "since": since, "again": True})
     assert third.success, failure_text(third)
     assert read_lines(lab.folder / "again") == feed.expected_lines()
     kept = list((lab.folder / "again" / ".set_aside").glob("*/lines"))
     assert len(kept) == 1, "the side tables of the first replay are kept"
 
     approved = str(observed(lab, again).metadata["approved"].value)
-    adopted = run(lab, both, "shop_again_swap", swap={"approved": approved})
+    adopted = run(lab, both, "shop_again_care", care={"action": "swap", "approved": approved})
     assert adopted.success, failure_text(adopted)
     assert totals_of(lab, pipeline) == read_totals(lab.folder / "again")
-    serving = run(lab, both, "shop_again_replay", replay={"since": since, "again": True})
+    serving = run(lab, both, "shop_again_care", care={"action": "replay", "since": since, "again": True})
     assert "'shop_again' serves readers of 'shop'" in failure_text(serving)

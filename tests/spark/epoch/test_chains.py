@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
-from dagster_ckpt.dagster.jobs.preview import preview_job_name
+from dagster_ckpt.dagster.names import restore_job_name
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 from tests.tables import rows_in
@@ -47,8 +47,9 @@ def test_stages_of_a_chain_are_ops_and_one_query(lab: Lab, tmp_path: Path) -> No
 
     tried = lab.run(
         pipeline,
-        preview_job_name(pipeline.name),
-        ops={"preview": {"config": {"restore_from": "chk-3", "try_queries": True}}},
+        restore_job_name(pipeline.name),
+        restore_from="chk-3",
+        mode="preview",
     )
     assert tried.success, failure_text(tried)
 

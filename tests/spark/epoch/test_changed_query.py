@@ -51,7 +51,7 @@ def counted(rows: Any) -> Any:
 
 def previewed(lab: Lab, pipeline: CheckpointedPipeline) -> str | None:
     """Why the preview job would have the restore of the first checkpoint refused; None: it would not be."""
-    done = lab.run(pipeline, job="spending_preview", ops={"preview": {"config": {"restore_from": "chk-1"}}})
+    done = lab.run(pipeline, job="spending_restore", restore_from="chk-1", mode="preview")
     assert done.success, failure_text(done)
     key = checkpoints_asset_key(pipeline.name)
     [record] = lab.instance.fetch_observations(key, limit=1).records

@@ -154,7 +154,7 @@ def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_st
     assert [s.trigger.name for s in record.savepoints] == ["by hand"]
 
     numbers.put(10)
-    stopped = jobs.run("diamond_stop", stop={"name": "the end"})
+    stopped = jobs.run("diamond_savepoint", savepoint={"action": "stop", "name": "the end"})
     assert stopped.success
     assert stream.join().success
     record = jobs.record()
@@ -179,14 +179,14 @@ def test_a_checkpoint_asked_by_another_run_is_taken_by_the_stream(jobs: JobLab, 
     numbers.put(10)
     stream = jobs.launch("diamond_streaming")
     jobs.wait(stream, lambda: read_rows(jobs.tables) == expected_rows(10) and jobs.checkpoints() > 0)
-    asked = jobs.run("diamond_checkpoint", checkpoint={"scope": "full"})
+    asked = jobs.run("diamond_savepoint", savepoint={"action": "checkpoint", "scope": "full"})
     assert asked.success
     record = jobs.record()
     assert record is not None
     numbers.put(10)
     queued = jobs.launch("diamond")
     jobs.wait(stream, lambda: jobs.says("diamond", "waiting: run"))
-    assert jobs.run("diamond_stop").success
+    assert jobs.run("diamond_savepoint", savepoint={"action": "stop"}).success
     assert stream.join().success
     assert queued.join().success, "an epoch run took the pipeline away from the stream"
     assert read_rows(jobs.tables) == expected_rows(20)
@@ -225,7 +225,7 @@ def test_a_savepoint_of_a_stream_that_was_stopped_holds_the_rows_that_were_on_th
 def test_stopping_a_pipeline_that_does_not_stream_says_so(jobs: JobLab, numbers: Numbers) -> None:
     numbers.put(10)
     began = time.monotonic()
-    result = jobs.run("diamond_stop")
+    result = jobs.run("diamond_savepoint", savepoint={"action": "stop"})
     assert not result.success
     error = result.get_step_failure_events()[0].step_failure_data.error
     assert error is not None
