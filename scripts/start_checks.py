@@ -9,7 +9,8 @@ PAGE = ROOT / "docs" / "reference" / "start-checks.md"
 _HEAD = """# Why a run refuses to start
 
 A run is refused before anything is changed, with one sentence that says what is the matter and what to do. These are
-the checks, in the order in which they are asked; the first that holds is told. By `python -m scripts.start_checks`.
+the checks, in the order in which they are asked, each with what it compares and its sentence; the first that holds is
+told. By `python -m scripts.start_checks`.
 
 What a decorator can see is refused where it is written, while the code is imported: an `output_mode` that there is not,
 or one that a sink without a key cannot show, settings under a wrong name, a function that returns nothing.
@@ -49,10 +50,10 @@ def page() -> str:
     """Return the page with today's list."""
     text = _HEAD
     for part, (title, known) in _PARTS.items():
-        text += f"\n## {title}\n\n{known}\n\n| check | what it compares | sentence | ways out |\n|---|---|---|---|\n"
+        text += f"\n## {title}\n\n{known}\n\n"
         for check in START_CHECKS:
             if check.part is part:
-                text += f"| {check.name} | {check.compares} | {check.sentence} | {check.ways_out} |\n"
+                text += f"* **{check.name}**: {check.compares}. “{check.sentence}” Ways out: {check.ways_out}.\n"
     return text + _END
 
 
