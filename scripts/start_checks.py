@@ -53,7 +53,9 @@ def page() -> str:
         text += f"\n## {title}\n\n{known}\n\n"
         for check in START_CHECKS:
             if check.part is part:
-                text += f"* **{check.name}**: {check.compares}. “{check.sentence}” Ways out: {check.ways_out}.\n"
+                text += (
+                    f"* **{check.name}**: {check.compares}. “{check.sentence}” Ways out: {check.ways_out}.\n"
+                )
     return text + _END
 
 
