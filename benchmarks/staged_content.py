@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from benchmarks.common import median, scratch, show
 from dagster_ckpt.digests import digest_file
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.intact import refuse_changed
+from dagster_ckpt.spark.sink.staged_rows import refuse_changed
 
 
 def staged(folder: Path, rows: int, number: int) -> tuple[TableFile, Path]:

@@ -96,7 +96,7 @@ FLOORS = {
     "dagster_ckpt.core": (
         "flink_options ids json_text periods reasons units",
         "model settings",
-        "graph hook_state messages metadata_text paths request",
+        "graph messages metadata_text paths request",
         "location restore_point",
         "config",
         "chains properties",
@@ -374,7 +374,7 @@ def test_the_protocol_is_tested_with_fakes_and_not_with_mocks() -> None:
     assert not offences, listed(offences)
 
 
-KNOW_A_SINK = {"ext/spark_pipelines/adoption.py", "ext/spark_pipelines/table_rows.py"}
+KNOW_A_SINK = {"ext/spark_pipelines/adoption.py", "ext/spark_pipelines/left/table_rows.py"}
 """Modules beside the extensions that ask what kind of sink they have; none may come."""
 
 
@@ -480,7 +480,7 @@ def test_every_port_has_under_six_methods() -> None:
     assert not {name: methods for name, methods in protocols.items() if len(methods) >= 6}
 
 
-MOST_MODULES = 31
+MOST_MODULES = 20
 """In a folder: so many names a stranger reads before opening the one that is meant."""
 
 
@@ -542,6 +542,7 @@ PACKAGES = (
         "operations/restores",
         "operations/care",
         "ext/spark_pipelines",
+        "ext/spark_pipelines/left",
         "cli",
         "cli/commands",
         "dagster",

@@ -49,8 +49,12 @@ _ELSEWHERE = {
     "list": "list.list_",
     "top": "history.top",
     "set-aside": "publish.set_aside",
-    "import": "import_.import_",
+    "audit": "history.audit",
+    "dispose": "clean.dispose",
+    "import": "export.import_",
+    "fork": "blue_green.fork",
     "blue-green": "blue_green.blue_green",
+    "doctor": "verify.doctor",
     "diff-tables": "diff_tables.diff_tables_",
 }
 """Module and name, where they are not those of the command."""

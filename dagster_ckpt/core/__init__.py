@@ -16,8 +16,7 @@ Words, which every folder below shares:
 | ``model`` | persisted records: ``_metadata``, name and labels of a snapshot, the rows of a manifest |
 | ``units`` | durations, sizes, ages and moments as people say them |
 | ``json_text`` | JSON text parsed, whatever its shape |
-| ``metadata_text`` | the text of ``_metadata``, written and read with clear errors |
-| ``hook_state`` | the text of a pipeline hook's state |
+| ``metadata_text`` | the texts of ``_metadata`` and of a pipeline hook's state, written and read with clear errors |
 | ``location`` | location of a snapshot: a folder of a storage, or rows of the coordinator store |
 | ``paths`` | the only file that spells a storage key, and what storage answers about one |
 | ``restore_point`` | what a person may write in ``restore_from`` |

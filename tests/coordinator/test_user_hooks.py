@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt.core.hook_state import MAX_STATE_BYTES, decode_state, encode_state
 from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.metadata_text import MAX_STATE_BYTES, decode_state, encode_state
 from dagster_ckpt.core.outcomes import Failed, Pending
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable

@@ -1,4 +1,4 @@
-"""blue-green: a fork compared with what readers find, and readers swapped to it and back."""
+"""fork, blue-green: another pipeline begins with a snapshot of this one, is compared, and readers are swapped to it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ import click
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.cli.code_location import CodeOptions, declared_in, job_in
 from dagster_ckpt.cli.commands.diff_tables import show_examples
-from dagster_ckpt.cli.completion import pipelines_known
+from dagster_ckpt.cli.commands.restore import is_possible, restore_options, start
+from dagster_ckpt.cli.completion import pipelines_known, snapshots_known
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, key_values, refuse_unused
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
+from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
+from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.readers.blue_green import compare_readers, name_of
 from dagster_ckpt.operations.readers.open_sink import Coordinator
 from dagster_ckpt.operations.readers.served import readers_of
 from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 
 
 @command("blue-green")
@@ -161,3 +165,40 @@ def forked(name: PipelineId, code: CodeOptions) -> Iterator[Forked]:
     with dg.build_resources(wanted) as resources:
         own = getattr(resources, COORDINATOR_KEY)
         yield Forked(pipeline=declared, coordinator=own, named=getattr(resources, root, own))
+
+
+@command("fork")
+@click.argument("new_pipeline")
+@click.argument("snapshot", shell_complete=snapshots_known)
+@click.option("--of", "origin", default="", metavar="NAME", help="Pipeline whose snapshot it is.")
+@restore_options
+@launch_options
+def fork(
+    work: Invocation,
+    *,
+    new_pipeline: str,
+    snapshot: str,
+    origin: str,
+    claim_mode: str,
+    allow_non_restored_state: bool,
+    allow_missing_files: bool,
+    no_preview: bool,
+    streaming: bool,
+    target: LaunchTarget,
+) -> ExitCode:
+    """Start NEW_PIPELINE, which the code declares with pipeline.fork(...), from another pipeline's SNAPSHOT.
+
+    Its queries get new ids and its tables begin with the rows of the snapshot; the original runs on.
+    """
+    chosen = pipeline_id(new_pipeline)
+    found = find_snapshot(work.deployment, snapshot, pipeline_id(origin) if origin else None)
+    options = RestoreOptions(
+        restore_from=At(found.location.uri),
+        claim_mode=ClaimMode(claim_mode),
+        allow_non_restored_state=allow_non_restored_state,
+        allow_missing_files=allow_missing_files,
+        fork=True,
+    )
+    if not no_preview and not is_possible(work, options, chosen, target):
+        return ExitCode.TROUBLE
+    return start(work, options, chosen, target, streaming=streaming)

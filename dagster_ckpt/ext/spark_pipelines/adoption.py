@@ -24,21 +24,17 @@ from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.spark_pipelines.build import build_pipeline
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
-from dagster_ckpt.ext.spark_pipelines.flow_checkpoints import (
+from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, ProjectGraph, save_graph
+from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import (
     FlowCheckpoint,
     checkpoint_root,
     find_checkpoint,
     flows_with_batches,
     rebuilt_query,
 )
-from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, ProjectGraph, save_graph
-from dagster_ckpt.ext.spark_pipelines.parquet_left import ParquetLeft
-from dagster_ckpt.ext.spark_pipelines.project import traced
-from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
-from dagster_ckpt.ext.spark_pipelines.settings import settings_of
-from dagster_ckpt.ext.spark_pipelines.source_order import source_orders
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, load_spec
-from dagster_ckpt.ext.spark_pipelines.table_rows import (
+from dagster_ckpt.ext.spark_pipelines.left.parquet_left import ParquetLeft
+from dagster_ckpt.ext.spark_pipelines.left.source_order import source_orders
+from dagster_ckpt.ext.spark_pipelines.left.table_rows import (
     ADOPTED_BATCH,
     TableLeft,
     TableStaging,
@@ -47,6 +43,9 @@ from dagster_ckpt.ext.spark_pipelines.table_rows import (
     refuse_unadoptable,
     sink_folder,
 )
+from dagster_ckpt.ext.spark_pipelines.project import traced
+from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
+from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, load_spec, settings_of
 from dagster_ckpt.operations.deployment import ProgressCallback, silent
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
 from dagster_ckpt.operations.snapshots.adopt import Adoption, StageToAdopt, adopt_stages, kind_of_beginning

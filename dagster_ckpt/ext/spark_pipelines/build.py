@@ -15,14 +15,12 @@ from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id, stage_uid
 from dagster_ckpt.core.json_text import canonical
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.auto_cdc import newest_rows
+from dagster_ckpt.ext.spark_pipelines.auto_cdc import START, newest_rows, versions
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode, ProjectGraph
-from dagster_ckpt.ext.spark_pipelines.history import START, versions
 from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
 from dagster_ckpt.ext.spark_pipelines.schemas import aligned, schema_of_text, united
-from dagster_ckpt.ext.spark_pipelines.settings import settings_of
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
+from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, settings_of
 from dagster_ckpt.ext.spark_pipelines.targets import refuse_view, target_of
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from dagster_ckpt.ext.spark_pipelines.build import build_pipeline
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.graph import ProjectGraph, graph_file, save_graph
 from dagster_ckpt.ext.spark_pipelines.project import traced
-from dagster_ckpt.ext.spark_pipelines.settings import settings_of
-from dagster_ckpt.ext.spark_pipelines.spec import load_spec
+from dagster_ckpt.ext.spark_pipelines.spec import load_spec, settings_of
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.snapshots.adopt import Adoption
 

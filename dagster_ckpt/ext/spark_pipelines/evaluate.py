@@ -9,22 +9,73 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.catalog_tables import missing_table, tables_of_catalog
-from dagster_ckpt.ext.spark_pipelines.elements import Elements, FlowElement, Kind
-from dagster_ckpt.ext.spark_pipelines.naming import parts_of
+from dagster_ckpt.ext.spark_pipelines.elements import Elements, FlowElement, Kind, parts_of
 from dagster_ckpt.ext.spark_pipelines.reads import answering
 from dagster_ckpt.ext.spark_pipelines.registry import load_elements
 from dagster_ckpt.ext.spark_pipelines.session_calls import settled
 from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
+from dagster_ckpt.spark.java.plans import analyzed_plan, leaves_of, scala_items
 from dagster_ckpt.spark.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Evaluated", "NotYet", "Read", "Reads", "evaluate", "known_elements"]
+__all__ = [
+    "Evaluated",
+    "NotYet",
+    "Read",
+    "Reads",
+    "evaluate",
+    "known_elements",
+    "missing_table",
+    "tables_of_catalog",
+]
+
+_VIEW = re.compile(r"\bView \(((?:`(?:[^`]|``)+`\.)+`(?:[^`]|``)+`)")
+"""Of a view of the catalog in the text of a plan; one of the session has a name of one part."""
+
+
+def tables_of_catalog(frame: DataFrame) -> set[str]:
+    """Return the names of the catalog's tables and views that are read, also within expressions and by its views."""
+    plan = analyzed_plan(frame)
+    names = (_name(leaf) for part in (plan, *scala_items(plan.subqueriesAll())) for leaf in leaves_of(part))
+    return {name for name in names if name} | set(_VIEW.findall(str(plan.toString())))
+
+
+def missing_table(error: Exception) -> str:
+    """Return the name of the table that an error of Spark's misses; empty: it is another error."""
+    told = getattr(error, "getMessageParameters", None)
+    kind = getattr(error, "getCondition", None)
+    if told is None or kind is None or kind() != "TABLE_OR_VIEW_NOT_FOUND":
+        return ""
+    return str((told() or {}).get("relationName", ""))
+
+
+def _name(leaf: Any) -> str:
+    match str(leaf.getClass().getSimpleName()):
+        case "HiveTableRelation" | "UnresolvedCatalogRelation":
+            return str(leaf.tableMeta().identifier().quotedString())
+        case "LogicalRelation":
+            return _of_table(leaf.catalogTable())
+        case "StreamingRelation":
+            return _of_table(leaf.dataSource().catalogTable())
+        case "DataSourceV2Relation" | "StreamingRelationV2":
+            if leaf.catalog().isEmpty() or leaf.identifier().isEmpty():
+                return ""
+            place = leaf.identifier().get()
+            return ".".join(
+                f"`{part}`" for part in (leaf.catalog().get().name(), *place.namespace(), place.name())
+            )
+        case _:
+            return ""
+
+
+def _of_table(table: Any) -> str:
+    return "" if table.isEmpty() else str(table.get().identifier().quotedString())
+
 
 Key = tuple[str, str]
 Conf = tuple[tuple[str, str], ...]

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dagster_ckpt.authoring.stages import RESERVED_NAMES
 from dagster_ckpt.core.ids import stage_uid
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.elements import FlowElement, Kind, OutputElement
+from dagster_ckpt.ext.spark_pipelines.elements import FlowElement, Kind, OutputElement, parts_of
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode
-from dagster_ckpt.ext.spark_pipelines.naming import parts_of
 
 __all__ = ["TABLE_FORMATS", "checked_uids", "notes_on", "plain_flow_name", "refuse_conf", "refuse_options"]
 

@@ -13,8 +13,7 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.build import build_pipeline
 from dagster_ckpt.ext.spark_pipelines.graph import ProjectGraph, load_graph, save_graph, why_stale
-from dagster_ckpt.ext.spark_pipelines.settings import refuse_connect
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, load_spec
+from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, load_spec, refuse_connect
 from dagster_ckpt.ext.spark_pipelines.trace import trace_project
 
 if TYPE_CHECKING:

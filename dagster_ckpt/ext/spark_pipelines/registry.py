@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import Elements, FlowElement, Kind, OutputElement
 from dagster_ckpt.ext.spark_pipelines.session_calls import as_sparks_runner_has_it
@@ -19,7 +22,7 @@ from dagster_ckpt.ext.spark_pipelines.sql_files import register_sql_file
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["load_elements"]
+__all__ = ["imported_below", "load_elements", "refuse_old_imports"]
 
 _loading = threading.RLock()
 """Held while files are imported: the process has one working directory and PySpark one registry."""
@@ -162,3 +165,42 @@ def _flow(flow: Any, where: str, func: Callable[[], DataFrame], cdc: Any = None)
         func=func,
         cdc=cdc,
     )
+
+
+_seen: dict[Path, tuple[ModuleType, str]] = {}
+"""What a file was when its module was first found imported."""
+
+
+def imported_below(root: Path) -> list[str]:
+    """Return the files of imported modules, by path below the project; a virtual environment there is none of it."""
+    return [str(file.relative_to(root)) for file in _modules_below(root)]
+
+
+def refuse_old_imports(root: Path, files: Collection[str]) -> None:
+    """Raise InvalidRequest where a module was imported by this process and its file was changed since."""
+    for file, module in _modules_below(root).items():
+        if str(file.relative_to(root)) not in files or not file.is_file():
+            continue
+        now = digest_file(file).checksum
+        earlier, was = _seen.get(file, (None, ""))
+        if earlier is module and was != now and module.__name__ != "__main__":
+            raise InvalidRequest(
+                f"{file} has changed since this process imported it, so that its flows would run as they were before: "
+                "start a new process"
+            )
+        _seen[file] = (module, now)
+
+
+def _modules_below(root: Path) -> dict[Path, ModuleType]:
+    environments = [
+        place
+        for place in map(Path, (sys.prefix, sys.base_prefix))
+        if place != root and place.is_relative_to(root)
+    ]
+    found: dict[Path, ModuleType] = {}
+    for module in list(sys.modules.values()):
+        file = Path(getattr(module, "__file__", None) or "")
+        is_ours = file.is_relative_to(root) and "site-packages" not in file.parts
+        if is_ours and not any(file.is_relative_to(place) for place in environments):
+            found[file] = module
+    return found

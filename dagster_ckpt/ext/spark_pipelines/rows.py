@@ -7,16 +7,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.auto_cdc import changes, is_history, key_names, sequence_of
-from dagster_ckpt.ext.spark_pipelines.elements import STORED, Elements, FlowElement, Kind, OutputElement
+from dagster_ckpt.ext.spark_pipelines.auto_cdc import (
+    changes,
+    is_history,
+    key_names,
+    sequence_of,
+    tracked_names,
+)
+from dagster_ckpt.ext.spark_pipelines.elements import (
+    STORED,
+    Elements,
+    FlowElement,
+    Kind,
+    Namespace,
+    OutputElement,
+)
 from dagster_ckpt.ext.spark_pipelines.evaluate import Evaluated, Key, evaluate, known_elements
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
-from dagster_ckpt.ext.spark_pipelines.history import tracked_names
-from dagster_ckpt.ext.spark_pipelines.imported import refuse_old_imports
-from dagster_ckpt.ext.spark_pipelines.naming import Namespace
+from dagster_ckpt.ext.spark_pipelines.registry import refuse_old_imports
 from dagster_ckpt.ext.spark_pipelines.schemas import aligned, schema_of_text, stand_in
-from dagster_ckpt.ext.spark_pipelines.settings import refuse_connect
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
+from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, refuse_connect
 from dagster_ckpt.spark.quoting import quoted
 
 if TYPE_CHECKING:

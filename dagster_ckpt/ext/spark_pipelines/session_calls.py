@@ -5,21 +5,34 @@ That runner gives them a session of Spark Connect, in the project's schema, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.naming import Namespace
-from dagster_ckpt.ext.spark_pipelines.wrapping import Wrap, wrapped
+from dagster_ckpt.ext.spark_pipelines.elements import Namespace
 from dagster_ckpt.spark.java.sessions import catalog_of
 from dagster_ckpt.spark.session import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["as_sparks_runner_has_it", "at_home", "refuse_homeless", "settled"]
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Gets a method, returns what is called in its place."""
+
+
+@contextmanager
+def wrapped(places: Sequence[tuple[type, str, Wrap]]) -> Iterator[None]:
+    """Replace methods, given by class and name, and put them back at the end."""
+    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in places]
+    for owner, name, wrap in places:
+        setattr(owner, name, wrap(owner.__dict__[name]))
+    try:
+        yield
+    finally:
+        for owner, name, original in before:
+            setattr(owner, name, original)
 
 
 class NotInPipelinesError(Exception):

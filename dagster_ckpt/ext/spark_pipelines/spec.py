@@ -10,13 +10,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from dagster_ckpt.errors import InvalidRequest, NotFound
 
-__all__ = ["SIDE_FILE", "SPEC_FILES", "ProjectSpec", "find_spec", "load_spec"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "SIDE_FILE",
+    "SPEC_FILES",
+    "ProjectSpec",
+    "find_spec",
+    "load_spec",
+    "refuse_connect",
+    "settings_of",
+]
 
 SPEC_FILES = ("spark-pipeline.yaml", "spark-pipeline.yml")
 SIDE_FILE = "dagster-ckpt.yml"
@@ -189,3 +200,21 @@ def _previous(side_file: Path, found: Any) -> dict[str, tuple[str, ...]]:
         if not isinstance(earlier, list) or not all(isinstance(one, str) for one in earlier):
             raise InvalidRequest(f"{side_file}: previous_uids of {name!r} is a list of names: [{earlier!r}]")
     return {str(name): tuple(earlier) for name, earlier in found.items()}
+
+
+_NOT_OURS = ("pipelines.", "spark.sql.connect.", "spark.connect.", "spark.remote", "spark.api.mode")
+"""Of Spark's own runner of pipelines."""
+
+
+def refuse_connect(spark: SparkSession) -> None:
+    """Raise InvalidRequest for a session of Spark Connect: what its functions read cannot be answered."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise InvalidRequest(
+            "a Spark declarative pipeline needs a classic Spark session here, with a master: Spark Connect reads the "
+            "tables of its catalog instead of the pipeline's"
+        )
+
+
+def settings_of(spec: ProjectSpec) -> Mapping[str, str]:
+    """Return the settings of a session while a flow of the project is started."""
+    return {key: value for key, value in spec.configuration.items() if not key.startswith(_NOT_OURS)}

@@ -14,8 +14,17 @@ from dagster_ckpt.ext.spark_pipelines.auto_cdc import (
     key_names,
     refuse_unsupported,
     sequence_of,
+    tracked_names,
+    with_bounds,
 )
-from dagster_ckpt.ext.spark_pipelines.elements import STORED, Elements, FlowElement, Kind, OutputElement
+from dagster_ckpt.ext.spark_pipelines.elements import (
+    STORED,
+    Elements,
+    FlowElement,
+    Kind,
+    Namespace,
+    OutputElement,
+)
 from dagster_ckpt.ext.spark_pipelines.evaluate import Evaluated, Key, NotYet, evaluate, known_elements
 from dagster_ckpt.ext.spark_pipelines.graph import (
     CdcNode,
@@ -25,9 +34,6 @@ from dagster_ckpt.ext.spark_pipelines.graph import (
     digests_of,
     made_by,
 )
-from dagster_ckpt.ext.spark_pipelines.history import tracked_names, with_bounds
-from dagster_ckpt.ext.spark_pipelines.imported import imported_below, refuse_old_imports
-from dagster_ckpt.ext.spark_pipelines.naming import Namespace
 from dagster_ckpt.ext.spark_pipelines.options import (
     checked_uids,
     notes_on,
@@ -36,9 +42,9 @@ from dagster_ckpt.ext.spark_pipelines.options import (
     refuse_options,
 )
 from dagster_ckpt.ext.spark_pipelines.refused_rows import refuse_columns, refuse_no_watermark
+from dagster_ckpt.ext.spark_pipelines.registry import imported_below, refuse_old_imports
 from dagster_ckpt.ext.spark_pipelines.schemas import stand_in, table_schema
-from dagster_ckpt.ext.spark_pipelines.settings import settings_of
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
+from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, settings_of
 from dagster_ckpt.spark.session import session_settings
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooSlow
 from typing import Any, Protocol
 
-from dagster_ckpt.core.hook_state import decode_state, encode_state
 from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.metadata_text import decode_state, encode_state
 from dagster_ckpt.errors import CheckpointError, Declined, Unavailable
 from dagster_ckpt.runtime.driver.hooks import ResultPending
 

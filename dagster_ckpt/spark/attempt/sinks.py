@@ -26,6 +26,7 @@ from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory, staged_rows
 from dagster_ckpt.spark.files import remove_files
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
+from dagster_ckpt.spark.sink.accepts import refuse_collated_key
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
     committable_paths,
@@ -33,7 +34,6 @@ from dagster_ckpt.spark.sink.committables import (
     read_committables,
 )
 from dagster_ckpt.spark.sink.judge import Judge
-from dagster_ckpt.spark.sink.key_columns import refuse_collated_key
 from dagster_ckpt.spark.sink.opening import open_derived, open_sink
 from dagster_ckpt.spark.sink.phases import (
     Due,

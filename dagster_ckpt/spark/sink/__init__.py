@@ -8,20 +8,18 @@
 | ``judge`` | ``Judge``: each batch compared with these rules where it is prepared |
 | ``committables`` | ``PreparedBatch``: what a micro-batch has staged, and where it is written down |
 | ``staging`` | a micro-batch's rows as plain Parquet files that nobody sees yet |
-| ``intact`` | staged files compared with what was staged, before their rows are shown |
 | ``table_files`` | staged files that become part of a table where they lie |
 | ``versioned/`` | the engine of sinks into tables with versions (Delta, Iceberg) |
 | ``owner`` | the newest attempt, for as long as there is no table to tell it |
 | ``phases`` | batches prepared, cuts taken, committables published |
 | ``staged_sink`` | ``StagedSink``: base of sinks that read their staged rows back when they publish |
-| ``staged_rows`` | ``StagedRows``: the rows of a completed checkpoint as Arrow, in order |
+| ``staged_rows`` | staged rows compared with what was staged, and read back |
 | ``for_each_checkpoint`` | ``FunctionSink``: a user's function gets the rows of each completed checkpoint |
 | ``positions`` | how a position lies to batches and cuts, and who may write (pure) |
 | ``carried`` | what a checkpoint takes with it of such a sink's own folder |
 | ``through`` | the last micro-batch of each publish of such a sink |
 | ``latest`` | the last row of each key |
 | ``rewrite`` | copy on write: which rows of a touched file stay |
-| ``key_columns`` | which columns can be a key |
 | ``rows`` | ``PublishedRows``: one state of a table, as Arrow, pandas, Polars, DuckDB or Spark |
 | ``published`` | note of a stage's directory: what its sink had published when it was last asked |
 """

@@ -1,18 +1,59 @@
-"""Rows of a completed checkpoint, read back from where they were staged: in order, as Arrow."""
+"""Staged rows of a completed checkpoint: compared with what was staged at the last moment, and read back as Arrow.
+
+Staged files may wait for long: beside runs, a restore and people who put folders back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.core.paths import Digest
+from dagster_ckpt.digests import digest_file
+from dagster_ckpt.errors import Corrupt, Unavailable
 from dagster_ckpt.spark.channel.schema import arrow_schema, conformed, parsed_schema
+from dagster_ckpt.spark.files import run_in_parallel
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, from_last_replacing
-from dagster_ckpt.spark.sink.intact import refuse_changed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+_AT_ONCE = 4
+
+
+def refuse_changed(places: Iterable[tuple[TableFile, Path]]) -> None:
+    """Raise Corrupt, naming it, where one of these files is gone or is not what was staged. Reads all of them."""
+    run_in_parallel(_compare, tuple(places), parallelism=_AT_ONCE)
+
+
+def refuse_other_content(file: TableFile, found: Digest, named: str) -> None:
+    """Raise Corrupt where this is not the content that was staged; no checksum: it was staged before one was kept."""
+    if found.size != file.bytes:
+        why = f"it has {found.size} bytes and had {file.bytes}"
+    elif file.checksum not in ("", found.checksum):
+        why = "its checksum differs"
+    else:
+        return
+    raise Corrupt(
+        f"{named} is not as it was staged ({why}), so its rows are not published: bring it back, or restore another "
+        "checkpoint"
+    )
+
+
+def _compare(place: tuple[TableFile, Path]) -> None:
+    file, path = place
+    try:
+        found = digest_file(path)
+    except FileNotFoundError as error:
+        raise Corrupt(
+            f"staged rows {file.name} are gone ({path} does not exist): restore another checkpoint"
+        ) from error
+    except OSError as error:
+        raise Unavailable(f"staged rows {path} could not be read: {error}") from error
+    refuse_other_content(file, found, str(path))
+
 
 BATCH_ROWS = 65_536
 """Rows in one Arrow batch: some megabytes, however many a checkpoint has."""

@@ -25,8 +25,8 @@ from dagster_ckpt.spark.channel.schema import arrow_schema, parsed_schema
 from dagster_ckpt.spark.files import batch_of, map_in_parallel, run_in_parallel
 from dagster_ckpt.spark.sink.accepts import NO_VALUE
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
-from dagster_ckpt.spark.sink.intact import refuse_other_content
 from dagster_ckpt.spark.sink.latest import latest_rows
+from dagster_ckpt.spark.sink.staged_rows import refuse_other_content
 from dagster_ckpt.spark.sink.staging import flush_staged
 
 STAGED = "_dagster_ckpt/staged"

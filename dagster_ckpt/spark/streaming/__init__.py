@@ -10,16 +10,14 @@
 | ``stage_worker`` | one stage: feeds alignment and checkpoint state, and performs what they decide |
 | ``input_alignment`` | its inputs: what arrives in them, and whose readers are held |
 | ``instant_cut`` | batches of all stages that belong together, chosen without barriers |
-| ``barrier_writer`` | its barriers: appended, canceled, released |
-| ``input_channel`` | what lies ahead in an input's log, and what the reader has reached |
+| ``channels`` | what lies ahead in an input's log, what the reader has reached; the stage's own barriers |
 | ``gate`` | holds and stops a query exactly between two micro-batches; barriers whose place a source decides |
 | ``snapshot_job`` | the asynchronous part of a stage's snapshot, and those of a stage that are in progress |
 | ``gateway`` | how the coordinator reaches the stages |
 | ``timer`` | runs the coordinator's timers, even while storage hangs |
 | ``restart`` | restart strategies |
-| ``backlog`` | tells the coordinator which sources have a backlog |
+| ``sources`` | which sources have a backlog, and when bounded ones and all stages behind them have ended |
 | ``backpressure`` | holds the sources while tables' commits are slower than the stream |
-| ``end_of_data`` | finds out when bounded sources and all stages behind them have ended |
 | ``garbage`` | removes log entries and table files that nothing restorable needs any more |
 | ``progress`` | measures a run while it runs |
 | ``watch`` | reports that progress now and then |

@@ -31,7 +31,7 @@ from dagster_ckpt.core.config import CheckpointConfig, CheckpointingMode
 from dagster_ckpt.core.ids import CheckpointId, LogPosition, StageUid
 from dagster_ckpt.spark.channel.entries import BarrierEntry, CancelEntry, EndEntry
 from dagster_ckpt.spark.channel.positions import CommittedBatches
-from dagster_ckpt.spark.streaming.input_channel import InputChannel, Mark
+from dagster_ckpt.spark.streaming.channels import InputChannel, Mark
 
 log = logging.getLogger("dagster_ckpt.stage")
 

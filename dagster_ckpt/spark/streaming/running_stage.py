@@ -24,8 +24,8 @@ from dagster_ckpt.spark.java.sessions import has_read_everything
 from dagster_ckpt.spark.java_errors import MAX_START_ATTEMPTS, is_retryable_start
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.stage_report import BatchMeter
+from dagster_ckpt.spark.streaming.channels import InputChannel
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, StoppedAtBatchBoundary
-from dagster_ckpt.spark.streaming.input_channel import InputChannel
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
 

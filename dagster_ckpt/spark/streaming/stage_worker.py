@@ -41,7 +41,7 @@ from dagster_ckpt.core.subtask.effects import (
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.channel.log import FIRST_POSITION
 from dagster_ckpt.spark.snapshot.take import Cut
-from dagster_ckpt.spark.streaming.barrier_writer import BarrierWriter
+from dagster_ckpt.spark.streaming.channels import BarrierWriter
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, Trigger
 from dagster_ckpt.spark.streaming.input_alignment import Aligned, InputAlignment, Passed
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob, SnapshotJobs, room
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from dagster_ckpt.spark.channel.positions import CommittedBatches
     from dagster_ckpt.spark.channel.release import Release
     from dagster_ckpt.spark.snapshot.take import StageSnapshotter
-    from dagster_ckpt.spark.streaming.input_channel import InputChannel
+    from dagster_ckpt.spark.streaming.channels import InputChannel
 
 log = logging.getLogger("dagster_ckpt.stage")
 

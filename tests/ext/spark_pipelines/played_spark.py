@@ -21,8 +21,7 @@ from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode, Projec
 from dagster_ckpt.ext.spark_pipelines.project import traced
 from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
 from dagster_ckpt.ext.spark_pipelines.schemas import schema_of_text
-from dagster_ckpt.ext.spark_pipelines.settings import settings_of
-from dagster_ckpt.ext.spark_pipelines.spec import load_spec
+from dagster_ckpt.ext.spark_pipelines.spec import load_spec, settings_of
 from dagster_ckpt.operations.snapshots.adopt import Adoption
 from dagster_ckpt.spark.session import session_settings
 from tests.ext.spark_pipelines.conftest import Project

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dagster_ckpt import InvalidRequest
-from dagster_ckpt.ext.spark_pipelines import auto_cdc, history
+from dagster_ckpt.ext.spark_pipelines import auto_cdc
 from tests.ext.spark_pipelines.conftest import Project, Rows
 from tests.ext.spark_pipelines.test_projects import as_rows
 from tests.root import ROOT
@@ -218,7 +218,7 @@ def test_of_changes_with_one_sequence_the_same_one_wins_however_they_arrive(spar
     for order in permutations(rows):
         told = spark.createDataFrame(list(order), schema).coalesce(1)
         newest.add(str(auto_cdc.newest_rows(told, ("id",), "at").collect()))
-        all_versions.add(str(history.versions(told, ("id",), ("name",), "at").collect()))
+        all_versions.add(str(auto_cdc.versions(told, ("id",), ("name",), "at").collect()))
     assert len(newest) == len(all_versions) == 1
     assert "Row(" in newest.pop()
 

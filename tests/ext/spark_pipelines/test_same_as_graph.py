@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dagster_ckpt import InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.elements import Elements, FlowElement, Kind, OutputElement
+from dagster_ckpt.ext.spark_pipelines.elements import Elements, FlowElement, Kind, Namespace, OutputElement
 from dagster_ckpt.ext.spark_pipelines.evaluate import Evaluated, Reads
 from dagster_ckpt.ext.spark_pipelines.graph import CdcNode, DatasetNode, FlowNode, ProjectGraph
-from dagster_ckpt.ext.spark_pipelines.naming import Namespace
 from dagster_ckpt.ext.spark_pipelines.rows import RunningProject, why_different
 from tests.ext.spark_pipelines.conftest import Project
 

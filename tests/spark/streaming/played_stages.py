@@ -36,8 +36,8 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.sink.phases import SinkPart
 from dagster_ckpt.spark.snapshot.take import Cut
+from dagster_ckpt.spark.streaming.channels import InputChannel
 from dagster_ckpt.spark.streaming.gate import BatchGate
-from dagster_ckpt.spark.streaming.input_channel import InputChannel
 from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, BegunCheckpoint, IsAborted, IsComplete, JobEnded
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob

@@ -16,10 +16,10 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.outcomes import Completed, Rejected
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.spark.streaming.backlog import is_behind
 from dagster_ckpt.spark.streaming.gate import Hold
 from dagster_ckpt.spark.streaming.progress import StreamProgress
 from dagster_ckpt.spark.streaming.run import EndOfData
+from dagster_ckpt.spark.streaming.sources import is_behind
 from dagster_ckpt.spark.streaming.watch import ProgressWatch
 from tests.spark.streaming.lab import Running, StreamLab, until
 from tests.spark.streaming.pipelines import Numbers, read_numbers, read_rows, straight

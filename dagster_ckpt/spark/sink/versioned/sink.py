@@ -11,8 +11,8 @@ import pyarrow as pa
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.horizon import Pin
+from dagster_ckpt.spark.sink.accepts import refuse_nested_key
 from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.key_columns import refuse_nested_key
 from dagster_ckpt.spark.sink.port import (
     AlreadyPublished,
     AttemptId,

@@ -18,10 +18,15 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest
 from dagster_ckpt.ext.delta.columns import delta_columns, table_columns
 from dagster_ckpt.ext.delta.lake import client, reading
-from dagster_ckpt.ext.spark_pipelines.flow_checkpoints import AGAIN, NOWHERE, FlowCheckpoint, parsed_position
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode
-from dagster_ckpt.ext.spark_pipelines.parquet_left import footers
-from dagster_ckpt.ext.spark_pipelines.source_order import PlannedSource
+from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import (
+    AGAIN,
+    NOWHERE,
+    FlowCheckpoint,
+    parsed_position,
+)
+from dagster_ckpt.ext.spark_pipelines.left.parquet_left import footers
+from dagster_ckpt.ext.spark_pipelines.left.source_order import PlannedSource
 from dagster_ckpt.spark.quoting import quoted
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.flow_checkpoints import AGAIN, FlowCheckpoint, files_read
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode
+from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import AGAIN, FlowCheckpoint, files_read
+from dagster_ckpt.ext.spark_pipelines.left.source_order import PlannedSource
+from dagster_ckpt.ext.spark_pipelines.left.spark_logs import read_file_log
 from dagster_ckpt.ext.spark_pipelines.schemas import columns_of_text
-from dagster_ckpt.ext.spark_pipelines.source_order import PlannedSource
-from dagster_ckpt.ext.spark_pipelines.spark_logs import read_file_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,9 +1,11 @@
-"""Tells the coordinator which sources have a backlog, so that ``interval_during_backlog`` counts."""
+"""Sources of a running stream: which have a backlog, and when everything behind those that ended is processed."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import Corrupt
@@ -62,3 +64,47 @@ def is_behind(progress: dict[str, Any]) -> bool:
     """
     sources = progress.get("sources", ())
     return any(s.get("latestOffset") not in (None, s.get("endOffset")) for s in sources)
+
+
+_LOOK_EVERY = 0.05
+
+
+class InputExhausted:
+    """Waits, stage after stage, in a thread of its own; to be started once every source has ended."""
+
+    def __init__(self, stages: Sequence[RunningStage]) -> None:
+        """``stages``: inputs before their readers."""
+        self._stages = stages
+        self._done = threading.Event()
+
+    def start(self) -> None:
+        """Begin to wait."""
+        threading.Thread(target=self._wait, name="end-of-data", daemon=True).start()
+
+    @property
+    def is_set(self) -> bool:
+        """True when no stage has anything left to do."""
+        return self._done.is_set()
+
+    def _wait(self) -> None:
+        with suppress(Exception):  # a query that fails meanwhile is its supervisor's to see
+            for stage in self._stages:
+                if not self._finish(stage):
+                    return
+            self._done.set()
+
+    def _finish(self, stage: RunningStage) -> bool:
+        """Wait until the stage has read everything; then until Spark finds no further batch, with data or without.
+
+        The inputs of the stage are finished, so nothing is added to their rows meanwhile.
+        """
+        if stage.is_ended:
+            return True
+        pause = threading.Event()
+        while not stage.is_quiet():
+            if not stage.is_active:
+                return False
+            pause.wait(_LOOK_EVERY)
+        if stage.query is not None:
+            stage.query.processAllAvailable()
+        return True

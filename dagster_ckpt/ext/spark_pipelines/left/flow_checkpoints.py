@@ -13,10 +13,10 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.location import local_path
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
+from dagster_ckpt.ext.spark_pipelines.elements import parts_of
 from dagster_ckpt.ext.spark_pipelines.graph import FlowNode
-from dagster_ckpt.ext.spark_pipelines.naming import parts_of
-from dagster_ckpt.ext.spark_pipelines.source_order import PlannedSource, SourceOrder
-from dagster_ckpt.ext.spark_pipelines.spark_logs import local_part, read_file_log
+from dagster_ckpt.ext.spark_pipelines.left.source_order import PlannedSource, SourceOrder
+from dagster_ckpt.ext.spark_pipelines.left.spark_logs import local_part, read_file_log
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 
 __all__ = [

@@ -1,0 +1,11 @@
+"""What Spark has left of a project that ran without us: read, compared, and rebuilt as ours.
+
+| file | what it owns |
+|---|---|
+| ``spark_logs`` | logs of files that Spark keeps |
+| ``source_order`` | numbers of a flow's sources, in Spark's plan and in ours |
+| ``flow_checkpoints`` | checkpoints, compared and rebuilt |
+| ``parquet_left`` | Parquet tables that were filled |
+| ``delta_left`` | Delta tables that were filled |
+| ``table_rows`` | which of those can be taken over, their rows staged for ours |
+"""
