@@ -1,4 +1,4 @@
-"""What Spark has left of a project that ran without us: read, compared, and rebuilt as ours.
+"""Checkpoints and tables that Spark has left of a project: read, compared, and rebuilt as ours.
 
 | file | what it owns |
 |---|---|
