@@ -8,6 +8,7 @@ The library's own extensions (``ext/``) are registered like those of others, in 
 | ``dagster_ckpt.commands`` | a command of the program ``dagster-ckpt``, made with click |
 | ``dagster_ckpt.components`` | a function ``(file, *, name)`` that makes a pipeline of a file beside ``defs.yaml`` |
 | ``dagster_ckpt.participants`` | a function ``(fn, uid, output_mode, settings)`` that makes a ``StageParticipant`` |
+| ``dagster_ckpt.programs`` | a function ``(work, pipeline, options)`` that restores what no job of Dagster's runs |
 | ``dagster_ckpt.sessions`` | a context manager that yields a Spark session for a run |
 """
 
@@ -22,6 +23,7 @@ __all__ = [
     "COMMANDS",
     "COMPONENTS",
     "PARTICIPANTS",
+    "PROGRAMS",
     "SESSIONS",
     "TARGETS",
     "extension",
@@ -32,6 +34,7 @@ TARGETS = "dagster_ckpt.targets"
 COMMANDS = "dagster_ckpt.commands"
 COMPONENTS = "dagster_ckpt.components"
 PARTICIPANTS = "dagster_ckpt.participants"
+PROGRAMS = "dagster_ckpt.programs"
 SESSIONS = "dagster_ckpt.sessions"
 
 

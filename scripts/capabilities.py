@@ -68,6 +68,7 @@ EXTENSIONS = (
     Capability("Kafka", ("ext/kafka",), ("ext/kafka",)),
     Capability("Spark declarative pipelines", ("ext/spark_pipelines",), ("ext/spark_pipelines",)),
     Capability("conditions on rows, quarantine", ("ext/quarantine",), ("ext/quarantine",)),
+    Capability("programs as they are", ("ext/attach",), ("ext/attach",)),
     Capability("warm engines; metrics", ("ext/warm", "ext/metrics"), ("ext/warm", "ext/metrics")),
 )
 CHAPTERS = (("kernel", KERNEL), ("surfaces", SURFACES), ("extensions", EXTENSIONS))

@@ -275,6 +275,8 @@ class StageSnapshot(Record):
     state_formats: dict[str, str] = Field(default_factory=dict)
     """For people and checks: provider, checkpoint format version, changelog, shuffle partitions."""
     table: TableSnapshot | None = None
+    own_sink: str = ""
+    """What a restore does to the rows of the sink that the query itself has, in one sentence; empty: it has none."""
     finished: bool = False
     """The stage had reached the end of bounded input."""
     stateless: bool = False

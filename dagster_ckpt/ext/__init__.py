@@ -7,6 +7,7 @@
 | ``sql`` | tables of PostgreSQL and SQLite | sinks |
 | ``kafka`` | Kafka topics | sinks, and positions of sources |
 | ``spark_pipelines`` | Spark declarative pipelines (``pyspark.pipelines``) | authoring, adoption |
+| ``attach`` | programs that start Spark's streaming queries themselves | commands, programs |
 | ``warm`` | a JVM that outlives a run; an archive of Java's classes | sessions |
 | ``metrics`` | Prometheus and OpenTelemetry | facts of the page |
 """

@@ -18,7 +18,8 @@ HEAD = """\
 # The command line: `dagster-ckpt`
 
 Everything here works on the coordinator store and the checkpoint storage directly; Dagster need not run. `checkpoint`,
-`savepoint`, `restore` and `fork` need the pipeline's code, so they start its Dagster job. This page is made from the
+`savepoint`, `restore` and `fork` need the pipeline's code, so they start its Dagster job; a stream that is alive takes
+a savepoint without it, and an attached program is restored by itself. This page is made from the
 program's own help (`python -m tests.cli.reference_page`), and a test holds the two together.
 
 ## Where the deployment is

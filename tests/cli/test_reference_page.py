@@ -35,7 +35,7 @@ COMMANDS = [
     ),
     *("checkpoint", "publish", "set-aside", "savepoint", "restore", "fork", "blue-green", "replay"),
     *("dispose", "export", "import", "adopt", "adopt-project"),
-    *("clean", "maintain", "doctor", "class-archive"),
+    *("clean", "maintain", "doctor", "class-archive", "run"),
 ]
 
 

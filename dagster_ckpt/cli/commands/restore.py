@@ -22,6 +22,7 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     streaming_job_name,
 )
+from dagster_ckpt.extensions import PROGRAMS, extension, extension_names
 from dagster_ckpt.operations.restores.preview import preview_restore
 from dagster_ckpt.operations.snapshots.catalog import absolute
 
@@ -108,7 +109,12 @@ def is_possible(
 def start(
     work: Invocation, options: RestoreOptions, pipeline: PipelineId, target: LaunchTarget, *, streaming: bool
 ) -> ExitCode:
-    """Start the pipeline's job from the snapshot the options name."""
+    """Start the pipeline's job from the snapshot the options name; an extension restores what no job runs."""
+    if not (target.url or target.code.is_given):
+        for name in extension_names(PROGRAMS):
+            done: ExitCode | None = extension(PROGRAMS, name)(work, pipeline, options)
+            if done is not None:
+                return done
     config = {
         "restore_from": str(options.restore_from),
         "claim_mode": options.claim_mode.value,

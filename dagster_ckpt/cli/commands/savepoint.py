@@ -7,13 +7,16 @@ import click
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, label_option
 from dagster_ckpt.cli.launch import Launched, LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
-from dagster_ckpt.core.model import LabelChanges, SnapshotLabel
+from dagster_ckpt.core.model import CheckpointKind, LabelChanges, SnapshotLabel
+from dagster_ckpt.core.paths import snapshot_key
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.dagster.names import (
     SAVEPOINT_OP,
     STARTED_BY_TAG,
     SavepointAction,
     savepoint_job_name,
 )
+from dagster_ckpt.dagster.runs.lease import request_from_running_stream
 from dagster_ckpt.operations.snapshots.catalog import absolute_uri, snapshot_of_run
 
 
@@ -39,10 +42,14 @@ def savepoint(
     label: LabelChanges,
     target: LaunchTarget,
 ) -> ExitCode:
-    """Take a savepoint of PIPELINE, with the job <pipeline>_savepoint; with --stop its stream ends with it."""
+    """Take a savepoint of PIPELINE: by the stream that is alive, or with job <pipeline>_savepoint (--stop: and end)."""
     chosen = pipeline_id(pipeline)
     place = absolute_uri(folder, work.locations.open_storage) if folder else ""  # the run may be elsewhere
     said = {"target": place, **label.applied_to(SnapshotLabel()).fields()}
+    if stop is None and not (target.url or target.code.is_given) and work.locations.is_given:
+        answer = asked_of_stream(work, chosen, CheckpointRequest(kind=CheckpointKind.SAVEPOINT, **said))
+        if answer is not None:
+            return answer
     tags = {STARTED_BY_TAG: "dagster-ckpt savepoint"}
     if stop is not None:
         said |= {"action": SavepointAction.STOP.value, "drain": stop == "drain"}
@@ -51,6 +58,19 @@ def savepoint(
     if newest is not None:
         work.output.say(f"{newest['key']}: {newest['uri']}")
     return ended(work, run, savepoint=newest)
+
+
+def asked_of_stream(work: Invocation, pipeline: PipelineId, request: CheckpointRequest) -> ExitCode | None:
+    """Let the stream that is alive take a snapshot, whichever program runs it; None: there is none."""
+    taken = request_from_running_stream(
+        work.deployment.store, pipeline, request, open_storage=work.locations.open_storage
+    )
+    if taken is None:
+        return None
+    newest = {"key": snapshot_key(request.kind, taken.checkpoint_id), "uri": taken.uri}
+    work.output.result({"run": None, request.kind.noun: newest})
+    work.output.say(f"{newest['key']}: {newest['uri']}")
+    return ExitCode.FINE
 
 
 def taken_by(work: Invocation, pipeline: PipelineId, run: Launched) -> dict[str, str] | None:

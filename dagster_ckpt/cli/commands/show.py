@@ -178,5 +178,7 @@ def _show_snapshot(
             output.say(f"rows of {s.uid}: {s.metrics.refused_rows}")
         if s.table is not None:
             output.say(f"table of {s.uid}: {s.table.uri}")
+        if s.own_sink:
+            output.say(f"sink of {s.uid}: {s.own_sink}")
     for sentence in metadata.rows_set_aside:
         output.say(sentence)

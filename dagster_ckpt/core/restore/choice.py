@@ -24,6 +24,7 @@ from dagster_ckpt.core.restore.facts import (
     AttemptEnd,
     DirectoryState,
     Origin,
+    PreviousAttempt,
     RestoreFacts,
     shape_of,
 )
@@ -81,6 +82,12 @@ def snapshot_at(point: Key | At, facts: RestoreFacts) -> FromSnapshot:
     assert_never(point)
 
 
+def _why_adopted(previous: PreviousAttempt) -> str:
+    if previous.directory is DirectoryState.LASTING:
+        return f"the directories of attempt {previous.epoch} are its queries' own"
+    return f"attempt {previous.epoch} ended cleanly and its working directory is intact"
+
+
 def latest_snapshot(facts: RestoreFacts) -> FromSnapshot | None:
     """Return the snapshot ``latest`` means where no directory is adopted; None: there is nothing to restore."""
     newest = newest_on_line(facts)
@@ -94,7 +101,7 @@ def _choose_latest(facts: RestoreFacts, graph: PipelineGraph) -> Fresh | Adopt |
         return Adopt(
             working_directory=facts.previous.working_directory,
             from_epoch=facts.previous.epoch,
-            reason=f"attempt {facts.previous.epoch} ended cleanly and its working directory is intact",
+            reason=_why_adopted(facts.previous),
             next_checkpoint_id=facts.next_checkpoint_id,
             force_full=latest is not None and latest.is_unclaimed,
         )
@@ -127,6 +134,8 @@ def _obstacle_to_adoption(facts: RestoreFacts, graph: PipelineGraph) -> str | No
     if previous is None:
         return "there is no working directory of an earlier attempt"
     before = facts.line is not None and previous.epoch < facts.line.since
+    if previous.directory is DirectoryState.LASTING and not before:
+        return None
     obstacles = (
         (before, f"attempt {previous.epoch} ran before the restore that was asked for"),
         (previous.ended is not AttemptEnd.CLEAN, f"attempt {previous.epoch} did not end cleanly"),

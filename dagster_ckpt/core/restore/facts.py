@@ -45,6 +45,8 @@ class DirectoryState(StrEnum):
     """State of an attempt's working directory."""
 
     INTACT = "intact"
+    LASTING = "lasting"
+    """The queries' own directories: Spark itself goes on in them, however the attempt ended."""
     DAMAGED = "damaged"
     MISSING = "missing"
     PUT_BACK = "not as that attempt left it (a part was lost or put back to an older copy, or it did not end cleanly)"

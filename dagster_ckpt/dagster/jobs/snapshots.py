@@ -177,7 +177,7 @@ def take_snapshot(
         of_stream = None
     else:
         of_stream = request_from_running_stream(
-            resource.store(), pipeline, request, open_storage=resource.open_storage
+            resource.store(), pipeline.name, request, open_storage=resource.open_storage
         )
     if of_stream is not None:
         place = of_stream.uri or "a newer checkpoint has taken its place"
@@ -215,7 +215,7 @@ def _stop(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config
     request = config.request(drain if config.drain else suspend, f"stop-{context.run_id}")
     resource = coordinator_of(context, pipeline.name)
     taken = request_from_running_stream(
-        resource.store(), pipeline, request, open_storage=resource.open_storage
+        resource.store(), pipeline.name, request, open_storage=resource.open_storage
     )
     if taken is None:
         raise InvalidRequest(

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import dagster as dg
 
-from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.coordinator.mailbox import Done, Refused, Waiting, is_alive
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.supervision.ownership import Owner, OwnerState, judge_owner
 from dagster_ckpt.core.units import duration
@@ -63,7 +63,7 @@ def state_of_run(run: dg.DagsterRun) -> OwnerState:
 
 def request_from_running_stream(
     store: CoordinatorStore,
-    pipeline: CheckpointedPipeline,
+    pipeline: PipelineId,
     request: CheckpointRequest,
     *,
     open_storage: Callable[[str], CheckpointStorage],
@@ -77,15 +77,15 @@ def request_from_running_stream(
     """
     target = absolute_uri(request.target, open_storage) if request.target else ""
     asked = replace(request, target=target, request_id=request.request_id or uuid.uuid4().hex)
-    outcome = post(store, pipeline.name, asked, clock=SystemClock())
+    outcome = post(store, pipeline, asked, clock=SystemClock())
     if isinstance(outcome, NoRunningStream):
         return None
-    run = f"run {outcome.owner} of {pipeline.name!r}"
+    run = f"run {outcome.owner} of {pipeline!r}"
     until = time.monotonic() + timeout
     taken_in: int | None = None
     """Attempt that took it; a synchronous one is its last."""
     while time.monotonic() < until:
-        answer, record = look_up(store, pipeline.name, asked.request_id)
+        answer, record = look_up(store, pipeline, asked.request_id)
         is_gone = record.owner != outcome.owner or not is_alive(record, time.time())
         match answer:
             case Done(number, uri):

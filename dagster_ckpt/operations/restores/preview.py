@@ -252,6 +252,9 @@ def _matched(graph: PipelineGraph, metadata: CheckpointMetadata) -> MatchedStage
 def _warnings(found: FoundSnapshot, tables: list[TablePreview], graph: PipelineGraph | None) -> Iterator[str]:
     if graph is None:
         yield "the pipeline's code was not looked at: stages are compared with those of its last snapshot"
+    for stage in found.stored.metadata.stages:
+        if stage.own_sink:
+            yield f"stage {stage.uid}: {stage.own_sink}"
     if found.known is None:
         yield "the coordinator store does not know this snapshot: nobody keeps it from being deleted"
     for table in tables:

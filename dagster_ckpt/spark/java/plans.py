@@ -24,6 +24,28 @@ def optimized_plan(frame: DataFrame) -> Any:
     return _state(frame.sparkSession).optimizer().execute(analyzed_plan(frame))
 
 
+def streams_read(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
+    """Return kind and options of each stream that a DataFrame reads (``StreamingRelation``, since 2.0).
+
+    A relation of Spark's first interface has them in its ``dataSource``, one of the second in ``extraOptions`` (2.3).
+    """
+    found = []
+    for leaf in leaves_of(analyzed_plan(frame)):
+        match leaf.getClass().getSimpleName():
+            case "StreamingRelation":
+                found.append((leaf.dataSource().className(), _texts(leaf.dataSource().options())))
+            case "StreamingRelationV2":
+                options = leaf.extraOptions().asCaseSensitiveMap()
+                found.append((leaf.sourceName(), {str(key): str(options[key]) for key in options}))
+            case _:
+                pass
+    return found
+
+
+def _texts(pairs: Any) -> dict[str, str]:
+    return {str(pair._1()): str(pair._2()) for pair in scala_items(pairs)}
+
+
 def parsed_plan(spark: SparkSession, text: str) -> Any:
     """Return the plan of a statement, of which nothing is looked up (``ParserInterface.parsePlan``, since 2.0)."""
     return _state(spark).sqlParser().parsePlan(text)

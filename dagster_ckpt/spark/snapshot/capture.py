@@ -39,6 +39,8 @@ __all__ = [
     "latest_committed_batch",
     "note_topic_ids",
     "noted_topic_ids",
+    "latest_planned_batch",
+    "log_up_to",
     "plan_beginning",
     "plan_capture",
     "read_offsets",
@@ -76,7 +78,16 @@ class CapturePlan:
 
 def latest_committed_batch(query_dir: Path) -> BatchId | None:
     """Return the newest batch in the commit log, or None when there is none."""
-    numbers = [int(name) for name in _names(query_dir / "commits") if name.isdecimal()]
+    return _newest(query_dir / "commits")
+
+
+def latest_planned_batch(query_dir: Path) -> BatchId | None:
+    """Return the newest batch in the offset log: what a sink may have rows of, committed or not."""
+    return _newest(query_dir / "offsets")
+
+
+def _newest(log: Path) -> BatchId | None:
+    numbers = [int(name) for name in _names(log) if name.isdecimal()]
     return BatchId(max(numbers)) if numbers else None
 
 
@@ -184,7 +195,7 @@ def _source_files(root: Path, offsets: dict[str, str]) -> Iterator[PlannedFile]:
         offset = offsets.get(source)
         last = None if offset is None else _log_offset(offset)
         if last is not None:
-            names = _log_up_to(names, last)
+            names = log_up_to(names, last)
         elif offset is None:
             names = [name for name in names if not _is_log_of_files(root / folder / name)]
         for name in sorted(names):
@@ -216,8 +227,8 @@ def _is_log_of_files(path: Path) -> bool:
     return path.suffix == ".compact" or (len(head) > 1 and head[1].startswith('{"path":'))
 
 
-def _log_up_to(names: list[str], last: int) -> list[str]:
-    """Keep the two newest compactions at or below ``last`` and the single entries after them.
+def log_up_to(names: list[str], last: int) -> list[str]:
+    """Return the entries that tell a log of files up to ``last``: two compactions and the single ones after them.
 
     Spark reads the newest one only, but takes the number of entries from one compaction to the next from the names of
     two. From one alone it guesses, and a wrong guess asks for compactions that were never written: the query cannot

@@ -31,6 +31,7 @@ def build_stage_directory(
     snapshot: StageSnapshot,
     *,
     target_dir: Path,
+    named_as: Path | None = None,
     new_query_id: str | None = None,
     local_copy: LocalCopy | None = None,
     parallelism: int = 8,
@@ -38,10 +39,10 @@ def build_stage_directory(
     """Create the stage's working directory ``target_dir`` as it stood at the cut; returns the snapshot's
     entries.
 
-    ``new_query_id`` is for a fork: two running queries must not share an id (Spark stops one of them
-    silently). None keeps the id, for a restore in place. A query that had never started gets an empty
-    directory. Raises InvalidRequest when the directory exists, Corrupt naming a missing or damaged file, and
-    Unavailable; nothing is visible then.
+    ``named_as``: the path that Spark's own files are to name, where it is not ``target_dir``. ``new_query_id`` is for a
+    fork: two running queries must not share an id (Spark stops one of them silently). None keeps the id, for a restore
+    in place. A query that had never started gets an empty directory. Raises InvalidRequest when the directory exists,
+    Corrupt naming a missing or damaged file, and Unavailable; nothing is visible then.
     """
     if target_dir.exists():
         raise InvalidRequest(f"{target_dir} exists already: restore into a directory that does not")
@@ -55,7 +56,7 @@ def build_stage_directory(
             sorted(entries, key=lambda e: -e.size),
             parallelism=parallelism,
         )
-        name_directory(building, entries, target_dir)
+        name_directory(building, entries, named_as or target_dir)
         note_topic_ids(StageDirectory(building), snapshot.topic_ids)
         if new_query_id is not None and any(e.path == QUERY_METADATA for e in entries):
             _give_query_id(building, new_query_id)

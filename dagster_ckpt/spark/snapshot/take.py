@@ -48,6 +48,8 @@ class Cut:
     alignment_ms: float = 0.0
     start_delay_ms: float = 0.0
     table: TableSnapshot | None = None
+    own_sink: str = ""
+    """What a restore does to the rows of the sink that the query itself has."""
     extra_files: tuple[PlannedFile, ...] = ()
     """Committables of a two-phase sink, in-flight data of an unaligned checkpoint."""
     flush: Callable[[], None] = lambda: None
@@ -284,6 +286,7 @@ class StageSnapshotter:
             output_position=cut.output_position,
             state_formats=plan.state_formats,
             table=cut.table,
+            own_sink=cut.own_sink,
             stateless=all(file.operator is None for file in plan.files),
             metrics=metrics,
         )

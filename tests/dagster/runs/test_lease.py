@@ -21,7 +21,6 @@ from dagster_ckpt.errors import Declined
 from dagster_ckpt.runtime.record_store import NO_RECORD, RecordStore
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
 from tests.records import stored_record
-from tests.spark.epoch.small_pipeline import shop
 
 NOW = 1000.0
 
@@ -70,7 +69,7 @@ def test_a_relative_target_means_a_folder_of_who_asks_not_of_the_run(
     resource = CheckpointCoordinatorResource(base_dir=str(tmp_path))
     with pytest.raises(Declined, match="did not answer within 0 ms"):
         request_from_running_stream(
-            store, shop(tmp_path), request, open_storage=resource.open_storage, timeout=0.0
+            store, PipelineId("shop"), request, open_storage=resource.open_storage, timeout=0.0
         )
     [mail] = stored_record(store, "shop").mailbox
     assert mail.target == (tmp_path / "kept" / "here").as_uri()

@@ -1,0 +1,15 @@
+"""Programs as they are: each streaming query that one starts is a stage, with checkpoints and restores over all.
+
+| file | what it owns |
+|---|---|
+| ``attachment`` | ``attach``: what becomes of each query that the program starts |
+| ``attempt`` | the coordinator in the program's threads, from its first query to its end |
+| ``writers`` | PySpark's ``DataStreamWriter`` as it says what it starts |
+| ``queries`` | a query's name, place, sink and what it reads, from what its writer was told |
+| ``program`` | the stages of a program as kept between its runs, and who reads whom |
+| ``owner`` | the process that owns an attached pipeline: gone, or to be taken to be alive |
+| ``cuts`` | cuts that belong together, and the snapshots of their stages |
+| ``sinks`` | what a restore means for each kind of sink, and the sinks that go back |
+| ``restore`` | directories and sinks put back from a snapshot, while the program does not run |
+| ``command`` | the command ``run``, and ``restore`` of an attached program |
+"""

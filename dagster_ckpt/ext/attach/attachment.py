@@ -1,0 +1,277 @@
+"""``attach``: an untouched program's streaming queries become stages, with checkpoints over all of them.
+
+The attempt begins with the program's first query and ends with the process. Its coordinator lives in threads of the
+program; what it has to say goes to the logger ``dagster_ckpt.attach``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.cli.locations import Locations, StoreExpectation
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
+from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.attach.attempt import ProgramAttempt
+from dagster_ckpt.ext.attach.owner import ProgramOwner
+from dagster_ckpt.ext.attach.program import AttachedStage, ProgramDirectory
+from dagster_ckpt.ext.attach.queries import NO_PART, Queries, table_location
+from dagster_ckpt.ext.attach.restore import ProgramRestore, was_interrupted
+from dagster_ckpt.ext.attach.sinks import line_of
+from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes, WriterPatch, refuse_connect
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.runtime.record_store import RecordStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["Attachment", "attach", "program_deployment"]
+
+log = logging.getLogger("dagster_ckpt.attach")
+
+DEFAULTS = {
+    "incremental": True,
+    "num_retained": 3,
+    "externalized_checkpoint_retention": "retain_on_cancellation",
+}
+"""As the coordinator resource has them."""
+
+
+def attach(pipeline: str, *, base_dir: str, restore_from: str = "", **settings: Any) -> Attachment:
+    """Make a stage of every streaming query that this program starts from now on, and checkpoint them together.
+
+    Call it once, before the program's first query. The program's queries, plans and triggers stay as they are.
+
+    Args:
+        pipeline: name under which checkpoints, savepoints and the page are found.
+        base_dir: folder that keeps them, on a local disk; the command line's ``--base``.
+        restore_from: ``latest``, ``savepoint-3`` or a snapshot's folder: put back once, before the first query starts.
+            Empty: queries go on in their own directories, as without ``attach``.
+        settings: how checkpoints are taken, as in ``CheckpointConfig`` (``interval="1 min"``).
+
+    Raises:
+        InvalidRequest: a name or setting that cannot be, a second call, Spark Connect.
+        Fenced: another copy of the program is alive.
+        NotFound, Corrupt: the snapshot is not there, or damaged; nothing was changed.
+    """
+    attachment = Attachment(pipeline_id(pipeline), base_dir=base_dir, settings=settings)
+    attachment.begin(restore_from)
+    return attachment
+
+
+def program_deployment(base_dir: str) -> tuple[Deployment, Path]:
+    """Return the deployment in a folder, and its folder of programs. Raises InvalidRequest."""
+    base = Path(local_folder(base_dir, setting="base_dir")).expanduser().absolute()
+    base.mkdir(parents=True, exist_ok=True)
+    deployment = Locations(base=str(base)).open(StoreExpectation.MAY_BEGIN)
+    migrate: Callable[[], None] = getattr(deployment.store, "migrate")  # noqa: B009 - of SQL stores
+    migrate()
+    return deployment, base / "programs"
+
+
+class Attachment:
+    """A program that is attached, from ``attach`` to ``detach`` or the end of the process."""
+
+    _current: Attachment | None = None
+
+    def __init__(self, pipeline: PipelineId, *, base_dir: str, settings: Mapping[str, Any]) -> None:
+        refuse_connect()
+        self.pipeline = pipeline
+        self._deployment, programs = program_deployment(base_dir)
+        savepoints = {"savepoint_dir": self._deployment.savepoint_dir}
+        self._config = CheckpointConfig.layered(DEFAULTS, savepoints, settings).of_stream
+        self._directory = ProgramDirectory(programs / pipeline)
+        self._program = self._directory.load()
+        self._owner = ProgramOwner.here()
+        self._attempt = ProgramAttempt(
+            deployment=self._deployment,
+            pipeline=pipeline,
+            directory=self._directory,
+            config=self._config,
+            owner=self._owner,
+            root=self._owner.name,
+            is_running=self._is_running,
+            stop_queries=self._stop_queries,
+        )
+        self._lock = threading.RLock()
+        self._queries: dict[StageUid, StreamingQuery] = {}
+        self._described = Queries(lasting=self._directory.root / "queries")
+        self._told: set[str] = set()
+        self._patch = WriterPatch(self._starting)
+        self._is_over = False
+
+    # --- begin and end ----------------------------------------------------------------------------------------
+
+    def begin(self, restore_from: str) -> None:
+        """Put back what is to be put back, and hear of queries from now on. Raises as ``attach`` does."""
+        if Attachment._current is not None:
+            raise InvalidRequest(
+                f"this program is attached to {Attachment._current.pipeline!r} already: attach once, or detach() first"
+            )
+        _speak()
+        self._owner.wait(self._record)
+        self._put_back(self._record(), restore_from)
+        self._patch.install()
+        Attachment._current = self
+        atexit.register(self.detach)
+
+    def _record(self) -> CoordinatorRecord | None:
+        return RecordStore(self._deployment.store).record(self.pipeline)
+
+    def _put_back(self, record: CoordinatorRecord | None, restore_from: str) -> None:
+        if restore_from == "none":
+            raise InvalidRequest(
+                "restore_from 'none' would leave the queries' directories as they are: to begin from nothing, give the "
+                "queries other directories and attach under another name"
+            )
+        root = f"attach-{restore_from}" if restore_from else ""
+        interrupted = was_interrupted(record)
+        if root:
+            self._attempt.root = root
+        if not interrupted and (not root or (record is not None and record.root == root)):
+            return
+        if interrupted:
+            log.warning("the restore of %s was interrupted: it is done again", self.pipeline)
+        ProgramRestore(
+            deployment=self._deployment,
+            pipeline=self.pipeline,
+            directory=self._directory,
+            options=RestoreOptions.of(restore_from=restore_from or "latest"),
+            config=self._config,
+            root=root,
+        ).run()
+
+    def detach(self) -> None:
+        """Take a last checkpoint where something is new, end the attempt, and give PySpark its methods back."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            self._patch.remove()
+            if Attachment._current is self:
+                Attachment._current = None
+            atexit.unregister(self.detach)
+        self._attempt.close()
+        close: Callable[[], None] = getattr(self._deployment.store, "close")  # noqa: B009 - of SQL stores
+        close()
+
+    # --- queries ----------------------------------------------------------------------------------------------
+
+    @property
+    def stages(self) -> tuple[AttachedStage, ...]:
+        """Stages of the program, those of earlier runs too."""
+        return self._program.stages
+
+    def _starting(
+        self, frame: DataFrame, told: WriterNotes
+    ) -> tuple[dict[str, str], Callable[[StreamingQuery], None]]:
+        """Make a stage of a query that is about to start."""
+        with self._lock:
+            running = {uid for uid in self._queries if self._is_running(uid)}
+            found = self._described.described(frame, told, program=self._program, running=running)
+            self._say(found.lines)
+            if found.stage is None:
+                return {}, _unheard
+            stage = self._with_known_place(found.stage, told)
+            self._take_in(stage)
+        given = {CHECKPOINT_LOCATION: stage.checkpoint_location} if found.gives_location else {}
+        return given, lambda query: self._started(frame, told, stage, query)
+
+    def _with_known_place(self, stage: AttachedStage, told: WriterNotes) -> AttachedStage:
+        known = self._program.stage(stage.uid)
+        if told.table and known is not None and not stage.writes:
+            return stage.model_copy(update={"sink": known.sink, "writes": known.writes})
+        return stage
+
+    def _take_in(self, stage: AttachedStage) -> None:
+        """Keep the stage, and let the attempt have it. Raises InvalidRequest where its directory was lost."""
+        known = self._program.stage(stage.uid)
+        if known is not None and known.checkpoint_location == stage.checkpoint_location:
+            self._refuse_lost(stage)
+        self._keep(stage)
+
+    def _keep(self, stage: AttachedStage) -> None:
+        if self._program.stage(stage.uid) != stage:
+            self._program = self._program.with_stage(stage)
+            self._directory.save(self._program)
+        self._attempt.change(self._program)
+
+    def _refuse_lost(self, stage: AttachedStage) -> None:
+        if (Path(stage.checkpoint_location) / "metadata").exists():
+            return
+        if self._directory.has_begun(stage.uid):
+            raise InvalidRequest(
+                f"the directory {stage.checkpoint_location} of stage {stage.uid} is gone, and everything would be read "
+                f"again: put it back (dagster-ckpt restore latest -p {self.pipeline}), or give the query another "
+                "checkpointLocation and queryName to begin from nothing"
+            )
+
+    def _started(
+        self, frame: DataFrame, told: WriterNotes, stage: AttachedStage, query: StreamingQuery
+    ) -> None:
+        with self._lock:
+            if not (Path(stage.checkpoint_location) / "metadata").exists():
+                self._say((f"stage {stage.uid}: its checkpointLocation is on no local disk: {NO_PART}",))
+                self._program = self._program.without(stage.uid)
+                self._directory.save(self._program)
+                self._attempt.change(self._program)
+                return
+            self._queries[StageUid(stage.uid)] = query
+            self._directory.note_begun(stage.uid)
+            if told.table and not stage.writes:
+                provider, place = table_location(frame.sparkSession, told.table)
+                stage = stage.model_copy(update={"sink": provider or stage.sink, "writes": place})
+                self._keep(stage)
+            self._say((f"stage {stage.uid}: {line_of(stage)}",))
+
+    def _is_running(self, uid: StageUid) -> bool:
+        query = self._queries.get(uid)
+        return query is not None and bool(query.isActive)
+
+    def _say(self, lines: tuple[str, ...]) -> None:
+        for line in lines:
+            if line not in self._told:
+                self._told.add(line)
+                log.info(line)
+
+    def _stop_queries(self) -> None:
+        for query in list(self._queries.values()):
+            with suppress(Exception):  # of Spark's, of whatever kind: the next is stopped all the same
+                query.stop()
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def savepoint(self, name: str = "", *, target: str = "") -> str:
+        """Take a savepoint of all queries now, and return its URI. Raises Declined where it failed."""
+        request = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, name=name, target=target)
+        return self._attempt.confirmed(request)
+
+    def checkpoint(self) -> str:
+        """Take a checkpoint of all queries now, and return its URI. Raises Declined where it failed."""
+        return self._attempt.confirmed(CheckpointRequest())
+
+
+def _unheard(_query: StreamingQuery) -> None:
+    """Leave a query alone that takes no part."""
+
+
+def _speak() -> None:
+    """Let a program that has set up no logging see what is said, on standard error."""
+    ours = logging.getLogger("dagster_ckpt")
+    if ours.handlers or logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("dagster_ckpt: %(message)s"))
+    ours.addHandler(handler)
+    log.setLevel(logging.INFO)

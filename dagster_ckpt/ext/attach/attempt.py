@@ -1,0 +1,220 @@
+"""The attempt of an attached program: its coordinator, which polls in threads of the program, and its requests.
+
+A stage that was not there before makes the next attempt of the same run, since a graph is fixed within one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from dagster_ckpt.core.checkpoint.lease import Lease
+from dagster_ckpt.core.checkpoint.scheduler import effective_interval
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
+from dagster_ckpt.core.ids import BatchId, PipelineId, StageUid
+from dagster_ckpt.core.outcomes import Completed, Failed, Rejected, Triggered
+from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.restore.facts import DirectoryState
+from dagster_ckpt.errors import CheckpointError, Declined, Fenced
+from dagster_ckpt.ext.attach.cuts import ProgramCuts, chosen_cuts
+from dagster_ckpt.ext.attach.owner import ProgramOwner
+from dagster_ckpt.ext.attach.program import AttachedProgram, ProgramDirectory
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
+from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
+from dagster_ckpt.runtime.mailbox import Mailbox
+from dagster_ckpt.spark.snapshot.pins import sweep_pins
+from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
+from dagster_ckpt.spark.streaming.background import DaemonBackground
+from dagster_ckpt.spark.streaming.timer import Poller
+from dagster_ckpt.version import __version__
+
+__all__ = ["ProgramAttempt"]
+
+log = logging.getLogger("dagster_ckpt.attach")
+
+CONFIRMED_WITHIN = 60.0
+"""Seconds in which a savepoint that was asked for in the program, or its last checkpoint, has to be complete."""
+
+
+@dataclass(kw_only=True)
+class ProgramAttempt:
+    """Attempts of one process of an attached program, one after the other; thread-safe."""
+
+    deployment: Deployment
+    pipeline: PipelineId
+    directory: ProgramDirectory
+    config: CheckpointConfig
+    owner: ProgramOwner
+    root: str
+    """First of the tries that this run is one of."""
+    is_running: Callable[[StageUid], bool]
+    stop_queries: Callable[[], None]
+    """Called where another process has taken the pipeline over."""
+    _program: AttachedProgram = field(default_factory=AttachedProgram)
+    _coordinator: CheckpointCoordinator | None = None
+    _cuts: ProgramCuts | None = None
+    _poller: Poller | None = None
+    _latest: Mapping[StageUid, BatchId | None] = field(default_factory=dict)
+    """Cut of the latest checkpoint."""
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def is_open(self) -> bool:
+        """True while the pipeline is owned."""
+        return self._coordinator is not None
+
+    def change(self, program: AttachedProgram) -> None:
+        """Go on with what is known of the program now; a new attempt where it has other stages.
+
+        Raises Fenced where another copy of the program is alive.
+        """
+        with self._lock:
+            is_same = [s.uid for s in self._program.stages] == [s.uid for s in program.stages]
+            self._program = program
+            if self._cuts is not None and is_same and self.is_open:
+                self._cuts.program = program
+            elif program.stages:
+                self._open()
+
+    def close(self) -> None:
+        """Take a last checkpoint where something is new, and end the attempt."""
+        with suppress(CheckpointError):
+            if self.is_open and chosen_cuts(self._program, self.directory, self.is_running) != self._latest:
+                self.confirmed(CheckpointRequest(note="last checkpoint of the program"))
+        with self._lock:
+            self._stop_polling()
+            coordinator, self._coordinator = self._coordinator, None
+        if coordinator is not None:
+            with suppress(CheckpointError):  # the lease ends by itself
+                coordinator.close(RunStatus.SUSPENDED, clean=True)
+
+    def _open(self) -> None:
+        if self._coordinator is not None:
+            self._stop_polling()
+            self._coordinator.hand_over()
+        else:
+            for stage in self._program.stages:
+                sweep_pins(self.directory.stage(stage.uid).root)
+        cuts = ProgramCuts(program=self._program, directory=self.directory, is_running=self.is_running)
+        coordinator = CheckpointCoordinator.open(self._setup(cuts))
+        coordinator.started(str(self.directory.root))
+        cuts.opened(coordinator)
+        self._coordinator, self._cuts = coordinator, cuts
+        if effective_interval(self.config):
+            coordinator.start_scheduler()
+        self._poller = Poller(self._poll, on_error=self._poll_failed)
+        self._poller.start()
+
+    def _setup(self, cuts: ProgramCuts) -> AttemptSetup:
+        return AttemptSetup(
+            config=self.config,
+            store=self.deployment.store,
+            storage=self.deployment.storage,
+            open_storage=self.deployment.open_storage,
+            owner=self.owner.name,
+            root=self.root,
+            listeners=(self._heard,),
+            library_version=__version__,
+            admit=self.owner.admit,
+            graph=self._program.graph(self.pipeline),
+            gateway=cuts,
+            ownership=Ownership.NEW_ATTEMPT,
+            directory_state=lambda *_: DirectoryState.LASTING,
+            read_manifest=handles_in_manifest,
+            acks=AckDurability.AT_COMPLETION,
+            background=DaemonBackground(),
+            lease=Lease(reads_mailbox=True),
+        )
+
+    def _stop_polling(self) -> None:
+        if self._poller is not None:
+            self._poller.stop()
+        if self._cuts is not None:
+            self._cuts.close()
+
+    # --- while it lasts -----------------------------------------------------------------------------------------
+
+    def _poll(self) -> float | None:
+        coordinator = self._coordinator
+        if coordinator is None:
+            return None
+        _serve(coordinator)
+        due = coordinator.poll()
+        if coordinator.failure:
+            log.error(
+                "%s: more checkpoints failed than are tolerated: %s", self.pipeline, coordinator.failure
+            )
+            with self._lock:
+                if coordinator is self._coordinator:
+                    self._open()
+        return due
+
+    def _poll_failed(self, error: Exception) -> None:
+        if not isinstance(error, Fenced):
+            log.warning("%s: %s", self.pipeline, error)
+            return
+        with self._lock:
+            if self._coordinator is None:
+                return
+            self._stop_polling()
+            self._coordinator = None
+        log.error("%s: its queries are stopped: %s", self.pipeline, error)
+        self.stop_queries()
+
+    def _heard(self, event: CoordinatorEvent) -> None:
+        match event:
+            case CheckpointCompleted(kind=kind) if kind.is_savepoint:
+                log.info("savepoint %s is complete: %s", event.checkpoint_id, event.uri)
+            case CheckpointCompleted():
+                log.debug("checkpoint %s is complete: %s", event.checkpoint_id, event.uri)
+                stages = event.metadata.stages
+                self._latest = {
+                    StageUid(s.uid): None if s.batch_id is None else BatchId(s.batch_id) for s in stages
+                }
+            case CheckpointFailed():
+                log.warning("checkpoint %s failed: %s", event.checkpoint_id, event.message)
+            case _:
+                pass
+
+    def confirmed(self, request: CheckpointRequest) -> str:
+        """Take a checkpoint or savepoint now, and return its URI. Raises Declined where it failed."""
+        coordinator = self._coordinator
+        if coordinator is None:
+            raise Declined("the program has started no query yet: there is nothing to take")
+        asked = replace(request, request_id=uuid.uuid4().hex)
+        outcome = coordinator.trigger(asked)
+        until = time.monotonic() + CONFIRMED_WITHIN
+        while time.monotonic() < until:
+            if isinstance(outcome, Rejected):
+                raise Declined(f"no {request.kind.noun} was taken: {outcome.message}")
+            if isinstance(outcome, Triggered):
+                match coordinator.status_of(outcome.id):
+                    case Completed() as done:
+                        return done.location.uri
+                    case Failed() as failed:
+                        raise Declined(f"the {request.kind.noun} failed: {failed.message}")
+                    case _:
+                        pass
+            time.sleep(0.01)
+            outcome = coordinator.outcome_of_request(asked.request_id)
+        raise Declined(f"the {request.kind.noun} is not complete after {CONFIRMED_WITHIN:.0f} s: it goes on")
+
+
+def _serve(coordinator: CheckpointCoordinator) -> None:
+    """Take what other processes ask for; the end of a program is its own."""
+    endings = {
+        mail.request_id: "an attached program ends itself: stop it, and take a savepoint before"
+        for mail in coordinator.record.mailbox
+        if mail.kind.is_synchronous
+    }
+    if endings:
+        coordinator.mail_taken(frozenset(endings), endings)
+    Mailbox(tell=log.info).serve(coordinator)

@@ -1,0 +1,76 @@
+"""run: a program with every streaming query attached; and the restore of one, which no job of Dagster's makes."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import click
+
+from dagster_ckpt.cli.context import ExitCode, Invocation, command
+from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.attach.attachment import DEFAULTS, attach
+from dagster_ckpt.ext.attach.program import ProgramDirectory
+from dagster_ckpt.ext.attach.restore import ProgramRestore
+
+__all__ = ["restored", "run"]
+
+
+@command("run", short_help="a program, its streaming queries attached")
+@click.argument("program", type=click.Path(exists=True, dir_okay=False))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("-p", "--pipeline", required=True, metavar="NAME", help="Name that its checkpoints have.")
+@click.option("--base-dir", default="", metavar="DIR", help="As --base.")
+@click.option(
+    "--restore-from", default="", metavar="SNAPSHOT", help="Put back before the first query starts, once."
+)
+@click.option("--interval", default="", metavar="TIME", help="Between checkpoints (1 min); default: 10 s.")
+def run(
+    work: Invocation,
+    *,
+    program: str,
+    arguments: tuple[str, ...],
+    pipeline: str,
+    base_dir: str,
+    restore_from: str,
+    interval: str,
+) -> None:
+    """Run PROGRAM with ARGUMENTS as `python PROGRAM` does: its streaming queries are checkpointed together.
+
+    Arguments that are options of this command go behind `--`.
+    """
+    base = base_dir or work.locations.base
+    if not base:
+        raise InvalidRequest(
+            "say where its checkpoints are to be: --base-dir DIR (environment: DAGSTER_CKPT_BASE)"
+        )
+    settings = {"interval": interval} if interval else {}
+    attach(pipeline, base_dir=base, restore_from=restore_from, **settings)
+    sys.argv = [program, *arguments]
+    sys.path.insert(0, str(Path(program).resolve().parent))
+    runpy.run_path(program, run_name="__main__")
+
+
+run.context_settings["ignore_unknown_options"] = True
+
+
+def restored(work: Invocation, pipeline: PipelineId, options: RestoreOptions) -> ExitCode | None:
+    """Put an attached program back, which does not run; None: the pipeline is none."""
+    base = work.locations.base
+    directory = ProgramDirectory(Path(base).expanduser().absolute() / "programs" / pipeline)
+    if not base or not directory.record.exists():
+        return None
+    savepoints = {"savepoint_dir": work.deployment.savepoint_dir}
+    ProgramRestore(
+        deployment=work.deployment,
+        pipeline=pipeline,
+        directory=directory,
+        options=options,
+        config=CheckpointConfig.layered(DEFAULTS, savepoints).of_stream,
+        tell=work.output.say,
+    ).run()
+    work.output.say("start the program as ever: its queries go on from there")
+    return ExitCode.FINE

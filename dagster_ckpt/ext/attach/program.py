@@ -1,0 +1,159 @@
+"""Stages of an attached program as kept between its runs: where each has its directory, and who reads whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from dagster_ckpt.core.graph import PipelineGraph, StageSpec
+from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.model import FileName, Record
+from dagster_ckpt.errors import Corrupt, Declined
+from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.files import replace_whole
+
+__all__ = ["AttachedProgram", "AttachedStage", "ProgramDirectory"]
+
+
+class AttachedStage(Record):
+    """Stage of an attached program: one streaming query."""
+
+    uid: FileName
+    checkpoint_location: str
+    """Spark's directory of the query, an absolute path."""
+    sink: str
+    """The writer's format, or ``foreachBatch``, ``foreach``."""
+    writes: str = ""
+    """What a reader would name: a path, ``kafka:topic``; empty: it cannot be told."""
+    reads: tuple[str, ...] = ()
+    """The same of each stream it reads."""
+    likeness: str = ""
+    """Digest of plan and sink, by which a query is known again that has neither name nor place."""
+
+
+class AttachedProgram(Record):
+    """``attached.json``: every stage the program has ever had, in the order they came."""
+
+    format_version: Literal[1] = 1
+    stages: tuple[AttachedStage, ...] = ()
+
+    def stage(self, uid: str) -> AttachedStage | None:
+        """Return a stage, or None."""
+        return next((stage for stage in self.stages if stage.uid == uid), None)
+
+    def at(self, location: str) -> AttachedStage | None:
+        """Return the stage whose directory is at a path, or None."""
+        return next((stage for stage in self.stages if stage.checkpoint_location == location), None)
+
+    def with_stage(self, stage: AttachedStage) -> AttachedProgram:
+        """Return the program with a stage added, or in the place of the one of its name."""
+        if self.stage(stage.uid) is None:
+            return self.model_copy(update={"stages": (*self.stages, stage)})
+        changed = tuple(stage if one.uid == stage.uid else one for one in self.stages)
+        return self.model_copy(update={"stages": changed})
+
+    def without(self, uid: str) -> AttachedProgram:
+        """Return the program without one stage."""
+        return self.model_copy(update={"stages": tuple(one for one in self.stages if one.uid != uid)})
+
+    def graph(self, pipeline: PipelineId) -> PipelineGraph:
+        """Return the stages as the coordinator sees them: each by itself, since Spark holds the queries apart."""
+        specs = tuple(StageSpec(uid=StageUid(stage.uid)) for stage in self.stages)
+        return PipelineGraph(pipeline=pipeline, stages=specs)
+
+    def readers_of(self, stage: AttachedStage) -> list[AttachedStage]:
+        """Return the stages that read what a stage writes."""
+        return [one for one in self.stages if one is not stage and _meet(stage.writes, one.reads)]
+
+    def may_be_read(self, stage: AttachedStage) -> bool:
+        """Tell whether a query may see rows of this one: by its plan, or since nobody knows where it writes."""
+        return bool(self.readers_of(stage)) or (
+            not stage.writes and stage.sink in ("foreachBatch", "foreach")
+        )
+
+    def readers_first(self) -> list[AttachedStage]:
+        """Return the stages so that each comes after all that read it; unknown writers as late as may be.
+
+        Raises Declined where queries read each other's rows in a ring: no cut of one could hold for the others.
+        """
+        placed: list[AttachedStage] = []
+        while len(placed) < len(self.stages):
+            waiting = [stage for stage in self.stages if stage not in placed]
+            ready = [s for s in waiting if all(reader in placed for reader in self.readers_of(s))]
+            if not ready:
+                ring = ", ".join(sorted(stage.uid for stage in waiting))
+                raise Declined(f"the queries {ring} read each other's rows: they have no common cut")
+            placed.append(min(ready, key=lambda s: not s.writes and self.may_be_read(s)))
+        return placed
+
+
+def _meet(written: str, read: Iterable[str]) -> bool:
+    """Tell whether a stream may read what is written: the place, a folder of it, or one it lies in."""
+    return bool(written) and any(
+        one == written or one.startswith(f"{written}/") or written.startswith(f"{one}/") for one in read
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDirectory:
+    """Folder that keeps what is known of an attached program; its queries' directories are elsewhere."""
+
+    root: Path
+
+    @property
+    def record(self) -> Path:
+        """The stages."""
+        return self.root / "attached.json"
+
+    @property
+    def building(self) -> Path:
+        """Directories that a restore builds, before they are exchanged."""
+        return self.root / "restoring"
+
+    @property
+    def replaced(self) -> Path:
+        """Directories that the latest restore has exchanged."""
+        return self.root / "replaced"
+
+    def stage(self, uid: str) -> StageDirectory:
+        """Return the stage's directory, as captures take it."""
+        return StageDirectory(self.root / uid)
+
+    def has_begun(self, uid: str) -> bool:
+        """Tell whether the stage's query was ever started."""
+        return (self.root / uid / "begun").exists()
+
+    def note_begun(self, uid: str) -> None:
+        """Note that the stage's query was started."""
+        (self.root / uid / "begun").touch()
+
+    def load(self) -> AttachedProgram:
+        """Return the program; one without stages where none was ever attached. Raises Corrupt."""
+        try:
+            return AttachedProgram.model_validate_json(self.record.read_bytes())
+        except FileNotFoundError:
+            return AttachedProgram()
+        except ValidationError as error:
+            raise Corrupt(
+                f"{self.record} is damaged: put it back from a backup, or attach the program under another name"
+            ) from error
+
+    def save(self, program: AttachedProgram) -> None:
+        """Keep the program, and link each stage to its query's directory."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        replace_whole(self.record, program.model_dump_json(indent=1).encode())
+        for stage in program.stages:
+            self.link(stage)
+
+    def link(self, stage: AttachedStage) -> None:
+        """Let the stage's directory lead to where its query keeps its own."""
+        query = self.stage(stage.uid).query
+        query.parent.mkdir(parents=True, exist_ok=True)
+        if query.is_symlink() and str(query.readlink()) == stage.checkpoint_location:
+            return
+        query.unlink(missing_ok=True)
+        query.symlink_to(stage.checkpoint_location)

@@ -1,0 +1,187 @@
+"""PySpark's ``DataStreamWriter`` as it says what it starts: its methods replaced in this process, and put back.
+
+Nothing but what a query is called with passes here, and a ``checkpointLocation`` where it has none that lasts. What is
+used of PySpark is the same from 3.5 to 4.3.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["WriterNotes", "WriterPatch", "refuse_connect"]
+
+CHECKPOINT_LOCATION = "checkpointLocation"
+_NOTES = "_dagster_ckpt_told"
+"""Attribute of a writer that keeps what it was told."""
+
+
+@dataclass
+class WriterNotes:
+    """Notes of a writer: all it was told before its query starts."""
+
+    format: str = ""
+    query_name: str = ""
+    output_mode: str = "append"
+    options: dict[str, str] = field(default_factory=dict)
+    """By their names in lower case: Spark's options have no case."""
+    path: str = ""
+    table: str = ""
+    """Of ``toTable``."""
+    function: object = None
+    """Of ``foreachBatch`` and ``foreach``."""
+
+    def option(self, name: str) -> str:
+        """Return an option; empty: it was not given."""
+        return self.options.get(name.lower(), "")
+
+    def note(self, name: str, value: object) -> None:
+        """Note an option as it was given."""
+        self.options[name.lower()] = str(value)
+
+
+Begin = Callable[["DataFrame", WriterNotes], tuple[dict[str, str], Callable[["StreamingQuery"], None]]]
+"""Called before a query starts: options to add, and what hears of the query once it runs."""
+
+
+def refuse_connect() -> None:
+    """Raise InvalidRequest where this process talks to a server of Spark Connect."""
+    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
+        raise InvalidRequest(
+            "attach needs Spark in the program's own process, where its queries' directories are: start the session "
+            "with master() instead of remote() (SPARK_REMOTE is set)"
+        )
+
+
+class WriterPatch:
+    """The replaced methods; ``begin`` hears of every query that is about to start."""
+
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
+        self._before: dict[str, Any] = {}
+
+    def install(self) -> None:
+        """Replace the methods."""
+        writer = _writer_class()
+        for name, noted in _NOTED.items():
+            self._replace(writer, name, noted)
+        for name in ("start", "toTable"):
+            self._replace(writer, name, self._starting)
+
+    def remove(self) -> None:
+        """Put PySpark's own methods back."""
+        for name, method in self._before.items():
+            setattr(_writer_class(), name, method)
+        self._before.clear()
+
+    def _replace(self, writer: type, name: str, make: Callable[[Any], Any]) -> None:
+        before = self._before[name] = getattr(writer, name)
+        setattr(writer, name, wraps(before)(make(before)))
+
+    def _starting(self, before: Any) -> Any:
+        shape = signature(before)
+
+        def starts(writer: Any, *args: Any, **kwargs: Any) -> Any:
+            told = _settled(writer, shape.bind(writer, *args, **kwargs).arguments)
+            added, heard = self._begin(writer._df, told)
+            query = before(writer, *args, **{**kwargs, **added})
+            heard(query)
+            return query
+
+        return starts
+
+
+def _writer_class() -> type:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    found: type = DataStreamWriter
+    return found
+
+
+def _told(writer: Any) -> WriterNotes:
+    told = getattr(writer, _NOTES, None)
+    if told is None:
+        told = WriterNotes()
+        setattr(writer, _NOTES, told)
+    assert isinstance(told, WriterNotes)
+    return told
+
+
+def _settled(writer: Any, given: Mapping[str, Any]) -> WriterNotes:
+    """Return the writer's notes with all that ``start`` itself is given, which comes last."""
+    noted = _told(writer)
+    told = WriterNotes(
+        format=str(given.get("format") or noted.format),
+        query_name=str(given.get("queryName") or noted.query_name),
+        output_mode=str(given.get("outputMode") or noted.output_mode),
+        options=dict(noted.options),
+        table=str(given.get("tableName") or ""),
+        function=noted.function,
+    )
+    for key, value in given.get("options", {}).items():
+        told.note(key, value)
+    told.path = str(given.get("path") or told.option("path"))
+    return told
+
+
+def _noting(note: Callable[..., None]) -> Callable[[Any], Any]:
+    """Return a maker of methods that note their arguments, and do what they did."""
+
+    def make(before: Any) -> Any:
+        def method(writer: Any, *args: Any, **kwargs: Any) -> Any:
+            note(_told(writer), *args, **kwargs)
+            return before(writer, *args, **kwargs)
+
+        return method
+
+    return make
+
+
+def _note_format(told: WriterNotes, source: str) -> None:
+    told.format = source
+
+
+def _note_name(told: WriterNotes, queryName: str) -> None:  # noqa: N803 - PySpark's name
+    told.query_name = queryName
+
+
+def _note_mode(told: WriterNotes, outputMode: str) -> None:  # noqa: N803 - PySpark's name
+    told.output_mode = outputMode
+
+
+def _note_option(told: WriterNotes, key: str, value: Any) -> None:
+    told.note(key, value)
+
+
+def _note_options(told: WriterNotes, **options: Any) -> None:
+    for key, value in options.items():
+        told.note(key, value)
+
+
+def _note_batch(told: WriterNotes, func: object) -> None:
+    told.format, told.function = "foreachBatch", func
+
+
+def _note_each(told: WriterNotes, f: object) -> None:
+    told.format, told.function = "foreach", f
+
+
+_NOTED = {
+    "format": _noting(_note_format),
+    "queryName": _noting(_note_name),
+    "outputMode": _noting(_note_mode),
+    "option": _noting(_note_option),
+    "options": _noting(_note_options),
+    "foreachBatch": _noting(_note_batch),
+    "foreach": _noting(_note_each),
+}

@@ -1,0 +1,60 @@
+"""A program that knows nothing of checkpoints: orders are cleaned into a table, which another query counts by key.
+
+    python job.py FOLDER
+
+It reads ``FOLDER/in/*.json`` (key, amount), writes the table ``FOLDER/clean``, and overwrites ``FOLDER/totals.json`` in
+``foreachBatch``, until it is killed or ``FOLDER/stop`` exists.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+FOLDER = Path(sys.argv[1])
+
+
+def save(frame: DataFrame, batch: int) -> None:
+    rows = {row["key"]: row["total"] for row in frame.collect()}
+    known = json.loads((FOLDER / "totals.json").read_text()) if (FOLDER / "totals.json").exists() else {}
+    (FOLDER / "totals.tmp").write_text(json.dumps({**known, **rows}))
+    os.replace(FOLDER / "totals.tmp", FOLDER / "totals.json")
+
+
+builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
+spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+
+orders = (
+    spark.readStream.schema("key string, amount long")
+    .option("maxFilesPerTrigger", 1)
+    .json(str(FOLDER / "in"))
+)
+clean = (
+    orders.where("amount >= 0")
+    .writeStream.format("parquet")
+    .queryName("clean")
+    .option("checkpointLocation", str(FOLDER / "spark" / "clean"))
+    .start(str(FOLDER / "clean"))
+)
+totals = (
+    spark.readStream.schema("key string, amount long")
+    .parquet(str(FOLDER / "clean"))
+    .groupBy("key")
+    .sum("amount")
+    .withColumnRenamed("sum(amount)", "total")
+    .writeStream.outputMode("update")
+    .option("checkpointLocation", str(FOLDER / "spark" / "totals"))
+    .foreachBatch(save)
+    .start()
+)
+(FOLDER / "running").touch()
+while not (FOLDER / "stop").exists():
+    time.sleep(0.05)
+    for query in (clean, totals):
+        if query.exception() is not None:
+            raise query.exception()
+clean.stop()
+totals.stop()
