@@ -69,6 +69,7 @@ EXTENSIONS = (
     Capability("Spark declarative pipelines", ("ext/spark_pipelines",), ("ext/spark_pipelines",)),
     Capability("conditions on rows, quarantine", ("ext/quarantine",), ("ext/quarantine",)),
     Capability("programs as they are", ("ext/attach",), ("ext/attach",)),
+    Capability("a change judged in a pull request", ("ext/upgrade_plan",), ("ext/upgrade_plan",)),
     Capability("warm engines; metrics", ("ext/warm", "ext/metrics"), ("ext/warm", "ext/metrics")),
 )
 CHAPTERS = (("kernel", KERNEL), ("surfaces", SURFACES), ("extensions", EXTENSIONS))

@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["CodeOptions", "code_options", "declared_in", "definitions_in", "job_in", "pipelines_in"]
+__all__ = [
+    "CodeOptions",
+    "code_options",
+    "declared_in",
+    "definitions_in",
+    "job_in",
+    "pipelines_in",
+    "session_settings_in",
+]
+
+_NOT_HERE = ("spark.master", "spark.submit.", "spark.extraListeners", "spark.eventLog.", "spark.kubernetes.")
+"""Settings of the deployment's sessions that a plan's has none of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +93,25 @@ def definitions_in(code: CodeOptions) -> Iterator[dg.Definitions]:
                 yield value
     if not count:
         raise InvalidRequest("the code has no Dagster Definitions: name the module that has them")
+
+
+def session_settings_in(code: CodeOptions) -> Iterator[str]:
+    """Yield the settings that the code gives its Spark sessions, those of a cluster left out."""
+    from dagster_ckpt.dagster.resources.spark import SparkSessionResource
+
+    try:
+        found = [
+            one for definitions in definitions_in(code) for one in (definitions.resources or {}).values()
+        ]
+    except InvalidRequest:
+        return  # a plain program, which has no definitions
+    for resource in found:
+        given = resource.conf if isinstance(resource, SparkSessionResource) else {}
+        yield from (
+            f"{name}={said}"
+            for name, said in given.items()
+            if isinstance(said, str) and not name.startswith(_NOT_HERE)
+        )
 
 
 def job_in(code: CodeOptions, name: str) -> dg.JobDefinition:

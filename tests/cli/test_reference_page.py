@@ -23,6 +23,7 @@ COMMANDS = [
         "history",
         "top",
         "page",
+        "plan",
         "audit",
         "metrics",
         "check",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from dagster_ckpt.cli.completion import snapshots_known
@@ -11,8 +13,9 @@ from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.model import LabelChanges
 from dagster_ckpt.core.units import counted, size
-from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot
+from dagster_ckpt.operations.snapshots.plan_facts import facts_of_found
 from dagster_ckpt.operations.snapshots.registration import ImportMode, import_snapshot
 
 
@@ -20,6 +23,11 @@ from dagster_ckpt.operations.snapshots.registration import ImportMode, import_sn
 @click.argument("snapshot", shell_complete=snapshots_known)
 @click.argument("target")
 @pipeline_option
+@click.option(
+    "--facts",
+    is_flag=True,
+    help="Write a small file with what `plan` compares, and no state, rows or credentials.",
+)
 @label_option
 def export(
     work: Invocation,
@@ -27,10 +35,16 @@ def export(
     snapshot: str,
     target: str,
     pipeline: str,
+    facts: bool,
     label: LabelChanges,
 ) -> None:
     """Copy a SNAPSHOT to TARGET (any fsspec URI) as a self-contained savepoint; every file is verified."""
     found = find_snapshot(work.deployment, snapshot, pipeline_id(pipeline) if pipeline else None)
+    if facts:
+        if label != LabelChanges():
+            raise click.UsageError("--name, --note and --label are of copies, and --facts copies nothing")
+        _export_facts(work, found, target)
+        return
     with work.output.progress(f"exporting {found.key}") as progress:
         done = export_snapshot(
             found.stored,
@@ -78,3 +92,13 @@ def import_(
     savepoint_added(done.pipeline, done.key)
     work.output.result(done)
     work.output.say(f"{done.key} of pipeline {done.pipeline}: {done.location.uri} ({size(done.bytes)})")
+
+
+def _export_facts(work: Invocation, found: FoundSnapshot, target: str) -> None:
+    content = facts_of_found(work.deployment, found).model_dump_json(exclude_defaults=True, indent=1).encode()
+    folder, _, name = (target if "://" in target else str(Path(target).absolute())).rpartition("/")
+    storage = work.deployment.open_storage(folder)
+    storage.delete([name])
+    storage.create(name, content)
+    work.output.result({"uri": target, "key": found.key, "bytes": len(content)})
+    work.output.say(f"facts of {found.key} written to {target} ({size(len(content))})")

@@ -12,6 +12,7 @@
 | ``diff_state`` | keys of state that were added, changed, removed between two |
 | ``offsets`` | how far two offsets are apart |
 | ``export`` | a snapshot copied to another storage, self-contained |
+| ``plan_facts`` | what a plan of an upgrade compares: no state, no rows |
 | ``registration`` | how a savepoint from elsewhere enters the coordinator's record; import |
 | ``adopt`` | a Spark checkpoint directory becomes a savepoint |
 """

@@ -24,6 +24,7 @@ from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.plan.chains import ChainOfFrames, renamed
 from dagster_ckpt.spark.plan.errors import understood
 from dagster_ckpt.spark.plan.files import no_files_yet
+from dagster_ckpt.spark.plan.functions import digest_of
 from dagster_ckpt.spark.plan.refusals import (
     is_meant_for_readers,
     random_keys,
@@ -134,6 +135,8 @@ class StageQuery:
     """Wrapped around what takes the batches: a streaming run holds and stops queries there."""
     warn: Callable[[str], None] = log.warning
     """Told of what is no error and may be a mistake."""
+    compare: Callable[..., None] = check_plan
+    """Compares the query's plan with the one that its state was made by (``check_plan``)."""
 
     @property
     def stage(self) -> StageDefinition:
@@ -169,6 +172,22 @@ class StageQuery:
         try:
             with session_settings(spark, self._settings):
                 return self._start(spark, available_now=available_now, interval=interval)
+        except Exception as error:
+            told = self.understood(error)
+            if told is None:
+                raise
+            raise told from error
+
+    def planned(self, spark: SparkSession) -> DataFrame:
+        """Return the rows of the query, planned and compared and not started; its channel gets its columns.
+
+        Raises what ``start`` raises.
+        """
+        try:
+            with session_settings(spark, self._settings):
+                frame = self._output(spark)
+                self._batch_writer(frame)
+                return frame
         except Exception as error:
             told = self.understood(error)
             if told is None:
@@ -230,12 +249,13 @@ class StageQuery:
         refuse_lost_watermark(self.pipeline.title(self.uid), frame, read)
         self._tell_random_keys(frame)
         refuse_counted_changes(self.pipeline, self.attempt, self.uid, frame, read)
-        check_plan(
+        self.compare(
             self.uid,
             self.directory,
             frame,
             output_mode=self.stage.output_mode,
             stages=stages,
+            functions={str(uid): digest_of(self._definition(uid).fn) for uid in frames},
             renamed=renamed(self.pipeline, self.uid),
         )
         return frame

@@ -13,6 +13,7 @@ rows: Spark compares types only.
 | ``time_zones`` | the session's time zone, where rows or state depend on it |
 | ``sources`` | sources in Spark's order, and what they read |
 | ``files`` | files that file sources have read: moved, written again, or not there yet |
+| ``functions`` | digests of the user's code, which no plan shows |
 | ``facts`` | ``PlanFacts``: all of these, written down beside the state |
 | ``rules`` | ``RULES``: which facts may not change, and what is said; compared at every start |
 | ``chains`` | what the plans of stages say of running them in one query |

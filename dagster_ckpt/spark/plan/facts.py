@@ -23,7 +23,7 @@ from dagster_ckpt.spark.plan.columns import state_columns
 from dagster_ckpt.spark.plan.fields import Fields, state_fields
 from dagster_ckpt.spark.plan.operators import groups_in, operators_in, watermarks_of, with_state
 from dagster_ckpt.spark.plan.origins import Origin, columns_of_sources, origins_in
-from dagster_ckpt.spark.plan.sources import options_of_sources, sources_in
+from dagster_ckpt.spark.plan.sources import options_of_sources, schemas_of_sources, sources_in
 from dagster_ckpt.spark.plan.time_zones import zone_of_reading, zones_of
 from dagster_ckpt.spark.plan.tree import analyzed
 from dagster_ckpt.spark.plan.variables import variables_in
@@ -69,6 +69,10 @@ class PlanFacts:
     """Sources in Spark's order."""
     source_options: Sequence[str] = ()
     """Digests of the options of sources that only these tell apart."""
+    source_schemas: Sequence[str] = ()
+    """Schemas of the sources (JSON), of channels empty. Not compared: each stands in for a source out of reach."""
+    functions: Mapping[str, str] | None = None
+    """Digests of the stages' functions. Not compared by rules: what they mean is nobody's to say."""
     stages: Sequence[str] = ()
     """Of a chain: the stage that reads each source."""
 
@@ -79,12 +83,20 @@ class PlanFacts:
             found = parse_json(directory.plan.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             found = {}
+        return cls.of(found, renamed)
+
+    @classmethod
+    def of(cls, written: object, renamed: Mapping[str, str]) -> PlanFacts:
+        """Return the facts in what was written down, those that this version knows."""
         known = {field.name for field in fields(cls)}
         given = (
-            {name: said for name, said in found.items() if name in known} if isinstance(found, dict) else {}
+            {name: said for name, said in written.items() if name in known}
+            if isinstance(written, dict)
+            else {}
         )
         facts = cls(**given)
-        return replace(facts, stages=[renamed.get(one, one) for one in facts.stages])
+        functions = facts.functions and {renamed.get(one, one): said for one, said in facts.functions.items()}
+        return replace(facts, stages=[renamed.get(one, one) for one in facts.stages], functions=functions)
 
     def write(self, directory: StageDirectory) -> None:
         """Write the facts down, whole or not at all."""
@@ -95,10 +107,16 @@ class PlanFacts:
         replace_whole(directory.plan, json.dumps(text, indent=1).encode())
 
 
-def facts_of(frame: DataFrame, *, output_mode: str = "", stages: Sequence[str] = ()) -> PlanFacts | None:
+def facts_of(
+    frame: DataFrame,
+    *,
+    output_mode: str = "",
+    stages: Sequence[str] = (),
+    functions: Mapping[str, str] | None = None,
+) -> PlanFacts | None:
     """Return the facts of a query; None where Spark does not show its plan (Connect, a node it cannot write).
 
-    ``stages``: of a chain, the stage that reads each source, in Spark's order.
+    ``stages``: of a chain, the stage that reads each source, in Spark's order. ``functions``: digests by stage.
     """
     plan = analyzed(frame)
     if plan is None:
@@ -120,5 +138,7 @@ def facts_of(frame: DataFrame, *, output_mode: str = "", stages: Sequence[str] =
         read_in_zone=zone_of_reading(plan, frame),
         sources=sources,
         source_options=options_of_sources(sources, frame),
+        source_schemas=schemas_of_sources(frame),
+        functions=functions,
         stages=list(stages),
     )

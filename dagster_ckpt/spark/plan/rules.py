@@ -86,13 +86,15 @@ def check_plan(
     *,
     output_mode: str = "",
     stages: Sequence[str] = (),
+    functions: Mapping[str, str] | None = None,
     renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Compare the query with the one its state was made by, or write down what it is. Raises ChangedQuery.
 
-    ``stages``: of a chain, the stage that reads each source, in Spark's order. ``renamed``: stages by earlier uids.
+    ``stages``: of a chain, the stage that reads each source, in Spark's order. ``functions``: digests of its stages'
+    functions. ``renamed``: stages by earlier uids.
     """
-    now = facts_of(frame, output_mode=output_mode, stages=stages)
+    now = facts_of(frame, output_mode=output_mode, stages=stages, functions=functions)
     if now is None:
         return
     before = PlanFacts.written(directory, renamed)

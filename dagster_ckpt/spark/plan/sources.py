@@ -16,7 +16,7 @@ from dagster_ckpt.spark.plan.tree import Tree, is_source, walk
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["have_moved", "options_of_sources", "relations", "sources_in"]
+__all__ = ["have_moved", "options_of_sources", "relations", "schemas_of_sources", "sources_in"]
 
 _KAFKA = "kafka"
 _TOPICS = ("subscribe", "subscribePattern", "assign")
@@ -40,6 +40,11 @@ def options_of_sources(names: Sequence[str], frame: DataFrame) -> list[str]:
     if len(set(names)) == len(names):
         return []
     return [_digest(one) if one.sourceName() != FORMAT else "" for one in relations(frame)]
+
+
+def schemas_of_sources(frame: DataFrame) -> list[str]:
+    """Return the schema of each source in Spark's order, as JSON; none of a channel, which its writer tells."""
+    return ["" if one.sourceName() == FORMAT else str(one.schema().json()) for one in relations(frame)]
 
 
 def have_moved(before: Sequence[str], now: Sequence[str]) -> bool:

@@ -1,0 +1,13 @@
+"""Plan of an upgrade: whether changed code breaks the state of a pipeline, told in a pull request.
+
+Without it the run tells it, at night: the rules of ``spark/plan`` are asked when a stage starts. Here they are asked
+of a snapshot's facts alone, with no source, table, store or state at hand.
+
+| file | what it owns |
+|---|---|
+| ``plan`` | what becomes of each stage, source and sink |
+| ``verdicts`` | the values of a plan, and the verdict on the whole |
+| ``stand_ins`` | sources that cannot be reached, stood in for by their schemas |
+| ``text`` | a plan as a comment of a pull request |
+| ``command`` | ``dagster-ckpt plan`` |
+"""

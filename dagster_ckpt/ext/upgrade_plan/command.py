@@ -1,0 +1,86 @@
+"""plan: whether a change breaks the state of a pipeline, told before it is deployed."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, session_settings_in
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
+from dagster_ckpt.cli.spark_session import spark_options, started
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.ids import PipelineId, pipeline_id
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
+from dagster_ckpt.ext.upgrade_plan.text import as_markdown, show
+from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in, facts_of_found
+
+if TYPE_CHECKING:
+    pass
+
+
+@command("plan", short_help="whether a change breaks state, told in a pull request")
+@click.option(
+    "--against",
+    default="latest",
+    show_default=True,
+    metavar="FACTS",
+    help="File that `export --facts` has written, or the key or URI of a snapshot.",
+)
+@pipeline_option
+@click.option("--allow-non-restored-state", is_flag=True, help="Drop state of stages that are gone.")
+@click.option("--markdown", is_flag=True, help="Answer as a comment of a pull request.")
+@code_options
+@spark_options
+def plan(
+    work: Invocation,
+    *,
+    against: str,
+    pipeline: str,
+    allow_non_restored_state: bool,
+    markdown: bool,
+    code: CodeOptions,
+    master: str,
+    conf: tuple[str, ...],
+) -> ExitCode:
+    """Plan what becomes of every stage, source and sink when this code (-m, -f or -w) goes on from a snapshot.
+
+    Exit code 1 where it would be refused, or where that cannot be told. No source, table or state is opened: the plans
+    of the queries are compared with the snapshot's facts, and sources that cannot be reached are stood in for.
+    """
+    if not code.is_given:
+        raise InvalidRequest("give the code that is to be planned: -f FILE, -m MODULE or -w WORKSPACE")
+    facts = _facts(work, against, pipeline)
+    declared = declared_in(code, pipeline_id(pipeline or facts.metadata.pipeline))
+    assert declared is not None
+    options = RestoreOptions(allow_non_restored_state=allow_non_restored_state)
+    settings = (*session_settings_in(code), *conf)
+    with (
+        started(master, settings) as spark,
+        tempfile.TemporaryDirectory(prefix="dagster-ckpt-plan-") as scratch,
+    ):
+        found = plan_upgrade(facts, declared, spark, Path(scratch), options)
+    work.output.result(found)
+    if markdown:
+        click.echo(as_markdown(found), nl=False)
+    else:
+        show(work.output, found)
+    return (
+        ExitCode.TROUBLE if found.verdict in (StageVerdict.REFUSED, StageVerdict.UNKNOWN) else ExitCode.FINE
+    )
+
+
+def _facts(work: Invocation, against: str, pipeline: str) -> ExportedFacts:
+    if Path(against).is_file():
+        return facts_in(Path(against))
+    if against.endswith(".json"):
+        raise InvalidRequest(
+            f"{against} is not there: write it with dagster-ckpt export SNAPSHOT {against} --facts"
+        )
+    named: PipelineId | None = pipeline_id(pipeline) if pipeline else None
+    return facts_of_found(work.deployment, find_snapshot(work.deployment, against, named))

@@ -1,0 +1,127 @@
+"""Sources that cannot be reached where a plan is made, stood in for by streams without rows of the same columns."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.channel.schema import parsed_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["NotAtHand", "StandIns"]
+
+_FILES = ("csv", "json", "orc", "parquet", "text")
+_NOTE = "_dagster_ckpt_asked"
+_TOPICS = ("subscribe", "subscribePattern", "assign")
+
+
+class NotAtHand(InvalidRequest):
+    """Something that a stage's function needs is not there where a plan is made."""
+
+
+@dataclass(kw_only=True)
+class StandIns:
+    """Stand-ins of one pipeline's sources; in ``active`` Spark's readers of streams fall back on them."""
+
+    scratch: Path
+    known: dict[str, str] = field(default_factory=dict)
+    """Schemas (JSON) of sources by their names in plans, as the snapshot holds them."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Names that plans have of stand-ins, and those of what they stand in for."""
+
+    def remember(self, sources: Sequence[str], schemas: Sequence[str]) -> None:
+        """Take in what a stage's snapshot says of its sources."""
+        self.known |= {name: schema for name, schema in zip(sources, schemas, strict=False) if schema}
+
+    def real_names(self, sources: Sequence[str]) -> list[str]:
+        """Return the names of a plan's sources, those of what is stood in for in place of stand-ins."""
+        return [self.names.get(name, name) for name in sources]
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Have every reader of streams in this process fall back on stand-ins."""
+        from pyspark.sql.streaming.readwriter import DataStreamReader
+
+        kept = {name: getattr(DataStreamReader, name) for name in ("format", "option", "options", "schema")}
+        loads = {name: getattr(DataStreamReader, name) for name in ("load", *_FILES)}
+        try:
+            for name, method in kept.items():
+                setattr(DataStreamReader, name, _noting(name, method))
+            for name, method in loads.items():
+                setattr(DataStreamReader, name, self._falling_back(name, method))
+            yield
+        finally:
+            for name, method in (kept | loads).items():
+                setattr(DataStreamReader, name, method)
+
+    def _falling_back(self, name: str, load: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+        @functools.wraps(load)
+        def loaded(reader: Any, path: Any = None, *rest: Any, **options: Any) -> DataFrame:
+            asked = _asked(reader)
+            if name != "load":
+                asked["format"] = name
+            asked |= {key: value for key, value in options.items() if value is not None}
+            if path is not None:
+                asked["path"] = path
+            try:
+                return load(reader, *(() if path is None else (path,)), *rest, **options)
+            except Exception as error:  # a folder, a broker or a connector that is not here
+                return self._stand_in(reader, asked, error)
+
+        return loaded
+
+    def _stand_in(self, reader: Any, asked: Mapping[str, Any], error: Exception) -> DataFrame:
+        name = _name_of(asked)
+        given = asked.get("schema")
+        schema = given if given is not None else self.known.get(name)
+        if schema is None:
+            said = str(error).strip().partition("\n")[0]
+            raise NotAtHand(
+                f"source {name} cannot be reached here ({said}), and the snapshot holds no schema of it: give its "
+                "reader a schema, or plan where it can be reached"
+            ) from error
+        empty = tempfile.mkdtemp(prefix="source-", dir=self.scratch)
+        self.names[f"FileSource[{empty}]"] = name
+        columns = schema if given is not None else parsed_schema(schema)
+        made: DataFrame = reader._spark.readStream.schema(columns).parquet(empty)
+        return made
+
+
+def _noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def noted(reader: Any, *given: Any, **options: Any) -> Any:
+        asked = _asked(reader)
+        if name == "option":
+            asked[str(given[0] if given else options["key"])] = (
+                given[1] if len(given) > 1 else options["value"]
+            )
+        elif name == "options":
+            asked.update(options)
+        else:
+            asked[name] = given[0] if given else next(iter(options.values()))
+        return method(reader, *given, **options)
+
+    return noted
+
+
+def _asked(reader: Any) -> dict[str, Any]:
+    """Return the options that a reader was given so far."""
+    asked: dict[str, Any] = vars(reader).setdefault(_NOTE, {})
+    return asked
+
+
+def _name_of(asked: Mapping[str, Any]) -> str:
+    """Return the name that plans have of a source."""
+    kind = str(asked.get("format", ""))
+    if kind in _FILES or (not kind and "path" in asked):
+        return f"FileSource[{asked.get('path', '')}]"
+    topics = next((asked[option] for option in _TOPICS if option in asked), "")
+    return f"{kind}[{topics}]" if kind == "kafka" else kind

@@ -1,0 +1,74 @@
+"""Verdicts of a plan: on the stages of a pipeline, its sources, its sinks, and on the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["WORST_FIRST", "SinkPlan", "SourcePlan", "StagePlan", "StageVerdict", "UpgradePlan"]
+
+
+class StageVerdict(StrEnum):
+    """StageVerdict on a stage, the worst first."""
+
+    REFUSED = "refused"
+    UNKNOWN = "cannot be told"
+    DROPPED = "its state is dropped"
+    EMPTY = "begins empty"
+    REDISTRIBUTED = "goes on, redistributed"
+    WAITS = "goes on, rows wait"
+    MEANING = "goes on, its meaning may have changed"
+    GOES_ON = "goes on"
+
+
+WORST_FIRST = tuple(StageVerdict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """Plan of one stage, or of one chain under its last stage's uid."""
+
+    uid: str
+    verdict: StageVerdict
+    why: tuple[str, ...] = ()
+    """Sentences, those of the verdict first; a refusal names its ways out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlan:
+    """Plan of one source."""
+
+    stage: str
+    source: str
+    reads_on: str
+    """From where it reads on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPlan:
+    """Plan of one sink."""
+
+    stage: str
+    table: str
+    becomes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradePlan:
+    """Plan of an upgrade."""
+
+    pipeline: str
+    snapshot: str
+    refusals: tuple[str, ...]
+    """Why no run of this code begins with the snapshot, whatever its stages are."""
+    stages: tuple[StagePlan, ...]
+    sources: tuple[SourcePlan, ...]
+    sinks: tuple[SinkPlan, ...]
+
+    @property
+    def verdict(self) -> StageVerdict:
+        """The worst verdict."""
+        found = {stage.verdict for stage in self.stages} | (
+            {StageVerdict.REFUSED} if self.refusals else set()
+        )
+        return next((verdict for verdict in WORST_FIRST if verdict in found), StageVerdict.GOES_ON)

@@ -1,0 +1,111 @@
+"""Facts of a snapshot that a plan of an upgrade compares: no state, no rows, no credentials, and nothing to reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.core.model import CheckpointMetadata, FileKind, Record, StageSnapshot
+from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot
+from dagster_ckpt.operations.snapshots.contents import prepared_batches_of
+from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.spark.directories import PLAN
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+
+__all__ = ["MOST_BYTES", "ExportedFacts", "StageFacts", "facts_in", "facts_of_found", "facts_of_snapshot"]
+
+MOST_BYTES = 16 << 20
+"""Bytes of a facts file that are read; files of this library have some kilobytes a stage."""
+
+
+class StageFacts(Record):
+    """Facts of one stage's query."""
+
+    plan: dict[str, Any] = Field(default_factory=dict)
+    """What its state and positions depend on (``plan.json``); empty: nobody wrote it down."""
+    waiting: tuple[PreparedBatch, ...] = ()
+    """Batches that its sink had staged and not shown, without the names of their files."""
+    rows_in_channel: bool = False
+    """Rows of its inputs that it had not read are part of the snapshot."""
+
+
+class ExportedFacts(Record):
+    """Facts of one snapshot, as ``dagster-ckpt export --facts`` writes them."""
+
+    format_version: Literal[1] = 1
+    snapshot: str
+    """As people are told of it."""
+    uri: str
+    metadata: CheckpointMetadata
+    """Without file lists, and without what hooks keep."""
+    stages: dict[str, StageFacts] = Field(default_factory=dict)
+
+
+def facts_of_snapshot(stored: StoredSnapshot, shown: int | None = None) -> ExportedFacts:
+    """Return the facts of a stored snapshot. Raises Corrupt, NotFound, Unavailable.
+
+    ``shown``: the newest checkpoint that all tables of its pipeline show; None: it is not known.
+    """
+    metadata = stored.metadata
+    is_shown = metadata.kind.publishes and shown is not None and shown >= metadata.checkpoint_id
+    bare = metadata.model_copy(
+        update={
+            "stages": tuple(_bare(stage) for stage in metadata.stages),
+            "master_states": dict.fromkeys(metadata.master_states, ""),
+        }
+    )
+    return ExportedFacts(
+        snapshot=stored.describe(),
+        uri=stored.uri,
+        metadata=bare,
+        stages={stage.uid: _stage_facts(stored, stage, is_shown=is_shown) for stage in metadata.stages},
+    )
+
+
+def facts_of_found(deployment: Deployment, found: FoundSnapshot) -> ExportedFacts:
+    """Return the facts of a snapshot, of which the coordinator store knows whether its rows are shown."""
+    record = RecordStore(deployment.store).record(found.pipeline)
+    return facts_of_snapshot(found.stored, None if record is None else record.shown_id)
+
+
+def _bare(stage: StageSnapshot) -> StageSnapshot:
+    return stage.model_copy(update={"manifest": None, "subtask_handles": None, "coordinator_state": None})
+
+
+def _stage_facts(stored: StoredSnapshot, stage: StageSnapshot, *, is_shown: bool) -> StageFacts:
+    entries = stored.entries(stage)
+    written = next((entry for entry in entries if entry.path == PLAN), None)
+    try:
+        plan = {} if written is None else parse_json(stored.read(stage, written))
+    except ValueError as error:
+        raise Corrupt(f"{PLAN} of stage {stage.uid} of {stored.describe()} is no JSON") from error
+    waits = stage.table is not None and not is_shown
+    waiting = prepared_batches_of(stored, stage) if waits else ()
+    return StageFacts(
+        plan=plan if isinstance(plan, dict) else {},
+        waiting=tuple(batch.model_copy(update={"files": ()}) for batch in waiting),
+        rows_in_channel=any(entry.kind is FileKind.CHANNEL for entry in entries),
+    )
+
+
+def facts_in(file: Path) -> ExportedFacts:
+    """Return the facts in a file. Raises InvalidRequest for one that cannot be read, Corrupt for another content."""
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise Corrupt(f"{file} has over {MOST_BYTES:,} bytes: it holds no facts of a snapshot")
+        return ExportedFacts.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise InvalidRequest(f"{file} cannot be read: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "its text"
+        raise Corrupt(
+            f"{file} does not hold facts that this version understands ({where}: {first['msg']}): write it again with "
+            "dagster-ckpt export SNAPSHOT FILE --facts"
+        ) from error
