@@ -7,17 +7,28 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
 import pytest
 
+from dagster_ckpt import attach
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
+from dagster_ckpt.ext.attach.owner import ProgramOwner
+from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
 from dagster_ckpt.ext.attach.sinks import SINK_LOG, named_files
 from tests.progress import wait_until
 from tests.root import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 JOB = Path(__file__).with_name("job.py")
 
@@ -88,6 +99,84 @@ def running(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
 
 def until(holds: Callable[[], object], check: Callable[[], object] = lambda: None) -> None:
     wait_until(holds, "the program has come so far", check=check, every=0.1)
+
+
+def stage(uid: str, *, writes: str = "", reads: tuple[str, ...] = (), sink: str = "parquet") -> AttachedStage:
+    return AttachedStage(uid=uid, checkpoint_location=f"/q/{uid}", sink=sink, writes=writes, reads=reads)
+
+
+def test_readers_are_cut_before_the_queries_they_read_and_unknown_writers_last() -> None:
+    program = AttachedProgram(
+        stages=(
+            stage("batches", sink="foreachBatch"),
+            stage("clean", writes="/t/clean", reads=("/in",)),
+            stage("totals", writes="/t/totals", reads=("/t/clean/day=1",)),
+            stage("report", sink="console", reads=("/t/totals",)),
+        )
+    )
+    assert [one.uid for one in program.readers_first()] == ["report", "totals", "clean", "batches"]
+    assert [one.uid for one in program.stages if program.may_be_read(one)] == ["batches", "clean", "totals"]
+    ring = AttachedProgram(
+        stages=(stage("a", writes="/a", reads=("/b",)), stage("b", writes="/b", reads=("/a",)))
+    )
+    with pytest.raises(Declined, match="the queries a, b read each other's rows"):
+        ring.readers_first()
+
+
+def test_a_second_copy_is_refused_while_the_first_one_lives_and_nobody_waits_for_a_dead_one() -> None:
+    alive = CoordinatorRecord(
+        pipeline="orders", owner="elsewhere", epoch=1, lease_until=time.time() + 5, has_mailbox=True
+    )
+    with pytest.raises(Fenced, match="another copy of this program is attached to 'orders' and alive"):
+        ProgramOwner.here().admit(alive)
+    here = ProgramOwner.here().name.split("-")
+    dead = "-".join([*here[:-2], str(2**22 + 1), here[-1]])
+    ProgramOwner.here().admit(alive.model_copy(update={"owner": dead}))
+
+
+def test_programs_as_they_are_found(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three queries on one source, without names and places; sinks that keep nothing; one stopped and started again."""
+    caplog.set_level("INFO", "dagster_ckpt.attach")
+    put_orders(tmp_path, 0)
+    orders = spark.readStream.schema("key string, amount long").json(str(tmp_path / "in"))
+    seen: list[int] = []
+    before = type(orders.writeStream).start
+    attached = attach("found", base_dir=str(tmp_path / "ckpt"), interval="1 h")
+    try:
+        with pytest.raises(InvalidRequest, match="attached to 'found' already"):
+            attach("other", base_dir=str(tmp_path / "ckpt"))
+        every = [
+            orders.writeStream.foreachBatch(lambda rows, _: seen.append(rows.count())),
+            orders.writeStream.format("memory").queryName("shown"),
+            orders.groupBy("key").count().writeStream.outputMode("complete").format("console"),
+            orders.writeStream.format("json").option("checkpointLocation", str(tmp_path / "places" / "copy")),
+        ]
+        for writer, path in zip(every, (None, None, None, str(tmp_path / "copy")), strict=True):
+            writer.trigger(availableNow=True).start(path).awaitTermination()
+        assert [one.uid for one in attached.stages] == ["query-1", "query-2", "copy"]
+        put_orders(tmp_path, 1)
+        every[0].trigger(availableNow=True).start().awaitTermination()  # again: from where it was stopped
+        assert seen == [10, 10]
+        rate = spark.readStream.format("rate").load().writeStream.format("noop").queryName("ticks")
+        rate.trigger(availableNow=True).start().awaitTermination()
+        uri = attached.savepoint("all of it")
+        assert sorted(one.uid for one in attached.stages) == ["copy", "query-1", "query-2", "ticks"]
+    finally:
+        attached.detach()
+    assert Path(unquote(urlsplit(uri).path), "_metadata").exists()
+    for told in (
+        "stage query-1, after its place in the program",
+        "stage query-1 has no checkpointLocation: it gets",
+        "shown: the memory sink begins empty with every start",
+        "stage copy, after its checkpointLocation",
+        "stage ticks reads the rate source, which cannot be read again",
+        "stage query-1: foreachBatch is as exact as Spark",
+        f"stage copy: json at {tmp_path / 'copy'} goes back with a restore",
+    ):
+        assert told in caplog.text, told
+    assert type(orders.writeStream).start is before
 
 
 @pytest.mark.spark
