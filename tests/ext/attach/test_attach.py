@@ -15,15 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from dagster_ckpt import attach
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
-from dagster_ckpt.ext.attach.sinks import SINK_LOG, named_files
+from dagster_ckpt.ext.attach.sinks import POSITION, SINK_LOG, DeltaPosition, named_files, planned_return
+from dagster_ckpt.spark.directories import SINK_FOLDER
 from tests.progress import wait_until
 from tests.root import ROOT
 
@@ -132,6 +137,35 @@ def test_a_second_copy_is_refused_while_the_first_one_lives_and_nobody_waits_for
     here = ProgramOwner.here().name.split("-")
     dead = "-".join([*here[:-2], str(2**22 + 1), here[-1]])
     ProgramOwner.here().admit(alive.model_copy(update={"owner": dead}))
+
+
+def test_a_delta_table_goes_back_and_forgets_the_batches_that_are_replayed(tmp_path: Path) -> None:
+    table, built = tmp_path / "table", tmp_path / "built"
+
+    def commit(batch: int) -> None:
+        """Write a batch as Delta's streaming sink does: with its number, under the query's id."""
+        seen = CommitProperties(app_transactions=[Transaction("query", batch)])
+        write_deltalake(str(table), pa.table({"batch": [batch]}), mode="append", commit_properties=seen)
+
+    for batch in range(3):
+        commit(batch)
+    position = DeltaPosition.now(table, "query", BatchId(1))
+    (built / SINK_FOLDER).mkdir(parents=True)
+    (built / SINK_FOLDER / POSITION).write_text(position.model_dump_json())
+    saved = StageSnapshot(uid="s", parallelism=1, batch_id=1, query_id="query")
+    sink = stage("s", sink="delta", writes=str(table))
+    back = planned_return(sink, saved, built)
+    assert back is not None
+    assert back.carry_out() == f"{table} is back at version 1"
+    shown = DeltaTable(str(table))
+    assert sorted(shown.to_pyarrow_table()["batch"].to_pylist()) == [0, 1]
+    assert shown.transaction_version("query") == 1, "Spark would skip batch 2"
+    commit(2)
+    # Batch 2 of the line that was left is version 2; the one that shows now is behind the restore.
+    assert DeltaPosition.now(table, "query", BatchId(2)).version == 4
+    write_deltalake(str(table), pa.table({"batch": [-1]}), mode="append")
+    with pytest.raises(InvalidRequest, match=r"version 5 of Delta table .* was not written by stage s"):
+        planned_return(sink, saved, built)
 
 
 def test_programs_as_they_are_found(
