@@ -339,3 +339,15 @@ def test_a_condition_hides_no_row_that_spark_has_written(spark: SparkSession, tm
         permit = CommitPermit(context.pipeline, FIRST.epoch, CheckpointId(1), object(), lineage=FIRST.lineage)
         sink.publish(batches, permit)
         kind.asked(sink)
+
+
+def test_times_without_a_zone_are_as_they_are_in_a_session_of_any_zone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = written(Iceberg, tmp_path, ()).rows()
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "America/New_York")
+    found = rows.to_spark(session).select("id", "plain").toArrow()
+    assert found.schema.field("plain").type == pa.timestamp("us")
+    right = rows.to_arrow().select(["id", "plain"])
+    assert found.sort_by("id").to_pydict() == right.sort_by("id").to_pydict()

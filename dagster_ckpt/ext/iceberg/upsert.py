@@ -6,6 +6,7 @@ Copy on write, as every reader understands it. Files whose bounds exclude all th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 _AT_LEAST: Any = GreaterThanOrEqual
 _AT_MOST: Any = LessThanOrEqual
+_LAST_DAYS = (date.min, date.max)
+"""No day lies beyond them, and pyiceberg fails where it asks a partition of years or months for the next one."""
 
 
 def upsert(
@@ -81,6 +84,7 @@ def _within(keys: pa.Table) -> BooleanExpression:
     """Return the bounds of the keys, where a file's statistics can be compared with them."""
     within: BooleanExpression = AlwaysTrue()
     for name in keys.column_names:
-        if (bounds := bounds_of(keys[name])) is not None:
-            within = And(within, _AT_LEAST(name, bounds[0]), _AT_MOST(name, bounds[1]))
+        for of, bound in zip((_AT_LEAST, _AT_MOST), bounds_of(keys[name]) or (), strict=False):
+            if bound not in _LAST_DAYS:
+                within = And(within, of(name, bound))
     return within

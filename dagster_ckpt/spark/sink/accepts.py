@@ -62,6 +62,8 @@ class RowRule:
     """SQL that is the wrong value of such a row."""
     what: str
     way_out: str
+    text: str = ""
+    """SQL of the text that has to be UTF-8; empty: another rule, or one of what is in arrays and maps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +326,7 @@ def _rules_of(values: Sequence[ValueRule], path: str, kind: Any, sql: str) -> It
                         example=sql,
                         what=rule.what,
                         way_out=rule.way_out,
+                        text=sql if rule is UTF8 else "",
                     )
 
 
@@ -334,6 +337,7 @@ def _rules_of_elements(values: Sequence[ValueRule], path: str, element: Any, sql
             rule,
             broken=f"exists({sql}, e -> {rule.broken})",
             example=f"transform({wrong}, e -> {rule.example})[0]",
+            text="",
         )
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, TypeVar
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.java.plans import may_be_no_utf8
 from dagster_ckpt.spark.sink.accepts import RowRule
 from dagster_ckpt.spark.sink.port import Sink
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 MARK = "dagster_ckpt refuses a row"
 """Error that Spark raises for a row that breaks a rule; the judge says which one."""
@@ -59,8 +62,21 @@ class Judge:
         """Return the rows, the reading of which fails at one that breaks a rule."""
         if not self.rules:
             return frame
-        broken = " OR ".join(f"({rule.broken})" for rule in self.rules)
-        return frame.where(f"CASE WHEN {broken} THEN raise_error('{MARK}') ELSE true END")
+        from pyspark.sql import functions
+
+        broken = reduce(or_, (_broken(frame, rule) for rule in self.rules))
+        refused = functions.raise_error(functions.lit(MARK)).cast("boolean")
+        return frame.where(functions.when(broken, refused).otherwise(True))
+
+
+def _broken(frame: DataFrame, rule: RowRule) -> Column:
+    """Return the rule as a column: whether text is UTF-8 is asked in full where it does not look like it."""
+    from pyspark.sql import functions
+
+    broken = functions.expr(rule.broken)
+    if not rule.text:
+        return broken
+    return may_be_no_utf8(frame.sparkSession, functions.expr(rule.text)) & broken
 
 
 def _sentence(place: str, rules: Sequence[RowRule], frame: DataFrame, batch_id: BatchId) -> str:

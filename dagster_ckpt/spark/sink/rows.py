@@ -49,8 +49,14 @@ class PublishedRows(ABC):
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """Return a Spark DataFrame, read by executors; where no files can be named, the driver hands the rows out."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         files = self.files()
-        return spark.createDataFrame(self.to_arrow()) if files is None else files.frame(spark)
+        if files is not None:
+            return files.frame(spark)
+        rows = self.to_arrow()
+        # By itself Spark takes times without a zone for those of the session's, and moves or refuses some.
+        return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
     def __repr__(self) -> str:
         at = f" at {self.version}" if self.version else ""

@@ -21,8 +21,15 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
-from pyiceberg.types import BinaryType, DoubleType, ListType, LongType, NestedField, StructType
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    YearTransform,
+)
+from pyiceberg.types import BinaryType, DateType, DoubleType, ListType, LongType, NestedField, StructType
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
@@ -452,6 +459,19 @@ def test_rows_by_key_move_between_partitions(tmp_path: Path, transform: Any) -> 
     found = table_of(run).scan(row_filter="v == 2").to_arrow()
     assert sorted(found["k"].to_pylist()) == [1, 3]
     assert keys(run) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("transform", [YearTransform(), MonthTransform(), DayTransform()])
+def test_a_key_of_the_last_day_has_one_row_in_any_partition(tmp_path: Path, transform: Any) -> None:
+    run = begun(tmp_path, key=("d",))
+    schema = Schema(*PLAIN.fields, NestedField(3, "d", DateType()))
+    made(run, schema=schema, partition_spec=PartitionSpec(PartitionField(3, 1000, transform, "p")))
+    days = [dt.date.min, dt.date(1969, 12, 31), dt.date.max]
+    for number in (1, 2):
+        run.batch([(day.year, number, day) for day in days], types={"d": pa.date32()})
+        run.publish(number)
+    found = table_of(run).scan().to_arrow().sort_by("d")
+    assert found.select(["d", "v"]).to_pydict() == {"d": days, "v": [2, 2, 2]}
 
 
 WITHIN = StructType(NestedField(4, "l", ListType(5, LongType(), element_required=True)))

@@ -50,6 +50,7 @@ def written(frame: DataFrame, batch_id: BatchId) -> int:
             (),
             r"text that is no UTF-8 in 2 of the 4 rows of batch 7, such as 'm\xe9', and",
         ),
+        (["'\ufffd'", "'日本語'", BAD, "null"], (), "text that is no UTF-8 in 1 of the 4 rows"),
         (
             ["'a'", "concat('b', chr(0), '\n', repeat('x', 80))"],
             (),
