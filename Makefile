@@ -9,13 +9,13 @@ MAKEFLAGS += --no-print-directory
 
 ARGS ?=
 PROCESSES ?= 3
-BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz_files,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest lint types format reference docs wheel ci bench compare soak attack clean
+.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest lint types format reference docs wheel ci bench compare soak attack fuzz-files clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Create .venv and install the project with everything it can use
 	@scripts/bootstrap python
@@ -111,6 +111,10 @@ soak: ## Stream for ten minutes under random kills and storage faults (ARGS=--cl
 attack: ## Put back, lose and swap what pipelines keep, hundreds of times: tables stay exact, or nothing runs
 	@scripts/bootstrap python
 	@$(RUN) python -m benchmarks.attack $(ARGS)
+
+fuzz-files: ## Change files that are read from storage at random: each is read, or told as damage in a sentence
+	@scripts/bootstrap python
+	@$(RUN) python -m benchmarks.fuzz_files $(ARGS)
 
 clean: ## Remove what the other targets made, except .venv
 	@rm -rf .demo dist build artifacts .pytest_cache .hypothesis .mypy_cache .ruff_cache spark-warehouse metastore_db derby.log

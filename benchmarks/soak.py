@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,6 +30,8 @@ from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.ports import CheckpointStorage
 from tests.adapters.servers import ServerMissing
+from tests.checker.check import check
+from tests.checker.record import Recorder
 from tests.progress import exit_code, wait_until
 from tests.spark.streaming.pipelines import (
     Numbers,
@@ -119,6 +122,7 @@ class LocalSoak(Soak):
         super().__init__(dice)
         self.folder, self.mode = folder, mode
         self.numbers = Numbers(folder / "numbers")
+        self.recorder = Recorder(folder / "history.jsonl", {"rows": "append", "totals": "keyed"})
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -135,9 +139,15 @@ class LocalSoak(Soak):
         return self.numbers.count
 
     def feed(self) -> None:
-        self.numbers.put(self.dice.randint(1, 20))
+        before, rows = self.numbers.count, self.dice.randint(1, 20)
+        totals = [(key, *value) for key, value in expected_totals(before + rows).items()]
+        self.recorder.write(
+            {"rows": (expected_rows(before + rows) - expected_rows(before)).elements(), "totals": totals}
+        )
+        self.numbers.put(rows)
 
     def fault(self, name: str) -> None:
+        self.recorder.did(name)
         match name:
             case "kill":
                 self.process.kill()
@@ -158,13 +168,38 @@ class LocalSoak(Soak):
     def look(self) -> bool:
         self.looks += 1
         try:
-            seen = read_rows(self.folder / "tables")
+            seen = self._seen("rows")
+            if self.looks % 10 == 0:
+                self._seen("totals")
         except (OSError, ValueError):
             return True  # a roll-back was moving files under the reader
         wrong = seen - expected_rows(self.numbers.count)
         if wrong:
             print(f"rows that must not be there: {sorted(wrong.elements())[:10]}")
         return not wrong
+
+    def _seen(self, table: str, **more: bool) -> Counter[tuple[int, str]]:
+        """Read a table, and record what was seen for the outside checker."""
+        began = self.recorder.now()
+        tables = self.folder / "tables"
+        if table == "totals":
+            rows = [(key, *value) for key, value in read_totals(tables).items()]
+            self.recorder.read(began, {table: rows}, **more)
+            return Counter()
+        seen = read_rows(tables)
+        self.recorder.read(began, {table: seen.elements()}, **more)
+        return seen
+
+    def judged(self) -> bool:
+        """Have the outside checker judge all that was seen."""
+        events = self.recorder.events()
+        found = check(events)
+        print(
+            f"checker: {sum(one['event'] == 'read' for one in events)} reads, {len(found)} anomalies",
+            *found[:20],
+            sep="\n  ",
+        )
+        return not found
 
     def settle(self) -> bool:
         for name in ("hang", "full", "stop-query"):
@@ -188,7 +223,9 @@ class LocalSoak(Soak):
             lost = wanted[0] - read_rows(tables)
             print(f"{error}\nrows that are missing: {sorted(lost.elements())[:10]} … ({lost.total()})")
             return False
-        return well
+        for table in ("rows", "totals"):
+            self._seen(table, settled=True)
+        return self.judged() and well
 
     def said(self) -> str:
         return (self.folder / "child.log").read_text()[-4000:]

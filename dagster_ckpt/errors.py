@@ -42,6 +42,18 @@ def without_signatures(text: str) -> str:
     return _SIGNATURE.sub(r"\1…", text)
 
 
+def printable(text: str) -> str:
+    """Return a text that a terminal only prints: control characters, and marks that turn text around, as ``\\x1b``.
+
+    Names, notes and keys are whatever their author wrote; an escape sequence could empty the screen, or set a title.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text
+    )
+
+
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, what it was raised from or beside, and so on."""
     seen: set[int] = set()
@@ -74,7 +86,7 @@ class CheckpointError(Exception):
     kind: str = "checkpoint_error"
 
     def __str__(self) -> str:
-        return without_signatures(super().__str__())
+        return printable(without_signatures(super().__str__()))
 
 
 class InvalidRequest(CheckpointError, ValueError):

@@ -20,10 +20,11 @@ def store_url(text: str) -> URL:
     """Return ``text`` as a URL this library can serve. Raises InvalidRequest, without showing a password."""
     try:
         url = make_url(text)
-    except exc.ArgumentError:
+    except (exc.ArgumentError, ValueError):
         raise InvalidRequest(
             "the store's URL cannot be read: write sqlite:////absolute/path.db or postgresql://user@host/database"
         ) from None
+    refuse_split_password(url, "the store's URL")
     match url.get_backend_name():
         case "sqlite":
             return _sqlite_url(url)
@@ -33,6 +34,14 @@ def store_url(text: str) -> URL:
             raise InvalidRequest(
                 f"a coordinator store cannot live in {other!r}: use sqlite:///… (one machine) or postgresql://…"
             )
+
+
+def refuse_split_password(url: URL, what: str) -> None:
+    """Raise InvalidRequest for a password with '@' in it, of which a part would stand in the host, and be shown."""
+    if "@" in (url.host or ""):
+        raise InvalidRequest(
+            f"the password in {what} has a character that ends it: write it percent-encoded, '@' as %40 and '/' as %2F"
+        )
 
 
 def _sqlite_url(url: URL) -> URL:

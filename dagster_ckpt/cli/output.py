@@ -13,8 +13,10 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 from dagster_ckpt.cli.json_output import plain
+from dagster_ckpt.errors import printable
 from dagster_ckpt.operations.deployment import ByteProgress, ProgressCallback, silent
 
 __all__ = ["Output"]
@@ -39,7 +41,7 @@ class Output:
     def say(self, text: str) -> None:
         """Write a line for people."""
         if not self.as_json:
-            self._console.print(text, markup=False, soft_wrap=True)
+            self._console.print(printable(text), markup=False, soft_wrap=True)
 
     def show(self, what: RenderableType) -> None:
         """Write something drawn for people."""
@@ -50,25 +52,25 @@ class Output:
         """Write a table for people; columns whose name ends in ``>`` are numbers."""
         if self.as_json:
             return
-        table = Table(title=title or None, title_justify="left", title_style="bold")
+        table = Table(title=_title(title), title_justify="left", title_style="bold")
         for name in columns:
             justify: Any = "right" if name.endswith(">") else "left"
             table.add_column(name.removesuffix(">"), justify=justify, overflow="fold")
         for row in rows:
-            table.add_row(*("-" if cell is None else str(cell) for cell in row))
+            table.add_row(*("-" if cell is None else printable(str(cell)) for cell in row))
         self._console.print(table, markup=False)
 
     def list(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Write a narrow table without lines: no cell is broken but those of the last column."""
         if self.as_json:
             return
-        table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        table = Table(title=_title(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
         for name in columns:
             justify: Any = "right" if name.endswith(">") else "left"
             last = name == columns[-1]
             table.add_column(name.removesuffix(">"), justify=justify, no_wrap=not last, overflow="fold")
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(printable, row))
         self._console.print(table, markup=False)
 
     @contextmanager
@@ -94,3 +96,8 @@ class Output:
                 bar.update(task, completed=progress.done, total=progress.total)
 
             yield move
+
+
+def _title(text: str) -> Text | None:
+    """Return a table's title as it is: rich would take what is in brackets for its own markup."""
+    return Text(printable(text)) if text else None

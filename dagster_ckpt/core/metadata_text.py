@@ -16,8 +16,11 @@ from pydantic import JsonValue, ValidationError
 
 from dagster_ckpt.core.json_text import canonical, parse_json
 from dagster_ckpt.core.model import METADATA_FORMAT_VERSION, CheckpointMetadata, Record
+from dagster_ckpt.core.units import size
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 
+LARGEST = 16 * 1024 * 1024
+"""Bytes of ``_metadata`` at most: it is read whole."""
 CHECKSUM = "checksum"
 """Field of the checksum: ``sha256:<hex>`` over the other fields as ``canonical`` spells them."""
 
@@ -39,6 +42,10 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
     if metadata.first_number is None:
         left_out["first_number"] = True
     text = metadata.model_dump_json(indent=2, exclude=left_out)
+    if len(text) > LARGEST:
+        raise InvalidRequest(
+            f"_metadata would have {size(len(text))}, and {size(LARGEST)} are the most that is read"
+        )
     checksum = _checksum_of(canonical(parse_json(text)))
     fields = text.removesuffix("\n}")
     return f'{fields},\n  "{CHECKSUM}": "{checksum}"\n}}\n'.encode()
@@ -54,6 +61,10 @@ def read_metadata_text(content: bytes, *, name: str) -> DecodedMetadata:
 
     Raises Corrupt for anything but complete metadata of the format this version writes: nothing is guessed.
     """
+    if len(content) > LARGEST:
+        raise Corrupt(
+            f"{name} has {size(len(content))}: no checkpoint metadata has more than {size(LARGEST)}"
+        )
     document = _document(content, name)
     has_checksum = CHECKSUM in document
     recorded = document.pop(CHECKSUM, None)

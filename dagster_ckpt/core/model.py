@@ -13,7 +13,28 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from dagster_ckpt.core.ids import LARGEST_NUMBER, file_name, relative_path
+from dagster_ckpt.core.ids import LARGEST_NUMBER, file_name, pipeline_id, relative_path, stage_uid
+from dagster_ckpt.errors import InvalidRequest, printable
+
+LONGEST_NAME, LONGEST_NOTE, LONGEST_LABEL, MOST_LABELS = 200, 10_000, 4_000, 100
+"""Characters of a name, a note, a label's value; and labels: the record keeps them, and is written again each time."""
+
+
+def check_label(name: str, labels: Mapping[str, str], note: str) -> None:
+    """Raise InvalidRequest for what cannot be called so: it is kept in every record and shown in terminals."""
+    given = (("name", name, LONGEST_NAME), ("note", note, LONGEST_NOTE))
+    of_labels = [("label", f"{key}={value}", LONGEST_LABEL) for key, value in labels.items()]
+    for what, text, longest in (*given, *of_labels):
+        if len(text) > longest:
+            raise InvalidRequest(
+                f"the {what} of a snapshot has {len(text):,} characters: {longest:,} are the most"
+            )
+        if printable(text) != text or (what != "note" and "\n" in text):
+            raise InvalidRequest(
+                f"the {what} {text!r} of a snapshot has control characters in it: leave them out"
+            )
+    if len(labels) > MOST_LABELS:
+        raise InvalidRequest(f"a snapshot has {len(labels):,} labels: {MOST_LABELS} are the most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +58,9 @@ class LabelChanges:
     labels: Mapping[str, str] = field(default_factory=dict)
     """Added to the original's."""
     note: str | None = None
+
+    def __post_init__(self) -> None:
+        check_label(self.name or "", self.labels, self.note or "")
 
     def applied_to(self, label: SnapshotLabel) -> SnapshotLabel:
         """Return the copy's label."""
@@ -75,6 +99,10 @@ RelativePath = Annotated[str, AfterValidator(relative_path)]
 """A path or key in a persisted record: it stays below its folder, or the record is refused."""
 FileName = Annotated[str, AfterValidator(file_name)]
 """A name in a persisted record that becomes one part of a path."""
+PipelineName = Annotated[str, AfterValidator(pipeline_id)]
+"""A name that a pipeline can have."""
+StageName = Annotated[FileName, AfterValidator(stage_uid)]
+"""A uid that a stage can have."""
 
 Number = Annotated[int, Field(ge=1, le=LARGEST_NUMBER)]
 """Number of a checkpoint or an attempt, in a persisted record."""
@@ -252,7 +280,7 @@ class TableSnapshot(Record):
 class StageSnapshot(Record):
     """One stage's part of a checkpoint. A stateless stage has one too (its offsets)."""
 
-    uid: FileName
+    uid: StageName
     parallelism: Subtasks
     max_parallelism: Subtasks | None = None
     manifest: ObjectRef | None = None
@@ -309,7 +337,7 @@ class CheckpointMetadata(Labeled, Record):
     """The content of ``_metadata``: everything a restore needs besides the files it names."""
 
     format_version: Literal[1] = 1
-    pipeline: FileName
+    pipeline: PipelineName
     lineage: str = ""
     """Identity of the history it was taken in; empty: taken before histories had one."""
     lineages: tuple[str, ...] = ()
@@ -330,9 +358,11 @@ class CheckpointMetadata(Labeled, Record):
     """State of master hooks by hook id (text the hook understands)."""
     run_id: str = ""
     """Dagster run that took it."""
-    name: str = ""
-    labels: dict[str, str] = Field(default_factory=dict)
-    note: str = ""
+    name: str = Field(default="", max_length=LONGEST_NAME)
+    labels: dict[str, Annotated[str, Field(max_length=LONGEST_LABEL)]] = Field(
+        default_factory=dict, max_length=MOST_LABELS + 1
+    )
+    note: str = Field(default="", max_length=LONGEST_NOTE)
     library_version: str = ""
     first_number: Number | None = None
     """Number under which it was taken, of a copy that has got another one; None: ``checkpoint_id`` is that."""

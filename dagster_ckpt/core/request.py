@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dagster_ckpt.core.model import CheckpointKind, Labeled
+from dagster_ckpt.core.model import CheckpointKind, Labeled, check_label
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -54,6 +54,7 @@ class CheckpointRequest(Labeled):
             raise InvalidRequest(
                 "a savepoint is never periodic: request it as manual, or use a savepoint schedule"
             )
+        check_label(self.name, self.labels, self.note)
         if self.target and not self.kind.is_savepoint:
             raise InvalidRequest(
                 "only savepoints take a target: checkpoints are written to checkpoint storage"

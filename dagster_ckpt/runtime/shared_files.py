@@ -217,6 +217,6 @@ def handles_of_subtasks(
         ]
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise Corrupt(
-            f"the file list of stage {snapshot.uid} in {owner or storage.base_uri} cannot be understood ({error}): "
-            "restore from another checkpoint or savepoint"
+            f"the file list of stage {snapshot.uid} in {owner or storage.base_uri} cannot be understood "
+            f"({str(error)[:200]}): restore from another checkpoint or savepoint"
         ) from error

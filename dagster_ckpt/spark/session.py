@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
 from dagster_ckpt.spark.cluster.lost import refused_by_kubernetes
 from dagster_ckpt.spark.java.process import ENDING, forget_java, java_has_ended
+from dagster_ckpt.spark.java.secrets import beside_arguments
 from dagster_ckpt.spark.java.sessions import active_context, is_local, write_local_checksums
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.plain_arguments import convert_plain_arguments_first
@@ -117,13 +118,15 @@ def build_session(
     refuse_remote(conf or {}, os.environ)
     convert_plain_arguments_first()
     settings = launch_settings(master=master, conf=conf)
-    builder = SparkSession.builder.appName(app_name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
     if java_has_ended():
         forget_java()
-    with _keeping_interrupts(), compiled_pyspark():
-        had_context = active_context() is not None
+    had_context = active_context() is not None
+    # Settings of a Java that starts are its arguments.
+    arguments = contextlib.nullcontext(settings) if had_context else beside_arguments(settings)
+    with _keeping_interrupts(), compiled_pyspark(), arguments as given:
+        builder = SparkSession.builder.appName(app_name)
+        for key, value in given.items():
+            builder = builder.config(key, value)
         try:
             session = builder.getOrCreate()
         except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,9 @@ from tests.attack.definition import AS_BEGUN, Change, Definition, wrong_cells
 from tests.attack.deployment import RunFailed
 from tests.attack.outsides import TABLES, Kind, aside_rows, records_of, waiting
 from tests.attack.parts import Attack
+from tests.attack.played import KEYS
+from tests.checker.check import check
+from tests.checker.record import Recorder, Tables
 
 if TYPE_CHECKING:
     from tests.attack.trials import History
@@ -69,6 +73,10 @@ class Judge:
 
     history: History
     trial: Trial
+    recorder: Recorder | None = None
+    """Of what readers see, for the outside checker; None: rows may be set aside, which it does not know."""
+    recorded: int = 0
+    """Rows of the source that it has."""
 
     def judge(self) -> None:
         """Run on; after a refusal the ways out that it names; in the end a run as if nothing had been."""
@@ -162,7 +170,10 @@ class Judge:
         return Verdict.REFUSED
 
     def _compared(self, told: str, processed: int) -> Verdict:
+        began = time.monotonic()
         found, expected = self.history.ours.tables, self.history.ours.truth(processed)
+        if self.recorder is not None:
+            self._record(self.recorder, began, found, expected["rows"])
         if found == expected:
             self.trial.said.append(f"{told} -> exact")
             return Verdict.EXACT
@@ -172,6 +183,14 @@ class Judge:
             if found[name] != expected[name]
         }
         return self._note(Verdict.SILENT, f"{told} -> SUCCESS with wrong rows: {wrong}")
+
+    def _record(self, recorder: Recorder, began: float, found: Tables, rows: list[tuple[int, int]]) -> None:
+        for number, value in rows[self.recorded :]:
+            recorder.write({"rows": [(number, value)], "newest": [(number % KEYS, value)]})
+        self.recorded = len(rows)
+        recorder.read(began, found, settled=True)
+        for one in check(recorder.events()):
+            self._note(Verdict.SILENT, f"checker: {one}")
 
     def _note(self, verdict: Verdict, line: str) -> Verdict:
         self.trial.findings.append(verdict)

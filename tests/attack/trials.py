@@ -16,6 +16,7 @@ from tests.attack.judge import Judge, JudgeOfChanges, Trial
 from tests.attack.outsides import Kind
 from tests.attack.parts import ACTIONS, SINGLE, STAGED, Attack, attack_on, whole_of
 from tests.attack.played import Killed
+from tests.checker.record import Recorder
 
 SETS = {
     kind: [
@@ -115,7 +116,8 @@ class History:
             trial = Trial(self.seed, self.kind, number, self._attacks(first + number))
             for attack in trial.attacks:
                 attack.perform(self.ours)
-            Judge(self, trial).judge()
+            tables = {"rows": "append", "newest": "keyed"}
+            Judge(self, trial, Recorder(self.folder / "history.jsonl", tables)).judge()
             yield trial
 
     def _change(self, turn: int) -> Change:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from dagster_ckpt.cli.output import Output
+from dagster_ckpt.errors import Corrupt, printable
 from dagster_ckpt.operations.deployment import ByteProgress
 
 
@@ -50,3 +51,17 @@ def test_a_program_that_asked_for_json_is_shown_nothing_else(monkeypatch: pytest
 def test_a_pipe_is_shown_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
     work(Output(as_json=False))
     assert capsys.readouterr().err == ""
+
+
+STEERING = "ok\x1b]52;c;AAAA\x07\x1b[2J\x9b1m\u202e [/bold] [red]"
+
+
+def test_what_others_wrote_is_printed_and_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output(as_json=False)
+    output.say(STEERING)
+    output.table(STEERING, ["name"], [(STEERING,)])
+    output.list(STEERING, ["name"], [(STEERING,)])
+    assert str(Corrupt(STEERING)) == printable(STEERING)
+    shown = capsys.readouterr().out
+    assert shown.count("ok\\x1b]52;c;AAAA\\x07\\x1b[2J\\x9b1m\\u202e [/bold] [red]") == 5
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
 from urllib.error import HTTPError
@@ -135,6 +136,8 @@ def test_it_is_served_read_anew_and_says_what_there_is_not(world: World) -> None
     def render(name: str) -> str:
         if name == "gone":
             raise NotFound("there is no pipeline 'gone'")
+        if name == "broken":
+            raise OverflowError("a number")
         return page_html(facts(world), refresh=5) if name else index_html(["sales"])
 
     with PageServer("127.0.0.1", 0, render) as server:
@@ -143,11 +146,27 @@ def test_it_is_served_read_anew_and_says_what_there_is_not(world: World) -> None
             assert '<a href="/sales">' in answer.read().decode()
         with urlopen(f"{server.url}/sales") as answer:
             assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
             assert 'http-equiv="refresh" content="5"' in answer.read().decode()
         with pytest.raises(HTTPError, match="404") as missing:
             urlopen(f"{server.url}/gone")
         missing.value.close()
+        with pytest.raises(HTTPError, match="500") as broken:
+            urlopen(f"{server.url}/broken")
+        assert broken.value.read() == b"OverflowError: a number"
+        broken.value.close()
         port = server.server_address[1]
+        for name, status in (
+            ("localhost", 200),
+            ("[::1]", 200),
+            ("attacker.example", 421),
+            ("127.0.0.1.evil", 421),
+        ):
+            asked = HTTPConnection("127.0.0.1", int(port))
+            asked.request("GET", "/sales", headers={"Host": f"{name}:{port}"})
+            assert asked.getresponse().status == status, name
+            asked.close()
         with pytest.raises(Unavailable, match="another --port"):
             PageServer("127.0.0.1", int(port), render)
         server.shutdown()

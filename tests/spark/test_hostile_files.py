@@ -22,30 +22,24 @@ from dagster_ckpt.core.location import folder_of
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
-from dagster_ckpt.runtime.shared_files import SUBTASK_HANDLES_FILE, handles_of_subtasks, write_subtask_handles
-from dagster_ckpt.spark.attempt.derived import Computed
+from dagster_ckpt.runtime.shared_files import handles_of_subtasks, write_subtask_handles
 from dagster_ckpt.spark.channel.entries import decode
-from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.schema import parsed_schema
-from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
     TableFile,
     prepared_folder,
     read_committables,
-    read_record,
     write_committable,
 )
 from dagster_ckpt.spark.snapshot.checkpoint_files import (
     Unreadable,
     lineage_of,
-    read_commit,
-    read_offset,
-    read_query_id,
     referenced_files,
 )
 from dagster_ckpt.spark.snapshot.manifest import decode_manifest, encode_manifest
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
+from tests.spark.stored_files import READERS, stored_files, tried
 
 HOSTILE = (
     "../outside",
@@ -205,61 +199,6 @@ def test_a_uri_that_ends_in_no_name_is_refused_as_a_request(uri: str) -> None:
 DEEP = b"[" * 200_000 + b"]" * 200_000
 
 
-def in_file(name: str, read: Callable[[Path], object]) -> Callable[[Path, bytes], object]:
-    def written(folder: Path, content: bytes) -> object:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return read(path)
-
-    return written
-
-
-def list_of_subtasks(_: Path, content: bytes) -> object:
-    storage = MemoryCheckpointStorage()
-    listed = write_subtask_handles(storage, "sales/chk-1", "totals", {})
-    assert listed.key.endswith(SUBTASK_HANDLES_FILE)
-    storage.contents[listed.key] = content
-    reference = listed.model_copy(update={"size": len(content), "checksum": ""})
-    return handles_of_subtasks(storage, StageSnapshot(uid="totals", parallelism=1, subtask_handles=reference))
-
-
-def archived(folder: Path, content: bytes) -> object:
-    with zipfile.ZipFile(folder / "1.zip", "w") as file:
-        file.writestr("metadata", b"v1\n" + content)
-    return referenced_files(folder / "1.zip", 0, 0)
-
-
-READERS: dict[str, Callable[[Path, bytes], object]] = {
-    "metadata": lambda _, content: decode_metadata(content, name="m"),
-    "record": lambda _, content: parse_record(content.decode("utf-8", "surrogateescape")),
-    "manifest": lambda _, content: decode_manifest(content, name="m"),
-    "list of subtasks": list_of_subtasks,
-    "channel entry": lambda _, content: decode(content, "e"),
-    "release": in_file("released", lambda path: Release(path.parent).read()),
-    "schema of a channel": lambda _, content: parsed_schema(content.decode("utf-8", "replace")),
-    "committable": in_file("3.json", lambda path: read_committables(_moved(path), [3])),
-    "note of a computed table": in_file("1.json", lambda path: read_record(Computed, path)),
-    "offset": in_file("7", read_offset),
-    "offset line": in_file("7", lambda path: read_offset(_behind(path, b"v1\n"))),
-    "commit line": in_file("7", lambda path: read_commit(_behind(path, b"v1\n"))),
-    "query id": in_file("metadata", read_query_id),
-    "RocksDB snapshot": archived,
-}
-
-
-def _moved(path: Path) -> Path:
-    stage_dir = path.parent / "stage"
-    prepared_folder(stage_dir).mkdir(parents=True)
-    path.rename(prepared_folder(stage_dir) / path.name)
-    return StageDirectory(stage_dir).root
-
-
-def _behind(path: Path, head: bytes) -> Path:
-    path.write_bytes(head + path.read_bytes())
-    return path
-
-
 CONTENTS = {
     "nested": DEEP,
     "nested and open": DEEP[: len(DEEP) // 2],
@@ -304,6 +243,15 @@ def test_content_of_any_shape_is_damage_and_never_an_error_of_the_program(
         told = "read"
     assert (told == "read") == ((reader, content) in READ_AS_EMPTY), told
     assert len(told) < 1500
+
+
+@pytest.mark.parametrize("kind", list(stored_files()))
+def test_a_file_that_was_changed_anyhow_is_read_or_is_damage(tmp_path: Path, kind: str) -> None:
+    """``make fuzz-files`` has thousands of each."""
+    read, whole = stored_files()[kind]
+    assert read(_made(tmp_path / "whole"), whole) is not None
+    found = {seed: said for seed in map(str, range(60)) if (said := tried(kind, seed, tmp_path))}
+    assert found == {}
 
 
 def test_nesting_is_limited_and_what_is_wide_is_not() -> None:

@@ -14,6 +14,7 @@ from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_opt
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, MinMaxAvg
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.units import ago, count, duration, moment, size
+from dagster_ckpt.errors import printable
 from dagster_ckpt.operations.audit import AuditRow, audit_of
 from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.page.facts import CheckpointPage, page_facts
@@ -90,7 +91,7 @@ def _about(page: CheckpointPage) -> list[Text]:
     lines += [line for line in (page.late_tables, page.history_begins) if line]
     if page.job_failure:
         lines.append(f"failed: {page.job_failure}")
-    return [Text(line) for line in lines]
+    return [Text(printable(line)) for line in lines]
 
 
 def _spread(numbers: MinMaxAvg) -> str:
@@ -126,7 +127,7 @@ def _cells(page: CheckpointPage, row: CheckpointStatistics) -> tuple[str, ...]:
 
 def _failures(page: CheckpointPage) -> list[Text]:
     told = ((row.checkpoint_id, row.failure_message or row.failure_reason) for row in page.statistics.history)
-    return [Text(f"{number} failed: {why}") for number, why in told if why]
+    return [Text(printable(f"{number} failed: {why}")) for number, why in told if why]
 
 
 NOTHING = "from nothing"

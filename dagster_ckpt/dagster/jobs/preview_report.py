@@ -12,7 +12,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.units import ago, duration, moment, size
 from dagster_ckpt.dagster.checks.dry_run import try_restore
-from dagster_ckpt.dagster.reports.metadata import position_metadata
+from dagster_ckpt.dagster.reports.metadata import as_text, position_metadata
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError, Unavailable
 from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
@@ -139,7 +139,9 @@ def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
     metadata |= position_metadata(preview.positions)
     for name, sentences in (("refusals", preview.refusals), ("warnings", preview.warnings)):
         if sentences:
-            metadata[name] = dg.MetadataValue.md("\n".join(f"* {sentence}" for sentence in sentences))
+            metadata[name] = dg.MetadataValue.md(
+                "\n".join(f"* {as_text(sentence)}" for sentence in sentences)
+            )
     return metadata
 
 

@@ -129,6 +129,11 @@ def stage_table(stages: Sequence[StageSnapshot]) -> dg.MarkdownMetadataValue:
     )
 
 
+def as_text(sentence: str) -> str:
+    """Return a sentence for Markdown as it is: what its author wrote makes no link or picture."""
+    return re.sub(r"([\\\[\]<>`])", r"\\\1", sentence)
+
+
 def _table(heads: Sequence[str], rows: Any) -> dg.MarkdownMetadataValue:
     lines = ["|".join(heads), "|".join("---" for _ in heads), *("|".join(map(_cell, row)) for row in rows)]
     return dg.MetadataValue.md("\n".join(f"|{line}|" for line in lines))

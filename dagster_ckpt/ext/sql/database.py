@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
+from dagster_ckpt.adapters.sql_engine import refuse_split_password
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown, Unavailable, install_extra
 
 BUSY_SECONDS = 30
@@ -48,12 +49,14 @@ def resolved_url(given: Any) -> URL:
                 f"the sink's database is named by the variable {name}, which is not set: set it"
             )
     try:
-        return _served(make_url(given))
-    except exc.ArgumentError:
+        url = make_url(given)
+    except (exc.ArgumentError, ValueError):
         raise InvalidRequest(
             "the URL of the sink's database cannot be read: write postgresql://user@host/database or "
             "sqlite:////absolute/path.db"
         ) from None
+    refuse_split_password(url, "the URL of the sink's database")
+    return _served(url)
 
 
 def _served(url: URL) -> URL:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from io import TextIOWrapper
@@ -16,6 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
+
+from dagster_ckpt.errors import InvalidRequest
 
 __all__ = ["Answer", "Ask", "EngineFiles", "KeeperAddress", "fingerprint", "receive", "send"]
 
@@ -64,8 +67,14 @@ class EngineFiles:
         """What Spark and the keeper print."""
 
     def make(self) -> None:
-        """Make the folder, which only its owner may enter."""
+        """Make the folder, which only its owner may enter. Raises InvalidRequest for one that others may."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = self.folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise InvalidRequest(
+                f"the folder of the warm engine, {self.folder}, is not this user's alone, so whoever may write there "
+                "could put an engine of their own into it: remove it, or chmod 700 it and own it"
+            )
 
     def take(self) -> TextIOWrapper | None:
         """Lock the folder for a keeper, as long as the file is open; None where it has one."""
@@ -93,7 +102,8 @@ class EngineFiles:
     def write(self, address: KeeperAddress) -> None:
         """Say where the keeper listens."""
         fresh = self.address.with_suffix(f".{os.getpid()}")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        fresh.unlink(missing_ok=True)  # of a process that was killed, and had this number
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(address.model_dump_json())
         fresh.replace(self.address)
 

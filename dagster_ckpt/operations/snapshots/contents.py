@@ -171,7 +171,7 @@ def _operator(
             partitions=max((int(store.get("numPartitions", 0)) for store in stores), default=0),
             properties=str(document.get("operatorPropertiesJson", "")),
         )
-    except (IndexError, ValueError, AttributeError):
+    except (IndexError, ValueError, TypeError, AttributeError, OverflowError):
         return None  # a newer Spark describes operators in another way: the state itself is still readable
 
 
@@ -182,7 +182,9 @@ def readers_of(source: StoredSnapshot, snapshot: StageSnapshot) -> dict[str, str
         plan = {} if entry is None else parse_json(source.read(snapshot, entry))
     except (ValueError, NotFound, Corrupt):
         return {}  # it is for people only: the restore itself compares it
-    stages = plan.get("stages", ()) if isinstance(plan, dict) else ()
+    stages = plan.get("stages") if isinstance(plan, dict) else None
+    if not isinstance(stages, list):
+        return {}
     return {str(number): str(stage) for number, stage in enumerate(stages)}
 
 

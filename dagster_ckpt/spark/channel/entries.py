@@ -114,7 +114,7 @@ def decode(content: bytes, name: str) -> Entry:
         return _entry(parse_json(content))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise Corrupt(
-            f"{name} is not an entry of a channel log ({type(error).__name__}: {error}): "
+            f"{name} is not an entry of a channel log ({type(error).__name__}: {str(error)[:200]}): "
             "restore the pipeline from its latest checkpoint"
         ) from error
 
@@ -176,4 +176,6 @@ def _decoded_options(text: str) -> BarrierOptions:
             fields["alignment"] = Alignment(fields["alignment"])
         return BarrierOptions(**fields)
     except (ValueError, TypeError) as error:
-        raise Corrupt(f"a barrier carries options that this version does not understand: {error}") from error
+        raise Corrupt(
+            f"a barrier carries options that this version does not understand: {str(error)[:200]}"
+        ) from error

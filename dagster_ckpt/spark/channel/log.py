@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition
+from dagster_ckpt.core.ids import LARGEST_NUMBER, BatchId, CheckpointId, LogPosition
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.channel.entries import (
@@ -134,15 +134,18 @@ class ChannelLog:
         try:
             document = parse_json(path.read_bytes())
             if document["format_version"] != FORMAT_VERSION:
-                raise ValueError(f"format version {document['format_version']}")
-            return LogPosition(int(document["start"]))
+                raise ValueError(f"format version {document['format_version']!r}")
+            start = int(document["start"])
+            if not 0 <= start <= LARGEST_NUMBER:
+                raise ValueError("it begins nowhere")
+            return LogPosition(start)
         except FileNotFoundError:
             raise NotFound(
                 f"{self.directory} holds no channel log: create it, or start its stage first"
             ) from None
         except (ValueError, LookupError, TypeError, OverflowError) as error:
             raise Corrupt(
-                f"{path} is damaged ({error}): restore the pipeline from its latest checkpoint"
+                f"{path} is damaged ({str(error)[:200]}): restore the pipeline from its latest checkpoint"
             ) from error
 
     @property

@@ -50,9 +50,10 @@ def parsed_schema(schema_json: str) -> StructType:
 
     try:
         return StructType.fromJson(_plain(parse_json(schema_json)))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
         raise Corrupt(
-            f"the schema of a channel log cannot be understood ({error}): restart its stage, which writes it again"
+            f"the schema of a channel log cannot be understood ({str(error)[:200]}): restart its stage, "
+            "which writes it again"
         ) from error
 
 

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 import threading
 import uuid
@@ -102,12 +103,14 @@ def scratch_of(uri: str) -> Path:
     top = Path(tempfile.gettempdir()) / name
     try:
         top.mkdir(mode=0o700, exist_ok=True)
-        theirs = top.stat().st_uid != os.getuid()
+        found = top.lstat()
+        theirs = found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or bool(found.st_mode & 0o022)
     except OSError as error:
         raise InvalidRequest(f"the driver's own folder {top} cannot be made: {error}. Set TMPDIR") from error
     if theirs:
         raise InvalidRequest(
-            f"the driver's own folder {top} belongs to another user: set TMPDIR to another folder"
+            f"the driver's own folder {top} belongs to another user, or others may write there: set TMPDIR to another "
+            "folder"
         )
     return top / hashlib.sha256(uri.rstrip("/").encode()).hexdigest()[:16]
 

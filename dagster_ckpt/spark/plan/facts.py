@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter, ValidationError
+
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
@@ -94,7 +96,10 @@ class PlanFacts:
             if isinstance(written, dict)
             else {}
         )
-        facts = cls(**given)
+        try:
+            facts = TypeAdapter(cls).validate_python(given)
+        except ValidationError:
+            facts = cls()
         functions = facts.functions and {renamed.get(one, one): said for one, said in facts.functions.items()}
         return replace(facts, stages=[renamed.get(one, one) for one in facts.stages], functions=functions)
 

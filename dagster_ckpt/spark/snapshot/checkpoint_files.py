@@ -8,6 +8,7 @@ RocksDBFileManager, StateStoreChangelogWriter).
 
 from __future__ import annotations
 
+import errno
 import struct
 import zipfile
 import zlib
@@ -174,6 +175,10 @@ def referenced_files(path: Path, _modified: int, _size: int) -> tuple[tuple[str,
         AttributeError,
         OverflowError,
     ) as error:
+        raise Unreadable(f"{path} is damaged: it is not a RocksDB snapshot archive") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a place before its beginning
+            raise
         raise Unreadable(f"{path} is damaged: it is not a RocksDB snapshot archive") from error
     return tuple(tables + logs)
 

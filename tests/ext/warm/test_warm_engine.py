@@ -278,3 +278,12 @@ def test_a_master_elsewhere_and_a_folder_that_cannot_be_are_refused(tmp_path: Pa
     ):
         pass
     assert not (tmp_path / "e").exists()
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o777)
+    shared.chmod(0o777)
+    (tmp_path / "linked").symlink_to(tmp_path / "own")
+    (tmp_path / "own").mkdir(mode=0o700)
+    for folder in (shared, tmp_path / "linked"):
+        with pytest.raises(InvalidRequest, match="is not this user's alone"):
+            EngineFiles(folder).make()
+    EngineFiles(tmp_path / "own").make()
