@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
+from dagster_ckpt.core.location import refuse_split_password
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable, install_extra
 
 BUSY_SECONDS = 30
@@ -24,7 +25,7 @@ def store_url(text: str) -> URL:
         raise InvalidRequest(
             "the store's URL cannot be read: write sqlite:////absolute/path.db or postgresql://user@host/database"
         ) from None
-    refuse_split_password(url, "the store's URL")
+    refuse_split_password(url.host, "the store's URL")
     match url.get_backend_name():
         case "sqlite":
             return _sqlite_url(url)
@@ -34,14 +35,6 @@ def store_url(text: str) -> URL:
             raise InvalidRequest(
                 f"a coordinator store cannot live in {other!r}: use sqlite:///… (one machine) or postgresql://…"
             )
-
-
-def refuse_split_password(url: URL, what: str) -> None:
-    """Raise InvalidRequest for a password with '@' in it, of which a part would stand in the host, and be shown."""
-    if "@" in (url.host or ""):
-        raise InvalidRequest(
-            f"the password in {what} has a character that ends it: write it percent-encoded, '@' as %40 and '/' as %2F"
-        )
 
 
 def _sqlite_url(url: URL) -> URL:

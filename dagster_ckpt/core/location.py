@@ -192,3 +192,11 @@ def _too_large(what: str, found: int, holds: str) -> str:
         f"{what} ({found} bytes) does not fit into the coordinator store, which holds {holds}: "
         "set checkpoint_storage to filesystem and checkpoint_dir to a folder or bucket; the previous checkpoint stays"
     )
+
+
+def refuse_split_password(host: str | None, what: str) -> None:
+    """Raise InvalidRequest for a password with '@' in it, of which a part would stand in the host, and be shown."""
+    if "@" in (host or ""):
+        raise InvalidRequest(
+            f"the password in {what} has a character that ends it: write it percent-encoded, '@' as %40 and '/' as %2F"
+        )

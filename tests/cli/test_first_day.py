@@ -110,6 +110,14 @@ MISTAKES = {
         {"resource": "store_url='postgres//host/db'"},
         "the store's URL cannot be read: write sqlite",
     ),
+    "password that ends early": (
+        {"resource": "store_url='postgresql://user:a@secret@127.0.0.1:9/db'"},
+        "the password in the store's URL has a character that ends it: write it percent-encoded",
+    ),
+    "port that is none": (
+        {"resource": "store_url='postgresql://user:secret@host:notaport/db'"},
+        "the store's URL cannot be read: write sqlite",
+    ),
     "kind of a store": ({"resource": "store_url='mysql://host/db'"}, "cannot live in 'mysql': use sqlite"),
     "store that nobody serves": (
         {"resource": "store_url='postgresql://user:secret@127.0.0.1:9/db'"},

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
-from dagster_ckpt.adapters.sql_engine import refuse_split_password
+from dagster_ckpt.core.location import refuse_split_password
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown, Unavailable, install_extra
 
 BUSY_SECONDS = 30
@@ -55,7 +55,7 @@ def resolved_url(given: Any) -> URL:
             "the URL of the sink's database cannot be read: write postgresql://user@host/database or "
             "sqlite:////absolute/path.db"
         ) from None
-    refuse_split_password(url, "the URL of the sink's database")
+    refuse_split_password(url.host, "the URL of the sink's database")
     return _served(url)
 
 

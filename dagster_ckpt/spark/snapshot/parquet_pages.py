@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.core.units import size
+
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
@@ -48,7 +50,7 @@ def refuse_bombs(
             total += unpacked
             values = max(values, there)
             if total > most_bytes:
-                raise ValueError(f"it unpacks to more than {most_bytes:,} bytes")
+                raise ValueError(f"it unpacks to more than {size(most_bytes)}")
             if values > most_rows:
                 raise ValueError(f"it has more than {most_rows:,} values in a column")
 
