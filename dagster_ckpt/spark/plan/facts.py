@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter, ValidationError
-
 from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.plan.aggregates import Kept, state_aggregates
@@ -96,10 +95,14 @@ class PlanFacts:
             if isinstance(written, dict)
             else {}
         )
-        try:
-            facts = TypeAdapter(cls).validate_python(given)
-        except ValidationError:
-            facts = cls()
+        stages, functions = given.get("stages", []), given.get("functions") or {}
+        if not isinstance(functions, dict) or not (
+            isinstance(stages, list | tuple) and all(type(one) is str for one in stages)
+        ):
+            raise Corrupt(
+                "plan.json of a stage names no stages where it should: restore from another checkpoint"
+            )
+        facts = cls(**given)
         functions = facts.functions and {renamed.get(one, one): said for one, said in facts.functions.items()}
         return replace(facts, stages=[renamed.get(one, one) for one in facts.stages], functions=functions)
 
