@@ -240,15 +240,20 @@ class SnapshotMetrics(Record):
     broken: dict[str, int] = Field(default_factory=dict)
     """By condition: rows that broke it."""
 
+    rows_late: int = 0
+    """Rows that a watermark dropped, as far as Spark had told."""
+
     @property
     def refused_rows(self) -> str:
-        """Rows that broke which condition, for people; empty: nothing was asked of any."""
+        """Rows that broke which condition, and that came too late, for people; empty: there is nothing to tell."""
+        late = [f"{self.rows_late:,} dropped by the watermark"] if self.rows_late else []
         if not self.rows_judged:
-            return ""
+            return "; ".join(late)
         told = ", ".join(f"{one!r} {number:,}" for one, number in self.broken.items() if number)
-        return f"{self.rows_refused:,} of {self.rows_judged:,} broke a condition" + (
+        refused = f"{self.rows_refused:,} of {self.rows_judged:,} broke a condition" + (
             f": {told}" if told else ""
         )
+        return "; ".join([refused, *late])
 
 
 class SetAside(Record):

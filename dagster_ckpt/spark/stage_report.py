@@ -108,6 +108,12 @@ class Reporter(Protocol):
         ...
 
 
+def rows_late(progress: Mapping[str, Any]) -> int:
+    """Return how many rows of a batch a watermark dropped, before its stateful operators, as Spark tells."""
+    operators = progress.get("stateOperators") or ()
+    return sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in operators)
+
+
 @dataclass(slots=True)
 class BatchMeter:
     """Adds up what Spark reports of one query's batches."""
@@ -115,6 +121,8 @@ class BatchMeter:
     rows: int = 0
     last_batch: int = -1
     last_batch_ms: float = 0.0
+    late: int = 0
+    """Rows that watermarks have dropped."""
     _rows_before: int = 0
     _busy_ms: float = 0.0
 
@@ -127,6 +135,7 @@ class BatchMeter:
             self.last_batch = progress["batchId"]
             self.last_batch_ms = duration
             self.rows += int(progress.get("numInputRows") or 0)
+            self.late += rows_late(progress)
             self._busy_ms += duration
 
     def rates(self, seconds: float) -> tuple[float, float]:

@@ -174,7 +174,7 @@ def _show_snapshot(
         tables = ", ".join(f"{t.name} ({t.operator_name})" for t in state.get(s.uid, ()) if t.operator_name)
         if tables:
             output.say(f"state of {s.uid}: {tables}")
-        if s.metrics.rows_judged:
+        if s.metrics.refused_rows:
             output.say(f"rows of {s.uid}: {s.metrics.refused_rows}")
         if s.table is not None:
             output.say(f"table of {s.uid}: {s.table.uri}")

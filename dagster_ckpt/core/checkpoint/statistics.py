@@ -192,6 +192,7 @@ _ADDED = (
     "persisted_in_flight",
     "rows_judged",
     "rows_refused",
+    "rows_late",
 )
 
 

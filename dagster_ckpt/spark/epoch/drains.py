@@ -21,7 +21,8 @@ from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.java.sessions import has_read_everything
 from dagster_ckpt.spark.java_errors import MAX_START_ATTEMPTS, is_java_gone, is_retryable_start
 from dagster_ckpt.spark.plan.errors import was_stopped
-from dagster_ckpt.spark.stage_report import BatchMeter, Reporter
+from dagster_ckpt.spark.snapshot.row_counts import note_late
+from dagster_ckpt.spark.stage_report import BatchMeter, Reporter, rows_late
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,6 +130,7 @@ class Drains:
             self._reporter.warn(f"the reader of stage {query.uid} was slow to start: started again")
             begun = _BegunQuery(self._start(query).running, begun.at)
         ms = (time.perf_counter() - begun.at) * 1e3
+        note_late(query.directory, sum(map(_late, ran)))
         return Drained(batches=sum(map(_batches, ran)), rows=sum(map(_rows, ran)), ms=ms)
 
     def stop(self) -> None:
@@ -154,6 +156,10 @@ def _stop(query: StreamingQuery) -> None:
 
 def _rows(query: StreamingQuery) -> int:
     return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def _late(query: StreamingQuery) -> int:
+    return sum({progress["batchId"]: rows_late(progress) for progress in query.recentProgress}.values())
 
 
 def _batches(query: StreamingQuery) -> int:

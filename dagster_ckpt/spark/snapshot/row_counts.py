@@ -20,12 +20,13 @@ from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import remove_files, replace_whole
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 
-__all__ = ["RowCounts", "captured", "noted_at", "refuse_beyond", "since", "total_through"]
+__all__ = ["RowCounts", "note_late", "captured", "noted_at", "refuse_beyond", "since", "total_through"]
 
 FOLDER = "rows"
 _RESTORED = f"{FOLDER}/restored.json"
+_LATE = "late.json"
 KEPT = 256
-"""Totals of so many batches are kept: more than Spark keeps batches, to which a cut may go back."""
+"""Totals of so many batches and checkpoints are kept: more than Spark keeps batches, to which a cut may go back."""
 
 
 class RowCounts(Record):
@@ -38,6 +39,8 @@ class RowCounts(Record):
     """Those that broke a condition, one or several."""
     broken: dict[str, int] = Field(default_factory=dict)
     """By condition: rows that broke it."""
+    late: int = 0
+    """Rows that watermarks dropped, as far as Spark's progress has told."""
     at_most: str = ""
     """Rows of one checkpoint that may break each, ``1 %`` or a number; empty: any."""
     fails: bool = False
@@ -60,6 +63,7 @@ class RowCounts(Record):
             update={
                 "rows": self.rows - before.rows,
                 "refused": self.refused - before.refused,
+                "late": self.late - before.late,
                 "broken": {one: n - before.broken.get(one, 0) for one, n in self.broken.items()},
             }
         )
@@ -88,23 +92,35 @@ def note(directory: StageDirectory, batch: BatchId, totals: RowCounts) -> None:
         remove_files(folder / f"{one}.json" for one in _batches(folder) if one < batch - KEPT)
 
 
-def captured(directory: StageDirectory, batch: BatchId | None) -> tuple[PlannedFile, ...]:
-    """Return the file of a cut that holds its totals; none where nothing was judged."""
-    path = _path_through(directory, batch)
-    if path is None:
+def note_late(directory: StageDirectory, rows: int) -> None:
+    """Add rows that watermarks have dropped, as Spark tells behind a batch."""
+    if rows:
+        folder = directory.root / FOLDER
+        folder.mkdir(exist_ok=True)
+        total = RowCounts(late=_late(directory) + rows)
+        replace_whole(folder / _LATE, total.model_dump_json().encode(), durably=False)
+
+
+def _late(directory: StageDirectory) -> int:
+    found = _read(directory.root / FOLDER / _LATE) or _read(directory.root / _RESTORED)
+    return 0 if found is None else found.late
+
+
+def captured(directory: StageDirectory, checkpoint: CheckpointId) -> tuple[PlannedFile, ...]:
+    """Return the file that holds a cut's totals, once they are noted; none where there is nothing to tell."""
+    path = _of_checkpoint(directory, checkpoint)
+    if not path.exists():
         return ()
     size = path.stat().st_size
-    return (PlannedFile(path=_RESTORED, size=size, kind=FileKind.COMMITTABLE, source=str(path)),)
+    return (PlannedFile(path=_RESTORED, size=size, kind=FileKind.QUERY, source=str(path)),)
 
 
 def noted_at(directory: StageDirectory, checkpoint: CheckpointId, batch: BatchId | None) -> RowCounts | None:
-    """Write down the totals at a checkpoint's cut, for the next one, and return them; None: nothing was judged."""
-    path = _path_through(directory, batch)
-    if path is None:
+    """Write down the totals at a checkpoint's cut, for the next one, and return them; None: nothing to tell."""
+    if not (directory.root / FOLDER).is_dir():
         return None
-    totals = _read(path)
-    if totals is not None:
-        replace_whole(_of_checkpoint(directory, checkpoint), totals.model_dump_json().encode(), durably=False)
+    totals = total_through(directory, batch).model_copy(update={"late": _late(directory)})
+    replace_whole(_of_checkpoint(directory, checkpoint), totals.model_dump_json().encode(), durably=False)
     return totals
 
 
@@ -113,7 +129,7 @@ def since(directory: StageDirectory, totals: RowCounts, completed: CheckpointId 
     before = None if completed is None else _read(_of_checkpoint(directory, completed))
     before = before or _read(directory.root / _RESTORED)
     folder = directory.root / FOLDER
-    older = (path for path in folder.glob("at-*.json") if completed and int(path.stem[3:]) < completed)
+    older = (path for path in folder.glob("at-*.json") if completed and int(path.stem[3:]) < completed - KEPT)
     remove_files(list(older))
     return totals if before is None else totals.minus(before)
 

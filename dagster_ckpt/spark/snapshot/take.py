@@ -234,7 +234,7 @@ class StageSnapshotter:
             plan = self._plan(cut, uploaded)
             try:
                 files = pin_files(
-                    (*plan.files, *cut.extra_files, *captured(self.directory, cut.batch_id)),
+                    (*plan.files, *cut.extra_files, *captured(self.directory, cut.checkpoint_id)),
                     stage_dir=self.directory.root,
                     checkpoint_id=cut.checkpoint_id,
                     uploaded=uploaded,
@@ -271,6 +271,7 @@ class StageSnapshotter:
                 "rows_judged": counts.rows,
                 "rows_refused": counts.refused,
                 "broken": counts.broken,
+                "rows_late": counts.late,
             }
         )
         return StageSnapshot(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.snapshot.row_counts import note_late
 from dagster_ckpt.spark.stage_report import recent_checkpoints
 from dagster_ckpt.spark.streaming.progress import (
     PROGRESS_FILE,
@@ -78,7 +79,10 @@ def look(run: StreamingRun, *, seconds: float, restarts: int = 0) -> StreamProgr
 
 
 def _stage(stage: RunningStage, seconds: float, now: float) -> RunningStageProgress:
+    before = stage.meter.late
     stage.meter.take(stage.recent_progress())
+    with suppress(OSError):  # a newer attempt has removed the directory
+        note_late(stage.stage_query.directory, stage.meter.late - before)
     rate, busy = stage.meter.rates(seconds)
     worker = stage.worker
     return RunningStageProgress(

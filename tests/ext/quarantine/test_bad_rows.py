@@ -198,6 +198,36 @@ def kind_of(row: tuple[int, str | None, int]) -> str:
     return "bad" if row[2] <= 0 else "dropped" if row[1] is None else "good"
 
 
+@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
+def test_rows_that_a_watermark_drops_are_counted_with_their_checkpoint(lab: Lab, tmp_path: Path) -> None:
+    feed = tmp_path / "feed"
+
+    @spark_source
+    def orders(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema("n INT, name STRING, amount INT").json(str(feed))
+
+    @spark_stage
+    def hourly(orders):  # type: ignore[no-untyped-def]
+        at = orders.selectExpr("timestamp_seconds(n) AS at").withWatermark("at", "0 seconds")
+        return at.groupBy("at").count()
+
+    @spark_sink
+    def totals(hourly):  # type: ignore[no-untyped-def]
+        return hourly
+
+    @checkpointed_pipeline(name="late")
+    def pipeline() -> None:
+        totals(hourly(orders()))
+
+    for rows in ([(10, "a", 1)], [(1000, "a", 1)], [(5, "a", 1), (7, "a", 1), (2000, "a", 1)]):
+        put(feed, *rows)
+        done = lab.run(pipeline)
+        assert done.success, failure_text(done)
+    metrics = [[stage.metrics for stage in lab.metadata(pipeline, n).stages] for n in (1, 2, 3)]
+    assert [sum(one.rows_late for one in stages) for stages in metrics] == [0, 0, 2]
+    assert "2 dropped by the watermark" in [one.refused_rows for one in metrics[2]]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
