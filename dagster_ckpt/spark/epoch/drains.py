@@ -130,7 +130,8 @@ class Drains:
             self._reporter.warn(f"the reader of stage {query.uid} was slow to start: started again")
             begun = _BegunQuery(self._start(query).running, begun.at)
         ms = (time.perf_counter() - begun.at) * 1e3
-        note_late(query.directory, sum(map(_late, ran)))
+        if late := sum(map(_late, ran)):
+            note_late(query.directory, late)
         return Drained(batches=sum(map(_batches, ran)), rows=sum(map(_rows, ran)), ms=ms)
 
     def stop(self) -> None:
