@@ -11,7 +11,7 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.channel.cursor import HoldNothing, Released, ReleasedThrough
 from dagster_ckpt.spark.directories import StageDirectory
-from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.files import classified, replace_whole
 
 _one_writer = threading.Lock()
 """Stage and coordinator threads of one process may release at once; a stage lives in one process."""
@@ -73,5 +73,6 @@ class Release:
             self._write({"through": "all"})
 
     def _write(self, document: dict[str, int | str]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        replace_whole(self._path, json.dumps(document).encode(), durably=False)
+        with classified(f"letting readers pass a barrier ({self._path})"):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_whole(self._path, json.dumps(document).encode(), durably=False)

@@ -168,6 +168,17 @@ def test_a_run_that_was_skipped_does_not_hide_the_failed_one_it_gave_way_to(site
     assert request.run_key == f"restart-{failed.run_id}"
 
 
+@pytest.mark.parametrize("mode", ["preview", "gate", "dry_run"])
+def test_a_run_that_only_says_what_a_restore_would_do_hides_no_failed_run(site: Site, mode: str) -> None:
+    failed = site.start_run()
+    site.attempt(failed)
+    site.instance.report_run_failed(failed)
+    config = {"ops": {"restore": {"config": {"restore_from": "chk-1", "mode": mode}}}}
+    site.instance.report_run_failed(site.start_run(job="shop_restore", config=config))
+    [request] = site.tick(RESTART).requests
+    assert request.run_key == f"restart-{failed.run_id}"
+
+
 def test_the_run_of_another_code_location_is_left_to_the_sensor_there() -> None:
     ours, theirs = (
         create_run_for_test(dg.DagsterInstance.ephemeral(), job_name="shop", tags={LOCATION_TAG: name})

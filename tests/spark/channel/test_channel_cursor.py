@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.spark.channel.cursor import (
     MIN_EMPTY_ENTRIES_PER_BATCH,
     HoldNothing,
@@ -213,3 +215,19 @@ def test_offsets_of_the_channel_by_any_of_its_names_or_none_go_on_and_stay_what_
     mine = reader(tmp_path, channel="c", formerly='["old"]')
     assert mine.latestOffset(start, ReadAllAvailable()) is start
     assert mine.partitions(start, start) == []
+
+
+def test_a_release_that_finds_the_disk_full_says_what_to_make_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = Release(tmp_path / "stage")
+    release.through(CheckpointId(1))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(Unavailable, match=r"stage/released\) failed: .*Make room or give access"):
+        release.through(CheckpointId(2))
+    monkeypatch.undo()
+    assert release.read() == ReleasedThrough(CheckpointId(1))
