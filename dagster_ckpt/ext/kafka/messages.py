@@ -77,7 +77,7 @@ def _longer_than(limit: int, broken: str, example: str) -> RowRule:
         column="a message",
         broken=broken,
         example=example,
-        what=f"more than the {limit:,} bytes that topic and producer take",
+        what=f"more than the {limit} bytes that topic and producer take",
         way_out=(
             "cut it, or raise max.message.bytes of the topic and, over 1,000,000, message.max.bytes in the target's "
             "options"

@@ -25,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.history import Publish, RowChange
 from dagster_ckpt.ext.sql.names import SqlName
@@ -97,7 +98,7 @@ class Positions:
         if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
             return frozenset()
         found = connection.execute(self._mine()).one_or_none()
-        return frozenset() if found is None else frozenset(json.loads(found.columns))
+        return frozenset() if found is None else frozenset(parse_json(found.columns))
 
     def write(
         self, connection: Connection, position: SinkPosition, columns: Collection[str] | None = None

@@ -79,11 +79,11 @@ COMPACTED = {
         "SELECT CAST(NULL AS STRING) AS key, 'b' AS value",
         said="column 'key' has no value in 1 of the 1 rows",
     ),
-    "a long value": Compacted(f"SELECT 'a' AS key, {LONG} AS value", said="more than the 3,840 bytes"),
-    "a long column": Compacted(f"SELECT 1 AS k, 2.5D AS d, {LONG} AS v", ("k",), "more than the 3,840 bytes"),
-    "a long list": Compacted(f"SELECT 1 AS k, split({LONG}, ',') AS v", ("k",), "more than the 3,840 bytes"),
+    "a long value": Compacted(f"SELECT 'a' AS key, {LONG} AS value", said="more than the 3840 bytes"),
+    "a long column": Compacted(f"SELECT 1 AS k, 2.5D AS d, {LONG} AS v", ("k",), "more than the 3840 bytes"),
+    "a long list": Compacted(f"SELECT 1 AS k, split({LONG}, ',') AS v", ("k",), "more than the 3840 bytes"),
     "a text of quotes": Compacted(
-        "SELECT 1 AS k, repeat('\"', 2000) AS v", ("k",), "more than the 3,840 bytes"
+        "SELECT 1 AS k, repeat('\"', 2000) AS v", ("k",), "more than the 3840 bytes"
     ),
     "a text of letters": Compacted("SELECT 1 AS k, repeat('a', 2000) AS v", ("k",)),
 }
