@@ -10,10 +10,14 @@ from dagster_ckpt.core.checkpoint.shown import ServingRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.ports import CoordinatorStore
+from dagster_ckpt.ports import AuditRow, CoordinatorStore
+from dagster_ckpt.runtime.audit import Operator
 from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, RecordStore
 
 __all__ = [
+    "AuditRow",
+    "Operator",
+    "audit_of",
     "change_record",
     "find_record",
     "load_record",
@@ -68,3 +72,8 @@ def change_record(
         return change(CoordinatorRecord(pipeline=pipeline) if loaded is None else loaded.record)
 
     return RecordStore(store).transact(pipeline, decide)[0]
+
+
+def audit_of(deployment: Deployment, pipeline: PipelineId, *, limit: int = 50) -> list[AuditRow]:
+    """Return the deeds of people on a pipeline, newest first. Raises Unavailable."""
+    return deployment.store.audited(pipeline, limit=limit)

@@ -3,9 +3,8 @@
 | file | what |
 |---|---|
 | ``facts`` | what is shown, read at one moment |
-| ``style`` | look of the page, light and dark |
 | ``chart`` | durations of the last checkpoints as bars |
 | ``sections`` | its parts, as HTML |
-| ``html`` | the page: one file without anything from elsewhere |
+| ``html`` | the page: one file without anything from elsewhere, light and dark |
 | ``server`` | a read-only server for it, on this machine |
 """

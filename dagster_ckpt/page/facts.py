@@ -16,10 +16,9 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
 from dagster_ckpt.core.units import count, moment, size
 from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
-from dagster_ckpt.operations.audit import AuditRow, audit_of
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.readers.served import Readers, readers_of
-from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.operations.records import AuditRow, audit_of, load_record
 from dagster_ckpt.operations.snapshots.catalog import SnapshotSummary, find_snapshot, snapshots_of
 from dagster_ckpt.operations.snapshots.statistics import statistics_of
 

@@ -8,9 +8,43 @@ from dagster_ckpt.core.units import moment
 from dagster_ckpt.page.chart import durations_chart
 from dagster_ckpt.page.facts import CheckpointPage, Links
 from dagster_ckpt.page.sections import audit, cards, history, in_progress, restorable, stages, summary
-from dagster_ckpt.page.style import STYLE
 
-__all__ = ["index_html", "page_html"]
+STYLE = """
+:root{--bg:#fbfbfa;--card:#fff;--ink:#1c1f23;--dim:#5d6572;--line:#e3e5e9;--ok:#1f7f53;--run:#2f5fe0;--bad:#c23a31;
+--save:#7443e0;--sync:#d98a1f;--async:#4f93ee;--wait:#c3c8d1;--delay:#e6e8ec}
+@media(prefers-color-scheme:dark){:root{--bg:#14161a;--card:#1b1e24;--ink:#e7e9ee;--dim:#a0a8b6;--line:#2a2e37;
+--ok:#4cc38a;--run:#84a8ff;--bad:#ff8078;--save:#b49bff;--sync:#f0a63c;--async:#6aa7f8;--wait:#5a6270;--delay:#343a45}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--bg);color:var(--ink);font:14px/1.45 ui-sans-serif,system-ui,"Segoe UI",Inter,sans-serif}
+main{max-width:1240px;margin:0 auto;padding:28px 24px 60px}
+h1{font-size:20px;margin:0 0 2px}
+h2{font-size:13px;letter-spacing:.02em;margin:28px 0 10px;color:var(--dim);font-weight:600}
+.sub,.k{color:var(--dim)}.k{font-size:12px}
+.row{display:flex;gap:12px;flex-wrap:wrap}
+.card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
+.wide{padding:4px 6px;overflow-x:auto}
+.n{font-size:22px;font-weight:650;font-variant-numeric:tabular-nums}
+table{width:100%;border-collapse:collapse;font-variant-numeric:tabular-nums}
+th{font-weight:600;color:var(--dim);font-size:12px;text-align:right;padding:6px 10px}
+th{border-bottom:1px solid var(--line)}
+td{padding:7px 10px;text-align:right;border-bottom:1px solid var(--line);vertical-align:top}
+tr:last-child>td{border-bottom:0}
+td,th{white-space:nowrap}
+th.l,td.l{text-align:left}
+td.w{white-space:normal;min-width:180px;max-width:420px;overflow-wrap:anywhere}
+.tag{font-size:11px;padding:1px 7px;border-radius:99px;border:1px solid currentColor}
+.ok{color:var(--ok)}.run{color:var(--run)}.bad{color:var(--bad)}.save{color:var(--save)}
+a{color:var(--run);text-decoration:none}a:hover{text-decoration:underline}
+code{font:12px ui-monospace,SFMono-Regular,Menlo,monospace}
+.bar{display:flex;height:9px;border-radius:4px;overflow:hidden;width:180px;background:var(--bg);margin-top:6px}
+.bar i{display:block;height:9px;flex:none}.bar i[class]:not([class=""]){min-width:2px}
+.delay{background:var(--delay)}.wait{background:var(--wait)}.sync{background:var(--sync)}.async{background:var(--async)}
+.key i{display:inline-block;width:9px;height:9px;border-radius:2px;margin:0 4px 0 12px}
+svg{display:block}svg text{fill:var(--dim);font-size:11px}
+details>summary{cursor:pointer}
+.alarm{border-color:var(--bad)}
+"""
+
 
 _KEY = (
     '<div class="k key"><i class="delay"></i>until the first barrier<i class="wait"></i>waiting for the other barriers'

@@ -10,9 +10,9 @@ from dagster_ckpt.cli.dagster_partitions import savepoint_removed
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size
-from dagster_ckpt.operations.audit import Operator
 from dagster_ckpt.operations.care.clean import Cleaned, CleaningPlan, carry_out_cleaning, plan_cleaning
 from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
+from dagster_ckpt.operations.records import Operator
 
 _SHOWN = 20
 

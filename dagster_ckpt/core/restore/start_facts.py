@@ -16,7 +16,7 @@ from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.decision import FromSnapshot
 from dagster_ckpt.core.restore.facts import RestoreFacts, RestorePurpose
 from dagster_ckpt.core.restore.lineage import KnownHistory, Seen
-from dagster_ckpt.core.restore_point import Latest, Nothing, RestorePoint
+from dagster_ckpt.core.restore_point import Latest, RestorePoint
 
 Look = Callable[[], None]
 """Raises an error of the library where the look finds a reason not to start."""
@@ -102,11 +102,6 @@ class RequestFacts:
     is_backfill: bool = False
     approved: Look = finds_nothing
     """Refuses a restore that is not as it was approved."""
-
-    @property
-    def names_a_snapshot(self) -> bool:
-        """True for anything but ``latest`` and ``none``."""
-        return self.point not in (Latest(), Nothing())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,7 @@
 | file | what it owns |
 |---|---|
 | ``preview`` | what a restore would do, and why it is refused |
-| ``hooks`` | what it would do with the states of hooks |
 | ``tables`` | what it would do to the tables |
-| ``sources`` | how far behind sources would be, whether they could read on, new readers |
+| ``sources`` | how far behind sources would be, whether they could read on, new readers; states of hooks |
 | ``horizon`` | for how long retained snapshots can still be restored |
 """

@@ -28,8 +28,7 @@ from dagster_ckpt.core.restore.matching import (
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.operations.restores.hooks import HookPreview, preview_hooks
-from dagster_ckpt.operations.restores.sources import late_readers, preview_sources
+from dagster_ckpt.operations.restores.sources import HookPreview, late_readers, preview_hooks, preview_sources
 from dagster_ckpt.operations.restores.tables import (
     TableFate,
     TablePreview,

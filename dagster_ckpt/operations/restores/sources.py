@@ -1,15 +1,22 @@
-"""Inputs in a preview: how far behind their topics sources would be, whether they could read on, and new readers."""
+"""Sources and hooks in a preview: how far behind sources would be, whether they could read on; states of hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.restore.matching import MatchedStages
+from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.restore.matching import (
+    MatchedStages,
+    NonRestoredState,
+    match_hooks,
+    non_restored_state,
+)
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.record_store import RecordStore
@@ -21,8 +28,6 @@ from dagster_ckpt.spark.source.positions import source_positions
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-
-__all__ = ["SourcePreview", "late_readers", "preview_sources"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +84,41 @@ def late_readers(
         begun={match.uid for match in matched.matches if match.snapshot.batch_id is not None},
         new=matched.new,
     )
+
+
+class HookFate(StrEnum):
+    """Fate of a hook's state in a restore."""
+
+    RESTORED = "restored"
+    NEW = "new"
+    """It begins without state."""
+    DROPPED = "dropped"
+    """Its state was saved, and the pipeline no longer has the hook."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookPreview:
+    """One hook."""
+
+    uid: str
+    fate: HookFate
+
+
+def preview_hooks(
+    hooks: Sequence[str] | None, metadata: CheckpointMetadata, options: RestoreOptions
+) -> tuple[tuple[HookPreview, ...], list[str]]:
+    """Return each hook's fate, and the refusal where a state would be lost."""
+    if hooks is None:
+        return (), []
+    states, refusals = metadata.master_states, []
+    try:
+        match_hooks(hooks, states, non_restored=non_restored_state(options))
+    except InvalidRequest as error:
+        refusals = [str(error)]
+    matched = match_hooks(hooks, states, non_restored=NonRestoredState.SKIP)
+    fates = (
+        (HookFate.RESTORED, matched.restored),
+        (HookFate.NEW, matched.new),
+        (HookFate.DROPPED, matched.dropped),
+    )
+    return tuple(HookPreview(uid=uid, fate=fate) for fate, uids in fates for uid in uids), refusals

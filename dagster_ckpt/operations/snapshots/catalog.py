@@ -36,7 +36,6 @@ __all__ = [
     "absolute_uri",
     "find_snapshot",
     "list_history",
-    "list_pipelines",
     "list_snapshots",
     "list_storage",
     "pipeline_summary",
@@ -115,11 +114,6 @@ class PipelineSummary:
     latest_completed_at: float | None
     serving: str = ""
     """Pipeline whose tables readers of its name find; empty: its own."""
-
-
-def list_pipelines(deployment: Deployment) -> tuple[PipelineSummary, ...]:
-    """Return every pipeline of the store. Raises Corrupt, Unavailable."""
-    return tuple(pipeline_summary(deployment, name) for name in deployment.store.pipelines())
 
 
 def pipeline_summary(deployment: Deployment, pipeline: PipelineId) -> PipelineSummary:

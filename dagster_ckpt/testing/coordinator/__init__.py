@@ -8,8 +8,7 @@
 | ``events`` | its part for driver-side coordinators: their states and their events to subtasks |
 | ``faults`` | its part for what fails |
 | ``readings`` | its part for what it shows |
-| ``played`` | the attempt that all parts work on |
-| ``world`` | what outlives the attempt: store, storages, clock |
+| ``world`` | what outlives the attempt: store, storages, clock; the attempt that all parts work on |
 | ``settings`` | what it takes by name, for type checkers |
 | ``participants`` | master hooks and driver-side coordinators that answer as the test says |
 """

@@ -12,7 +12,7 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.reasons import AcknowledgeResult
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.participants import RecordingOperatorCoordinator
-from dagster_ckpt.testing.coordinator.played import PlayedAttempt
+from dagster_ckpt.testing.coordinator.world import PlayedAttempt
 from dagster_ckpt.testing.flink.gated import GatedCoordinator
 from dagster_ckpt.testing.graph import number_of, unknown_stage
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
-from dagster_ckpt.testing.coordinator.played import PlayedAttempt
+from dagster_ckpt.testing.coordinator.world import PlayedAttempt
 from dagster_ckpt.testing.faults import (
     Call,
     Effect,

@@ -38,12 +38,11 @@ from dagster_ckpt.testing.coordinator.participants import (
     RecordingHook,
     RecordingOperatorCoordinator,
 )
-from dagster_ckpt.testing.coordinator.played import PlayedAttempt
 from dagster_ckpt.testing.coordinator.readings import Readings
 from dagster_ckpt.testing.coordinator.requests import Requests
 from dagster_ckpt.testing.coordinator.settings import AttemptOptions, Settings
 from dagster_ckpt.testing.coordinator.tasks import Tasks
-from dagster_ckpt.testing.coordinator.world import ScenarioWorld
+from dagster_ckpt.testing.coordinator.world import PlayedAttempt, ScenarioWorld
 from dagster_ckpt.testing.graph import EdgeLike, build_graph, number_of, one_of
 
 __all__ = ["Answering", "CoordinatorHarness", "RecordingHook", "RecordingOperatorCoordinator"]

@@ -25,7 +25,7 @@ from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.testing.coordinator.played import PlayedAttempt
+from dagster_ckpt.testing.coordinator.world import PlayedAttempt
 from dagster_ckpt.testing.gateway import AbortNotice, CompleteNotice, Notice
 from dagster_ckpt.testing.graph import number_of
 

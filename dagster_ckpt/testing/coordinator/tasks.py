@@ -24,8 +24,8 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.shared_files import write_subtask_handles
 from dagster_ckpt.testing.coordinator.faults import Faults
-from dagster_ckpt.testing.coordinator.played import PlayedAttempt
 from dagster_ckpt.testing.coordinator.readings import Readings
+from dagster_ckpt.testing.coordinator.world import PlayedAttempt
 from dagster_ckpt.testing.graph import number_of, one_of
 
 

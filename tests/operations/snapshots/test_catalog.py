@@ -13,9 +13,9 @@ from dagster_ckpt.operations.snapshots.catalog import (
     SnapshotStatus,
     find_snapshot,
     list_history,
-    list_pipelines,
     list_snapshots,
     list_storage,
+    pipeline_summary,
     snapshot_of_run,
 )
 from dagster_ckpt.spark.snapshot.upload import UploadMode
@@ -71,11 +71,10 @@ def test_a_history_names_failed_and_subsumed_ones_with_their_cause(world: World)
     assert [s.checkpoint_id for s in list_history(world.deployment, SALES, limit=1)] == [3]
 
 
-def test_pipelines_are_listed_with_their_latest_checkpoint(world: World) -> None:
-    assert list_pipelines(world.deployment) == ()
+def test_a_pipeline_is_summed_up_with_its_latest_checkpoint(world: World) -> None:
     world.checkpoint(1)
     world.savepoint(2)
-    (only,) = list_pipelines(world.deployment)
+    only = pipeline_summary(world.deployment, SALES)
     assert (only.pipeline, only.latest, only.retained, only.savepoints) == (SALES, "chk-000001", 1, 1)
 
 
