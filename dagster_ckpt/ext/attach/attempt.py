@@ -22,6 +22,7 @@ from dagster_ckpt.core.outcomes import Completed, Failed, Rejected, Triggered
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore.facts import DirectoryState
+from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced
 from dagster_ckpt.ext.attach.cuts import ProgramCuts, chosen_cuts
 from dagster_ckpt.ext.attach.owner import ProgramOwner
@@ -205,7 +206,9 @@ class ProgramAttempt:
                         pass
             time.sleep(0.01)
             outcome = coordinator.outcome_of_request(asked.request_id)
-        raise Declined(f"the {request.kind.noun} is not complete after {CONFIRMED_WITHIN:.0f} s: it goes on")
+        raise Declined(
+            f"the {request.kind.noun} is not complete after {duration(CONFIRMED_WITHIN)}: it goes on"
+        )
 
 
 def _serve(coordinator: CheckpointCoordinator) -> None:

@@ -8,7 +8,6 @@ says that it was begun, and not that it has ended.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import time
 import uuid
@@ -209,7 +208,7 @@ class ProgramRestore:
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(place, kept)
         if beside.is_dir():
-            os.replace(beside, place)
+            beside.replace(place)
         self.directory.link(stage)
 
     def _tell_others(self, program: AttachedProgram, restored: Mapping[StageUid, StageMatch]) -> None:

@@ -7,7 +7,6 @@ that the log no longer names are set aside and not deleted, since a later savepo
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -155,7 +154,7 @@ class FilesReturn:
         if not self.entries and not folder.exists():
             return f"{self.table} had no rows, and has none"
         for file in self.moved_in:
-            os.replace(_aside(self.table, file), file)
+            _aside(self.table, file).replace(file)
         building = self.table / f"{SINK_LOG}.restoring"
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
@@ -166,7 +165,7 @@ class FilesReturn:
         for file in self.moved_out:
             aside = _aside(self.table, file)
             aside.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(file, aside)
+            file.replace(aside)
             file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         return f"{self.table} is back: {len(self.moved_out)} files of later batches are in {SET_ASIDE}"
 
@@ -291,7 +290,7 @@ def _commits(table: Path) -> dict[int, list[tuple[str, int]]]:
     for path in sorted(log.glob("*.json")):
         if not path.stem.isdecimal():
             continue
-        actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        actions = [parse_json(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
         found[int(path.stem)] = [(a["txn"]["appId"], int(a["txn"]["version"])) for a in actions if "txn" in a]
     return found
 

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata, FileKind, Record, StageSnapshot
+from dagster_ckpt.core.units import size
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot
@@ -98,7 +99,7 @@ def facts_in(file: Path) -> ExportedFacts:
     """Return the facts in a file. Raises InvalidRequest for one that cannot be read, Corrupt for another content."""
     try:
         if file.stat().st_size > MOST_BYTES:
-            raise Corrupt(f"{file} has over {MOST_BYTES:,} bytes: it holds no facts of a snapshot")
+            raise Corrupt(f"{file} has over {size(MOST_BYTES)}: it holds no facts of a snapshot")
         return ExportedFacts.model_validate_json(file.read_bytes())
     except OSError as error:
         raise InvalidRequest(f"{file} cannot be read: {error}") from error
