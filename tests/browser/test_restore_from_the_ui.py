@@ -6,6 +6,7 @@ They also hold the address of the Launchpad, which the UI does not document.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 
 from playwright.sync_api import Locator, Page, Response, expect
@@ -111,16 +112,19 @@ def test_a_gated_restore_shows_what_it_would_do_and_restores_when_that_is_approv
     page.goto(f"{shop.dagster.url}/assets/shop/checkpoints?view=events")
     approve = page.get_by_role("link", name="Restore chk-000001 as previewed").first
     observed = page.get_by_text("Observed")
-    expect(approve.or_(observed.first).first).to_be_visible()
+    patience = itertools.count(2000, 4000)
 
     def is_shown() -> bool:
-        """Open one event after the other: which is the preview's the page does not say."""
+        """Open one event after the other, more patiently each time: which is the preview's the page does not say."""
+        page.reload()
+        expect(approve.or_(observed.first).first).to_be_visible()
+        wait = next(patience)
         for number in range(observed.count()):
             if approve.is_visible():
                 return True
             observed.nth(number).click()
             with contextlib.suppress(PlaywrightTimeout):
-                approve.wait_for(timeout=2000)
+                approve.wait_for(timeout=wait)
         return approve.is_visible()
 
     wait_until(is_shown, "the preview's event shows the link that approves it")

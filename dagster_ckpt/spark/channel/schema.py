@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,9 +51,9 @@ def parsed_schema(schema_json: str) -> StructType:
     try:
         return StructType.fromJson(_plain(parse_json(schema_json)))
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+        said = printable(" ".join(str(error).split()))[:200]
         raise Corrupt(
-            f"the schema of a channel log cannot be understood ({str(error)[:200]}): restart its stage, "
-            "which writes it again"
+            f"the schema of a channel log cannot be understood ({said}): restart its stage, which writes it again"
         ) from error
 
 
