@@ -248,7 +248,7 @@ def test_what_is_no_address_of_a_keeper_that_lives_is_not_read(tmp_path: Path, k
 
 
 def test_a_port_that_is_somebody_elses_now_is_not_asked(runs: Runs) -> None:
-    runs.folder.mkdir()
+    runs.folder.mkdir(mode=0o700)
     with socket.create_server(("127.0.0.1", 0)) as somebody:  # never answers
         port = somebody.getsockname()[1]
         EngineFiles(runs.folder).write(KeeperAddress(host="127.0.0.1", port=port, key="00", pid=1))
