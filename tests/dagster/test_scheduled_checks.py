@@ -102,6 +102,7 @@ def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_not_broken(
     assert not site.observations(), "no partition shows as broken"
 
 
+@pytest.mark.usefixtures("javas_mark")
 def test_a_checkpoint_that_is_subsumed_while_its_restore_is_tried_is_not_broken(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
