@@ -13,7 +13,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import RequestFacts, StartFacts, finds_nothing
-from dagster_ckpt.core.restore_point import Latest, Nothing
+from dagster_ckpt.core.restore_point import Latest, Nothing, restore_point
 from dagster_ckpt.core.supervision.approval import approval_of, refuse_outdated
 from dagster_ckpt.core.supervision.ownership import Alive
 from dagster_ckpt.core.units import ago, counted, size
@@ -143,7 +143,7 @@ class RestoreGate:
         metadata = preview_metadata(found)
         if self.mode is RestoreMode.GATE and found.is_possible:
             approval = approval_of(record, self.options)
-            shown = f"[Restore {self.options.restore_from} as previewed →]({self._link(approval)})"
+            shown = f"[Restore {self._named} as previewed →]({self._link(approval)})"
             metadata = {"approve": dg.MetadataValue.md(shown), "approved": approval, **metadata}
             context.log.info(f"nothing was changed; to restore it, launch again with approved: {approval}")
             self._warn_of_owner(record)
@@ -180,6 +180,13 @@ class RestoreGate:
                 "swap them back first where they should not"
             )
 
+    @property
+    def _named(self) -> str:
+        """Restore point as it was written, else as its key."""
+        written = self.config.restore_from
+        point = self.options.restore_from
+        return written if restore_point(written) == point else str(point)
+
     def _link(self, approval: str) -> str:
         tags = self.context.run.tags
         given = self.options.model_dump(mode="json", exclude_defaults=True, exclude={"restore_from"})
@@ -188,7 +195,7 @@ class RestoreGate:
             job_name=self.context.job_name if JOB_TAG in tags else restore_job_name(self.pipeline.name),
             location=tags.get(LOCATION_TAG, ""),
             restore_op=self._op,
-            restore_from=str(self.options.restore_from),
+            restore_from=self._named,
             ui_base_url=coordinator_of(self.context, self.pipeline.name).ui_base_url,
             further={**given, "approved": approval},
         )
