@@ -149,9 +149,9 @@ def test_rows_that_a_check_of_the_database_refuses_are_shown_set_aside_and_gone_
     assert waits["examples"] == [["3", "30"], ["4", "400"]], (
         "of the checkpoint: there is no directory any more"
     )
-    unknown = till.job("till_checkpoint", checkpoint={"set_aside": ["order"]})
+    unknown = till.job("till_savepoint", savepoint={"action": "checkpoint", "set_aside": ["order"]})
     assert "has no sink 'order' to set rows aside of: it has orders" in unknown
-    assert till.job("till_checkpoint", checkpoint={"set_aside": ["orders"]}) == ""
+    assert till.job("till_savepoint", savepoint={"action": "checkpoint", "set_aside": ["orders"]}) == ""
     till.feed((6, 60))
     assert till.run() == ""
     assert till.shown() == [(1, 10), (2, 20), (5, 50), (6, 60)]
