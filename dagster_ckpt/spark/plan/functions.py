@@ -12,6 +12,8 @@ from typing import Any
 
 __all__ = ["digest_of", "may_mean_another"]
 
+UNREADABLE = "unreadable"
+"""Digest of a function that closes over something that cannot be looked at; it is never the same."""
 _LINES = 20_000
 """Lines of text that count, so that a start does not wait for a module that holds a million values."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
@@ -21,17 +23,24 @@ def digest_of(function: Callable[..., Any]) -> str:
     """Return a digest of a function's code, of what it closes over, and of what it calls in its own package.
 
     Behind the version of Python whose byte code it is of (``3.11:…``). Objects that are no plain values count by their
-    type only: nothing is called, and nothing of a session or a client is looked at.
+    type only: nothing is called, and nothing of a session or a client is looked at. ``UNREADABLE`` where that fails.
     """
     package = str(getattr(function, "__module__", "")).partition(".")[0]
-    text = "\n".join(islice(_said(function, package, set()), _LINES))
+    try:
+        text = "\n".join(islice(_said(function, package, set()), _LINES))
+    except Exception:  # a user's object that cannot be looked at: no start may fail for it
+        return UNREADABLE
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return f"{version}:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def may_mean_another(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the stages whose code is another one than it was, those of byte code that cannot be compared included."""
-    return sorted(uid for uid, digest in now.items() if uid in before and before[uid] != digest)
+    return sorted(
+        uid
+        for uid, digest in now.items()
+        if uid in before and (before[uid] != digest or digest == UNREADABLE)
+    )
 
 
 def _said(thing: Any, package: str, seen: set[int]) -> Iterator[str]:
@@ -77,7 +86,7 @@ def _defined(thing: FunctionType | type, package: str, seen: set[int]) -> Iterat
         return
     if isinstance(thing, type):
         for name, member in sorted(vars(thing).items()):
-            if isinstance(member, FunctionType | _PLAIN) and name not in ("__module__", "__doc__"):
+            if isinstance(member, (FunctionType, *_PLAIN)) and name not in ("__module__", "__doc__"):
                 yield from (name, *_said(member, package, seen))
         return
     yield from _written(thing.__code__, thing.__doc__)

@@ -23,7 +23,7 @@ from dagster_ckpt.ext.upgrade_plan.text import as_markdown
 from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict, UpgradePlan
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in, facts_of_found
-from dagster_ckpt.spark.plan.functions import digest_of
+from dagster_ckpt.spark.plan.functions import UNREADABLE, digest_of, may_mean_another
 from tests.spark.epoch.conftest import Lab, failure_text, feed, lab  # noqa: F401
 from tests.spark.epoch.small_pipeline import ORDERS, Feed
 
@@ -268,6 +268,26 @@ def outer(limit: int) -> Callable[[int], bool]:
     return inner
 
 
+class Doubled:
+    factor = 2
+
+    def of(self, rows: Any) -> Any:
+        return rows * self.factor
+
+
+class Tripled:
+    factor = 3
+
+    def of(self, rows: Any) -> Any:
+        return rows * self.factor
+
+
+class Shy:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("not now")
+
+
 def test_a_digest_is_of_code_and_what_it_closes_over_and_the_same_in_every_process() -> None:
     def undocumented(limit: int) -> Callable[[int], bool]:
         def inner(value: int) -> bool:
@@ -280,3 +300,8 @@ def test_a_digest_is_of_code_and_what_it_closes_over_and_the_same_in_every_proce
     assert digest_of(summed) != digest_of(maximum)
     assert digest_of(f.udf(lambda x: x + 1)) != digest_of(f.udf(lambda x: x + 2))
     assert digest_of(undocumented(1)) == digest_of(undocumented(1))
+    assert digest_of(lambda rows: Doubled().of(rows)) != digest_of(lambda rows: Tripled().of(rows))
+    assert may_mean_another({"a": digest_of(summed)}, {"a": digest_of(summed)}) == []
+    shy = Shy()
+    assert digest_of(lambda: shy) == UNREADABLE
+    assert may_mean_another({"a": UNREADABLE}, {"a": UNREADABLE}) == ["a"]
