@@ -51,7 +51,7 @@ def _condition_check(
     @dg.asset_check(
         asset=condition_asset_key(pipeline, uid),
         name=name,
-        description=f"Rows of stage `{uid}` fulfil `{sql}`: those of the newest checkpoint, within `at_most`.",
+        description=f"Rows of stage `{uid}` meet `{sql}`: those of the newest checkpoint, within `at_most`.",
         required_resource_keys=own_keys(pipeline.name, [COORDINATOR_KEY]),
     )
     def condition(context) -> dg.AssetCheckResult:  # type: ignore[no-untyped-def]

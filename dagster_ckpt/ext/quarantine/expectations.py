@@ -33,7 +33,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition in SQL on a row's columns; NULL is no: a row must fulfil it."""
+    """A condition in SQL on a row's columns; NULL is no: a row must meet it."""
 
     sql: str
     action: Action

@@ -113,8 +113,8 @@ def test_a_row_that_must_not_be_fails_the_run_and_one_too_many_the_checkpoint(
         "stage 'clean' returns 2 rows in batch 0 that must not be: 'amount > 0' does not hold for " in refused
     )
     assert '{"n": 2, "name": "bob", "amount": 0}' in refused
-    refused = failure_text(lab.run(sales(feed, {"amont > 0": "drop"})))
-    assert "stage 'clean' expects 'amont > 0', which Spark cannot ask of its rows" in refused
+    refused = failure_text(lab.run(sales(feed, {"sum_of > 0": "drop"})))
+    assert "stage 'clean' expects 'sum_of > 0', which Spark cannot ask of its rows" in refused
     refused = failure_text(lab.run(sales(feed, {"amount": "drop"})))
     assert "stage 'clean' expects 'amount', which Spark cannot ask of its rows" in refused
     refused = failure_text(lab.run(sales(feed, {"amount >": "drop"})))
