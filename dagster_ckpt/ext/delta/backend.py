@@ -217,5 +217,7 @@ def names_of(table: DeltaTable) -> list[str]:
 
 def _commit(version: DeltaVersion, mark: Mark, act: Callable[[DeltaTable, CommitProperties], None]) -> None:
     """Commit on top of exactly this version. Raises Raced when that is no longer the newest."""
+    number = version.number
     with committing(version.place):
         act(version.table, properties_of(mark))
+    version.lake.has_committed(number + 1)

@@ -157,6 +157,8 @@ class Lake:
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
     left: list[LeftOpen] = field(default_factory=list, repr=False, compare=False)
     """What the last caller read the table with."""
+    committed: list[int] = field(default_factory=list, repr=False, compare=False)
+    """The newest version that was committed by this object; empty: none was."""
 
     def __post_init__(self) -> None:
         """Raise InvalidRequest for a folder that delta-rs takes for another one."""
@@ -208,8 +210,18 @@ class Lake:
     def leave(
         self, table: DeltaTable, number: int, said: dict[str, Any], entry: dict[str, Any] | None = None
     ) -> None:
-        """Let the next caller read on from a table whose use is over, and whose newest version says this."""
+        """Let the next caller read on from a table whose use is over, and whose newest version says this.
+
+        Nobody reads on from a version that was read before a commit of ours.
+        """
+        if self.committed and number < self.committed[0]:
+            return
         self.left[:] = [LeftOpen(table, number, said, time.monotonic(), entry or {})]
+
+    def has_committed(self, number: int) -> None:
+        """Have the next caller ask the store: version ``number`` was committed."""
+        self.committed[:] = [number]
+        self.left.clear()
 
     def _entry(self, number: int) -> bytes:
         """Return the log's entry of a version; empty: it is gone, or the table lies in an object store."""
@@ -267,7 +279,7 @@ class Lake:
 
     def elsewhere(self, uri: str) -> Lake:
         """Return another table, reached in the same way."""
-        return replace(self, uri=uri, left=[])
+        return replace(self, uri=uri, left=[], committed=[])
 
 
 def _info(entry: bytes, what: str) -> dict[str, Any]:
