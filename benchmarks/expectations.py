@@ -7,12 +7,11 @@ it is reading Parquet and writing it alone, the least that a stage can do.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.common import median, scratch, show, spark_session
-from benchmarks.judge import batch_of, java_seconds
+from benchmarks.common import median
+from benchmarks.judge import batch_of, in_turns, java_seconds
 from dagster_ckpt import spark_stage
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
@@ -62,15 +61,5 @@ def _nothing(rows: DataFrame) -> Any:
     raise AssertionError("no condition quarantines")
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
-    with scratch() as folder, spark_session(folder, **{"spark.master": "local[1]"}) as spark:
-        show("conditions on rows", measure(spark, folder, rows=options.rows, rounds=options.rounds))
-
-
 if __name__ == "__main__":
-    main()
+    in_turns("conditions on rows", measure, __doc__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,15 +84,15 @@ def measure(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> lis
     ]
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def in_turns(title: str, measure: Callable[..., list[dict[str, Any]]], about: str | None) -> None:
+    """Measure on one core, as the options say, and print; ``about``: the module's docstring."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     with scratch() as folder, spark_session(folder, **{"spark.master": "local[1]"}) as spark:
-        show("judging rows", measure(spark, folder, rows=options.rows, rounds=options.rounds))
+        show(title, measure(spark, folder, rows=options.rows, rounds=options.rounds))
 
 
 if __name__ == "__main__":
-    main()
+    in_turns("judging rows", measure, __doc__)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["DEEPEST", "canonical", "parse_json"]
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+__all__ = ["DEEPEST", "canonical", "first_problem", "parse_json"]
 
 DEEPEST = 200
 """So deep may lists and objects be nested: nothing that is written here comes near, and readers call themselves."""
@@ -28,6 +31,12 @@ def parse_json(text: str | bytes) -> Any:
 def canonical(document: Any) -> bytes:
     """Return the one text of a document that was parsed: without white space, keys in order."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def first_problem(error: ValidationError, of: str = "the document") -> str:
+    """Return the first thing that a record refuses, as ``place: reason``; ``of``: the place where it is the whole."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or of}: {first['msg']}"
 
 
 _TOO_DEEP = "it is nested too deeply"

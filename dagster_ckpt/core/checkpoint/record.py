@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from dagster_ckpt.core.checkpoint.failures import FailureCounter
 from dagster_ckpt.core.checkpoint.shown import ServingRecord, ShownTables
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
+from dagster_ckpt.core.json_text import first_problem
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import (
     Chain,
@@ -390,9 +391,7 @@ def parse_record(body: str) -> CoordinatorRecord:
     try:
         return CoordinatorRecord.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
         raise Corrupt(
-            f"the coordinator's record cannot be read ({where}: {first['msg']}): it is damaged, or was written by a "
+            f"the coordinator's record cannot be read ({first_problem(error)}): it is damaged, or was written by a "
             "newer version of dagster_ckpt; upgrade, or restore the database of the coordinator store"
         ) from error

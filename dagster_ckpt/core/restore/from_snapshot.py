@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import assert_never
 
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode, RestoreOptions
@@ -10,6 +12,7 @@ from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.location import location_of
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.properties import CheckpointProperties, restored_properties
+from dagster_ckpt.core.restore.choice import snapshot_at
 from dagster_ckpt.core.restore.decision import (
     Adopt,
     Fresh,
@@ -28,7 +31,8 @@ from dagster_ckpt.core.restore.known import KnownSnapshot
 from dagster_ckpt.core.restore.matching import match_stages, non_restored_state
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import SnapshotFacts, StartFacts
-from dagster_ckpt.core.restore_point import Latest
+from dagster_ckpt.core.restore_point import At, Latest
+from dagster_ckpt.errors import CheckpointError
 
 
 def purpose_for(
@@ -116,3 +120,18 @@ def as_known(decision: Restore, epoch: CoordinatorEpoch) -> KnownSnapshot:
         epoch=epoch,
         metadata_checksum=decision.metadata_checksum,
     )
+
+
+def restore_refusals(
+    facts: RestoreFacts, uri: str, metadata: CheckpointMetadata, options: RestoreOptions, graph: PipelineGraph
+) -> Iterator[str]:
+    """Yield why the snapshot at ``uri`` would not be restored, by what is known of the pipeline and of the snapshot."""
+    facts = replace(facts, previous_names=graph.previous_names)
+    load = snapshot_at(At(uri), facts)
+    asked = RestorePurpose.FORK if options.fork else RestorePurpose.IN_PLACE
+    try:
+        purpose = purpose_for(asked, load, metadata, facts)
+        of = {"purpose": purpose, "asked": asked}
+        restore_of(load, metadata, options=options, facts=facts, graph=graph, config=CheckpointConfig(), **of)
+    except CheckpointError as error:
+        yield str(error)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dagster_ckpt.core.json_text import first_problem
 from dagster_ckpt.core.supervision.ownership import OwnerState
 from dagster_ckpt.errors import InvalidRequest
 
@@ -71,9 +72,7 @@ class Order(BaseModel):
         try:
             return cls.model_validate(extras[EXTRA])
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
             raise InvalidRequest(
-                f"the order that Dagster launched this program with cannot be read ({where}: {first['msg']}): install "
+                f"the order that Dagster launched this program with cannot be read ({first_problem(error)}): install "
                 "the same version of dagster_ckpt in the code location and in the program"
             ) from error

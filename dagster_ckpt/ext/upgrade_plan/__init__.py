@@ -6,6 +6,7 @@ of a snapshot's facts alone, with no source, table, store or state at hand.
 | file | what it owns |
 |---|---|
 | ``plan`` | what becomes of each stage, source and sink |
+| ``comparison`` | a query compared with the snapshot's facts |
 | ``verdicts`` | the values of a plan, and the verdict on the whole |
 | ``stand_ins`` | sources that cannot be reached, stood in for by their schemas |
 | ``text`` | a plan as a comment of a pull request |

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,10 +57,12 @@ def plan(
     if not code.is_given:
         raise InvalidRequest("give the code that is to be planned: -f FILE, -m MODULE or -w WORKSPACE")
     facts = _facts(work, against, pipeline)
+    if markdown and work.output.as_json:
+        raise InvalidRequest("give --markdown or --json, not both")
     declared = declared_in(code, pipeline_id(pipeline or facts.metadata.pipeline))
     assert declared is not None
     options = RestoreOptions(allow_non_restored_state=allow_non_restored_state)
-    settings = (*session_settings_in(code), *conf)
+    settings = (*_zone_of(facts), *session_settings_in(code), *conf)
     with (
         started(master, settings) as spark,
         tempfile.TemporaryDirectory(prefix="dagster-ckpt-plan-") as scratch,
@@ -84,3 +87,10 @@ def _facts(work: Invocation, against: str, pipeline: str) -> ExportedFacts:
         )
     named: PipelineId | None = pipeline_id(pipeline) if pipeline else None
     return facts_of_found(work.deployment, find_snapshot(work.deployment, against, named))
+
+
+def _zone_of(facts: ExportedFacts) -> Iterator[str]:
+    """Yield the time zone of the deployment's sessions, which is its machines' where no code sets one."""
+    plans = [stage.plan for stage in facts.stages.values()]
+    zones = [plan.get("read_in_zone") or next(iter(plan.get("time_zones") or ()), "") for plan in plans]
+    yield from [f"spark.sql.session.timeZone={zone}" for zone in zones if zone][:1]

@@ -5,21 +5,20 @@ Decided by the rules of a start (START_CHECKS, RULES of plans and of rows that w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.pipeline import run_as
 from dagster_ckpt.core.chains import kept_chains, with_kept_chains
-from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.location import SnapshotLocation, same_place
+from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.core.restore.decision import FromSnapshot
-from dagster_ckpt.core.restore.facts import Origin, RestoreFacts, RestorePurpose
-from dagster_ckpt.core.restore.from_snapshot import restore_of
+from dagster_ckpt.core.restore.facts import RestoreFacts
+from dagster_ckpt.core.restore.from_snapshot import restore_refusals
 from dagster_ckpt.core.restore.matching import (
     MatchedStages,
     NonRestoredState,
@@ -28,7 +27,8 @@ from dagster_ckpt.core.restore.matching import (
     other_inputs,
 )
 from dagster_ckpt.core.restore_point import At
-from dagster_ckpt.errors import CheckpointError, InvalidRequest
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.upgrade_plan.comparison import PlanComparison
 from dagster_ckpt.ext.upgrade_plan.stand_ins import NotAtHand, StandIns
 from dagster_ckpt.ext.upgrade_plan.verdicts import (
     WORST_FIRST,
@@ -42,12 +42,11 @@ from dagster_ckpt.operations.restores.sources import late_readers
 from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, StageFacts
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
-from dagster_ckpt.spark.plan.facts import PlanFacts, facts_of
-from dagster_ckpt.spark.plan.functions import may_mean_another
-from dagster_ckpt.spark.plan.rules import why_not
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.plan.facts import PlanFacts
+from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.opening import open_sink
-from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink
+from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink, refused_facts
 from dagster_ckpt.spark.snapshot.rescale import saved_partitions
 
 if TYPE_CHECKING:
@@ -94,26 +93,10 @@ def plan_upgrade(
 
 
 def _refused(facts: ExportedFacts, graph: PipelineGraph, options: RestoreOptions) -> Iterator[str]:
-    base, _, folder = facts.uri.rpartition("/")
-    location = SnapshotLocation(base_uri=base, folder=folder)
-    load = FromSnapshot(location=location, origin=Origin.OUTSIDE, known=None, reason="planned")
     is_own = facts.metadata.pipeline in (graph.pipeline, *graph.previous_names)
-    purpose = RestorePurpose.IN_PLACE if is_own else RestorePurpose.FORK
     asked = options.model_copy(update={"restore_from": At(facts.uri), "fork": not is_own})
-    restore = RestoreFacts(pipeline=graph.pipeline, previous_names=graph.previous_names)
-    try:
-        restore_of(
-            load,
-            facts.metadata,
-            options=asked,
-            facts=restore,
-            graph=graph,
-            config=CheckpointConfig(),
-            purpose=purpose,
-            asked=purpose,
-        )
-    except CheckpointError as error:
-        yield str(error)
+    known = RestoreFacts(pipeline=graph.pipeline)
+    return restore_refusals(known, facts.uri, facts.metadata, asked, graph)
 
 
 class _NoResources:
@@ -147,7 +130,10 @@ class _Planner:
         else:
             self._ask(spark, uid, match, said, found)
         if match is not None:
-            _of_state(match, self.pipeline.stages[uid].partitions, said, found)
+            waiting = () if self.facts.is_shown else said.prepared
+            _of_state(match, self.pipeline.stages[uid].partitions, waiting, found)
+            if said.rows_in_channel:
+                found.setdefault(StageVerdict.WAITS, []).append("rows of the old code wait in its channel")
         verdict = next((verdict for verdict in WORST_FIRST if verdict in found), StageVerdict.GOES_ON)
         sentences = [why for one in WORST_FIRST for why in found.get(one, ())]
         return StagePlan(uid=str(uid), verdict=verdict, why=tuple(dict.fromkeys(sentences)))
@@ -161,7 +147,7 @@ class _Planner:
         found: dict[StageVerdict, list[str]],
     ) -> None:
         ChannelLog.create(self.attempt.stage(uid).log)
-        comparison = _Comparison(said=said, goes_on=bool(match and match.snapshot.batch_id is not None),
+        comparison = PlanComparison(said=said, goes_on=bool(match and match.snapshot.batch_id is not None),
                                  stand_ins=self.stand_ins, found=found)  # fmt: skip
         query = StageQuery(
             pipeline=self.pipeline,
@@ -207,12 +193,31 @@ class _Planner:
         sink = open_sink(stage, self.pipeline.name, table_dir=folder, work_dir=folder)
         if why := _other_place(uid, match.snapshot.table, sink.place, folder):
             found.setdefault(StageVerdict.REFUSED, []).append(why)
-        try:
-            refuse_changed_sink(
-                uid, str(self.pipeline.name), said.waiting, SinkNow.of(stage, sink, frame.schema.json())
-            )
-        except InvalidRequest as error:
-            found.setdefault(StageVerdict.REFUSED, []).append(str(error))
+        now = SinkNow.of(stage, sink, frame.schema.json())
+        if not self.facts.is_shown:
+            try:
+                refuse_changed_sink(uid, str(self.pipeline.name), said.prepared, now)
+            except InvalidRequest as error:
+                found.setdefault(StageVerdict.REFUSED, []).append(str(error))
+        elif not sink.never_rolls_back:
+            for verdict, why in _other_table(uid, said.prepared[-1:], now):
+                found.setdefault(verdict, []).append(why)
+
+
+def _other_table(
+    uid: StageUid, newest: Sequence[PreparedBatch], now: SinkNow
+) -> Iterator[tuple[StageVerdict, str]]:
+    """Yield the differences of a sink from the one that wrote the newest rows of its table."""
+    for batch in newest:
+        for rule, was, is_now in refused_facts(batch, now):
+            changed = f"sink {uid!r}: its {rule.fact} were ({was}), and now they are ({is_now})"
+            if rule.is_of_table:
+                ways_out = (
+                    "change it back, write another table under a new uid, or begin with restore_from: none"
+                )
+                yield StageVerdict.REFUSED, f"{changed}, which its table does not take: {ways_out}"
+            elif not now.is_complete:
+                yield StageVerdict.UNKNOWN, f"{changed}: the deployment tells whether its table takes them"
 
 
 def _other_place(uid: StageUid, saved: TableSnapshot, place: str, folder: Path) -> str:
@@ -238,75 +243,18 @@ def _to_nowhere(batch: DataFrame, batch_id: int) -> None:
 
 
 def _of_state(
-    match: StageMatch, wanted: int | None, said: StageFacts, found: dict[StageVerdict, list[str]]
+    match: StageMatch,
+    wanted: int | None,
+    waiting: Sequence[PreparedBatch],
+    found: dict[StageVerdict, list[str]],
 ) -> None:
     saved = saved_partitions(match.snapshot.state_formats)
     if None not in (wanted, saved) and wanted != saved and not match.snapshot.stateless:
         found.setdefault(StageVerdict.REDISTRIBUTED, []).append(
             f"its state is spread over {wanted} partitions instead of {saved}"
         )
-    if said.waiting or said.rows_in_channel:
-        where = "staged at its sink" if said.waiting else "in its channel"
-        found.setdefault(StageVerdict.WAITS, []).append(f"rows of the old code wait {where}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Comparison:
-    """Comparison of a query's plan with the snapshot's facts, as ``check_plan`` has it, that goes on."""
-
-    said: StageFacts
-    goes_on: bool
-    stand_ins: StandIns
-    found: dict[StageVerdict, list[str]]
-
-    def __call__(
-        self,
-        uid: StageUid,
-        directory: StageDirectory,
-        frame: DataFrame,
-        *,
-        output_mode: str,
-        stages: Sequence[str],
-        functions: Mapping[str, str],
-        renamed: Mapping[str, str],
-    ) -> None:
-        """Note what the comparison finds, and write the facts down for the query's readers."""
-        now = facts_of(frame, output_mode=output_mode, stages=stages, functions=functions)
-        if now is None:
-            self._note(StageVerdict.UNKNOWN, "Spark does not show its plan")
-            return
-        now.write(directory)
-        if not self.goes_on:
-            return
-        before = PlanFacts.of(self.said.plan, renamed)
-        real = self.stand_ins.real_names(now.sources)
-        if real != list(now.sources):  # digests are of the stand-ins' options
-            now = replace(now, sources=real, source_options=before.source_options)
-        if now.variables is None:
-            now = replace(now, variables=before.variables)
-        if why := why_not(before, now):
-            self._note(StageVerdict.REFUSED, f"stage {uid!r} {why}")
-        self._note_meaning(before, now)
-
-    def _note_meaning(self, before: PlanFacts, now: PlanFacts) -> None:
-        if not before.written_by:
-            self._note(StageVerdict.UNKNOWN, "the snapshot holds no facts of its plan")
-        elif before.written_by != now.written_by:
-            self._note(
-                StageVerdict.MEANING,
-                f"its plan was written by {before.written_by}, and is by {now.written_by} now: they are not compared, "
-                "and Spark itself reads the state",
-            )
-        if before.functions is None:
-            self._note(StageVerdict.MEANING, "the snapshot holds no digest of its code")
-        elif changed := may_mean_another(before.functions, now.functions or {}):
-            self._note(
-                StageVerdict.MEANING,
-                f"the code of {', '.join(changed)} is another one: rows may mean other things",
-            )
-
-    def _note(self, verdict: StageVerdict, why: str) -> None:
-        self.found.setdefault(verdict, []).append(why)
+    if waiting:
+        found.setdefault(StageVerdict.WAITS, []).append("rows of the old code wait staged at its sink")
 
 
 # --- what is read, and what moves ------------------------------------------------------------------------------
@@ -317,7 +265,7 @@ def _sources(graph: PipelineGraph, matched: MatchedStages, facts: ExportedFacts)
     for match in matched.matches:
         if match.uid in sources:
             names = PlanFacts.of(facts.stages.get(match.snapshot.uid, StageFacts()).plan, {}).sources
-            for place, (source, offset) in enumerate(sorted(match.snapshot.offsets.items())):
+            for place, (source, offset) in enumerate(sorted(match.snapshot.offsets.items(), key=_by_number)):
                 name = names[place] if place < len(names) else source
                 yield SourcePlan(stage=str(match.uid), source=name, reads_on=f"behind {_short(offset)}")
             if not match.snapshot.offsets:
@@ -325,6 +273,11 @@ def _sources(graph: PipelineGraph, matched: MatchedStages, facts: ExportedFacts)
     for uid in matched.new:
         if uid in sources:
             yield SourcePlan(stage=str(uid), source="", reads_on="from its beginning")
+
+
+def _by_number(offset: tuple[str, str]) -> int:
+    """Return the place of a source among those of its query, which Spark numbers."""
+    return int(offset[0]) if offset[0].isdecimal() else 0
 
 
 def _short(offset: str, most: int = 60) -> str:

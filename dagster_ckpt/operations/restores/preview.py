@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.chains import with_kept_chains
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
+from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import CheckpointMetadata, FileKind, StageSnapshot
-from dagster_ckpt.core.restore.choice import newest_on_line, snapshot_at
-from dagster_ckpt.core.restore.facts import RestorePurpose
-from dagster_ckpt.core.restore.from_snapshot import purpose_for, restore_of
+from dagster_ckpt.core.restore.choice import newest_on_line
+from dagster_ckpt.core.restore.from_snapshot import restore_refusals
 from dagster_ckpt.core.restore.matching import (
     MatchedStages,
     NonRestoredState,
@@ -25,7 +24,6 @@ from dagster_ckpt.core.restore.matching import (
     match_stages,
     other_inputs,
 )
-from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.restores.sources import HookPreview, late_readers, preview_hooks, preview_sources
@@ -156,7 +154,9 @@ def preview_restore(
     refusals = [*_missing(found.stored)]
     try:
         wanted = with_kept_chains(wanted, found.stored.metadata.chains) if graph else wanted
-        refusals += _refusal(record, found, options, wanted)
+        refusals += restore_refusals(
+            facts_of(record), found.location.uri, found.stored.metadata, options, wanted
+        )
     except InvalidRequest as error:
         refusals.append(str(error))
     matched_hooks, hook_refusal = preview_hooks(hooks, found.stored.metadata, options)
@@ -224,21 +224,6 @@ def _missing(source: StoredSnapshot) -> Iterator[str]:
     yield from missing[:5]
     if len(missing) > 5:
         yield f"{len(missing) - 5} more files are missing"
-
-
-def _refusal(
-    record: CoordinatorRecord, found: FoundSnapshot, options: RestoreOptions, graph: PipelineGraph
-) -> Iterator[str]:
-    metadata = found.stored.metadata
-    facts = replace(facts_of(record), previous_names=graph.previous_names)
-    load = snapshot_at(At(found.location.uri), facts)
-    asked = RestorePurpose.FORK if options.fork else RestorePurpose.IN_PLACE
-    try:
-        purpose = purpose_for(asked, load, metadata, facts)
-        of = {"purpose": purpose, "asked": asked}
-        restore_of(load, metadata, options=options, facts=facts, graph=graph, config=CheckpointConfig(), **of)
-    except CheckpointError as error:
-        yield str(error)
 
 
 def _matched(graph: PipelineGraph, metadata: CheckpointMetadata) -> MatchedStages | None:

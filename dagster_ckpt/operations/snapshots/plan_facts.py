@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.core.json_text import first_problem, parse_json
 from dagster_ckpt.core.model import CheckpointMetadata, FileKind, Record, StageSnapshot
 from dagster_ckpt.core.units import size
 from dagster_ckpt.errors import Corrupt, InvalidRequest
@@ -30,8 +30,8 @@ class StageFacts(Record):
 
     plan: dict[str, Any] = Field(default_factory=dict)
     """What its state and positions depend on (``plan.json``); empty: nobody wrote it down."""
-    waiting: tuple[PreparedBatch, ...] = ()
-    """Batches that its sink had staged and not shown, without the names of their files."""
+    prepared: tuple[PreparedBatch, ...] = ()
+    """Batches that its sink had staged at the cut, without the names of their files."""
     rows_in_channel: bool = False
     """Rows of its inputs that it had not read are part of the snapshot."""
 
@@ -45,6 +45,8 @@ class ExportedFacts(Record):
     uri: str
     metadata: CheckpointMetadata
     """Without file lists, and without what hooks keep."""
+    is_shown: bool = False
+    """All tables show its rows: none of them wait."""
     stages: dict[str, StageFacts] = Field(default_factory=dict)
 
 
@@ -54,7 +56,6 @@ def facts_of_snapshot(stored: StoredSnapshot, shown: int | None = None) -> Expor
     ``shown``: the newest checkpoint that all tables of its pipeline show; None: it is not known.
     """
     metadata = stored.metadata
-    is_shown = metadata.kind.publishes and shown is not None and shown >= metadata.checkpoint_id
     bare = metadata.model_copy(
         update={
             "stages": tuple(_bare(stage) for stage in metadata.stages),
@@ -65,7 +66,8 @@ def facts_of_snapshot(stored: StoredSnapshot, shown: int | None = None) -> Expor
         snapshot=stored.describe(),
         uri=stored.uri,
         metadata=bare,
-        stages={stage.uid: _stage_facts(stored, stage, is_shown=is_shown) for stage in metadata.stages},
+        is_shown=metadata.kind.publishes and shown is not None and shown >= metadata.checkpoint_id,
+        stages={stage.uid: _stage_facts(stored, stage) for stage in metadata.stages},
     )
 
 
@@ -79,18 +81,18 @@ def _bare(stage: StageSnapshot) -> StageSnapshot:
     return stage.model_copy(update={"manifest": None, "subtask_handles": None, "coordinator_state": None})
 
 
-def _stage_facts(stored: StoredSnapshot, stage: StageSnapshot, *, is_shown: bool) -> StageFacts:
+def _stage_facts(stored: StoredSnapshot, stage: StageSnapshot) -> StageFacts:
     entries = stored.entries(stage)
     written = next((entry for entry in entries if entry.path == PLAN), None)
     try:
         plan = {} if written is None else parse_json(stored.read(stage, written))
     except ValueError as error:
         raise Corrupt(f"{PLAN} of stage {stage.uid} of {stored.describe()} is no JSON") from error
-    waits = stage.table is not None and not is_shown
-    waiting = prepared_batches_of(stored, stage) if waits else ()
     return StageFacts(
         plan=plan if isinstance(plan, dict) else {},
-        waiting=tuple(batch.model_copy(update={"files": ()}) for batch in waiting),
+        prepared=tuple(
+            batch.model_copy(update={"files": ()}) for batch in prepared_batches_of(stored, stage)
+        ),
         rows_in_channel=any(entry.kind is FileKind.CHANNEL for entry in entries),
     )
 
@@ -104,9 +106,7 @@ def facts_in(file: Path) -> ExportedFacts:
     except OSError as error:
         raise InvalidRequest(f"{file} cannot be read: {error}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "its text"
         raise Corrupt(
-            f"{file} does not hold facts that this version understands ({where}: {first['msg']}): write it again with "
+            f"{file} does not hold facts that this version understands ({first_problem(error)}): write it again with "
             "dagster-ckpt export SNAPSHOT FILE --facts"
         ) from error

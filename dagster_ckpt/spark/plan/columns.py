@@ -6,8 +6,9 @@ A restarted query is compared by types only. A join that keeps ``cost`` where it
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.spark.java.plans import analyzed_plan, nodes_of, optimized_plan
@@ -16,7 +17,7 @@ from dagster_ckpt.spark.plan.tree import EQUAL, Tree, column_id, expression, is_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["state_columns"]
+__all__ = ["state_columns", "types_of"]
 
 _OPERATORS = (
     "Aggregate",
@@ -47,6 +48,21 @@ def state_columns(frame: DataFrame, plan: Tree) -> list[str] | None:
         return _columns(frame, nodes)
     except Exception:
         return None
+
+
+def types_of(made_of: Iterable[Tree]) -> list[str]:
+    """Return the columns in the nodes that state is made of, each with its type, sorted."""
+    found = (column for node in made_of for column in _columns_in(list(node.values())))
+    return sorted({f"{column['name']} {json.dumps(column['dataType'])}" for column in found})
+
+
+def _columns_in(value: Any) -> Iterator[Tree]:
+    """Yield the columns in a node's fields, in which expressions are lists of nodes."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _columns_in(one)
+    elif isinstance(value, dict) and str(value.get("class", "")).endswith(".AttributeReference"):
+        yield value
 
 
 def _columns(frame: DataFrame, nodes: Sequence[Tree]) -> list[str]:

@@ -20,10 +20,10 @@ from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.plan.aggregates import Kept, state_aggregates
-from dagster_ckpt.spark.plan.columns import state_columns
+from dagster_ckpt.spark.plan.columns import state_columns, types_of
 from dagster_ckpt.spark.plan.fields import Fields, state_fields
 from dagster_ckpt.spark.plan.operators import groups_in, operators_in, watermarks_of, with_state
-from dagster_ckpt.spark.plan.origins import Origin, columns_of_sources, origins_in
+from dagster_ckpt.spark.plan.origins import Origin, columns_of_sources, made_into_state, origins_in
 from dagster_ckpt.spark.plan.sources import options_of_sources, schemas_of_sources, sources_in
 from dagster_ckpt.spark.plan.time_zones import zone_of_reading, zones_of
 from dagster_ckpt.spark.plan.tree import analyzed
@@ -50,6 +50,8 @@ class PlanFacts:
     """Columns of each operator's state in their order."""
     state_fields: Sequence[Fields] | None = None
     """Fields of structs that each operator's state keeps whole."""
+    state_types: Sequence[str] | None = None
+    """Columns that state is made of, each with its type. Not compared by rules: Spark itself refuses another type."""
     aggregates: Sequence[Kept] | None = None
     """Aggregates of each operator, in the order of their state."""
     variables: Mapping[str, str] | None = None
@@ -130,11 +132,13 @@ def facts_of(
     if plan is None:
         return None
     stateful, sources = list(with_state(plan)), sources_in(plan, frame)
+    made_of = list(made_into_state(plan, stateful))
     return PlanFacts(
         written_by=f"format {FORMAT}, Spark {frame.sparkSession.version}",
         operators=operators_in(plan),
         state_columns=state_columns(frame, plan),
         state_fields=state_fields(frame, stateful),
+        state_types=types_of(made_of),
         aggregates=state_aggregates(frame, plan),
         variables=variables_in(frame, plan),
         origins=origins_in(plan, stateful),
@@ -142,7 +146,7 @@ def facts_of(
         watermarks=watermarks_of(plan, stateful),
         groups_closed_by=watermarks_of(plan, groups_in(stateful)),
         output_mode=output_mode,
-        time_zones=zones_of(plan, stateful, frame),
+        time_zones=zones_of(plan, made_of, frame),
         read_in_zone=zone_of_reading(plan, frame),
         sources=sources,
         source_options=options_of_sources(sources, frame),

@@ -10,7 +10,6 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.spark.java.plans import analyzed_plan, nodes_of
 from dagster_ckpt.spark.java.sessions import is_set
 from dagster_ckpt.spark.plan.errors import ChangedQuery
-from dagster_ckpt.spark.plan.origins import made_into_state
 from dagster_ckpt.spark.plan.tree import Tree, column_id, expression, is_source, kind_of, walk
 
 if TYPE_CHECKING:
@@ -43,9 +42,8 @@ _TEXTS = ("json", "csv", "xml")
 """Formats in which a moment is a text, which may have no zone."""
 
 
-def zones_of(plan: Tree, with_state: Sequence[Tree], frame: DataFrame) -> list[str]:
+def zones_of(plan: Tree, made_of: Sequence[Tree], frame: DataFrame) -> list[str]:
     """Return the zones that state depends on: by the expressions it is made of, and by the moments in it."""
-    made_of = list(made_into_state(plan, with_state))
     found = {_named(zone) for node in made_of for zone in _in(node)}
     columns = {column_id(column[0]) for node in made_of if is_source(node) for column in node["output"]}
     return sorted(found if columns.isdisjoint(_of_text(plan, frame)) else found | {_zone(frame)})

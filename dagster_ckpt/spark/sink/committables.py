@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.json_text import first_problem
 from dagster_ckpt.core.model import FileName, Record, RelativePath, SetAside
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
@@ -168,10 +169,8 @@ def read_record(kind: type[_AnyRecord], path: Path) -> _AnyRecord | None:
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
         raise Corrupt(
-            f"{path} is damaged or of a newer version ({where}: {first['msg']}): restore the file, or restore into a "
+            f"{path} is damaged or of a newer version ({first_problem(error)}): restore the file, or restore into a "
             "new table"
         ) from error
 

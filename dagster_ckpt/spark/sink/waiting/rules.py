@@ -77,6 +77,8 @@ class WaitingRule:
     """None: it is not known yet."""
     compare: Callable[[Any, Any, SinkNow], Verdict]
     said: Callable[[Any], str] = str
+    is_of_table: bool = False
+    """A table that goes back keeps it for the rows it shows, too: one of another is refused at the start."""
 
 
 def _same(was: Any, now: Any, sink: SinkNow) -> Verdict:
@@ -133,8 +135,8 @@ RULES = (
         _same,
         lambda is_complete: "complete" if is_complete else "append or update",
     ),
-    WaitingRule("key", *_of_staging("key"), _same, _listed),
-    WaitingRule("partition columns", *_of_staging("partition_by"), _same, _listed),
+    WaitingRule("key", *_of_staging("key"), _same, _listed, is_of_table=True),
+    WaitingRule("partition columns", *_of_staging("partition_by"), _same, _listed, is_of_table=True),
     WaitingRule(
         "columns",
         lambda batch: batch.row_schema,
@@ -161,13 +163,11 @@ def refuse_changed_sink(
     ``way_out``: what to do, where that is not to publish them or to set them aside.
     """
     for batch in batches:
-        for rule, was, is_now in _known(batch, now):
-            if rule.compare(was, is_now, now) is Verdict.REFUSED:
-                raise InvalidRequest(
-                    f"sink {uid!r}: rows of batch {batch.batch_id} wait for a checkpoint, staged where its {rule.fact} "
-                    f"were ({rule.said(was)}), and now they are ({rule.said(is_now)}): "
-                    f"{way_out or ways_out(uid, pipeline)}"
-                )
+        for rule, was, is_now in refused_facts(batch, now):
+            raise InvalidRequest(
+                f"sink {uid!r}: rows of batch {batch.batch_id} wait for a checkpoint, staged where its {rule.fact} "
+                f"were ({was}), and now they are ({is_now}): {way_out or ways_out(uid, pipeline)}"
+            )
 
 
 def refuse_other_place(uid: str, pipeline: str, batches: Sequence[PreparedBatch], place: str) -> None:
@@ -197,8 +197,11 @@ def way_out_of_refusal(uid: str, pipeline: str) -> str:
     )
 
 
-def _known(batch: PreparedBatch, now: SinkNow) -> Iterator[tuple[WaitingRule, Any, Any]]:
+def refused_facts(batch: PreparedBatch, now: SinkNow) -> Iterator[tuple[WaitingRule, str, str]]:
+    """Yield the rules by which the sink of now is refused, each with what was and what is, as people are told."""
     for rule in RULES:
         was, is_now = rule.was(batch), rule.now(now)
-        if was is not None and is_now is not None:
-            yield rule, was, is_now
+        if was is None or is_now is None:
+            continue
+        if rule.compare(was, is_now, now) is Verdict.REFUSED:
+            yield rule, rule.said(was), rule.said(is_now)
