@@ -78,18 +78,25 @@ PATIENT_STARTS = 40
 
 @pytest.fixture
 def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, whose settings are afterwards what they were."""
-    before = shared_spark.conf.getAll
+    """The session, whose settings and temporary views are afterwards what they were."""
+    before, views = shared_spark.conf.getAll, temporary_views(shared_spark)
     with pytest.MonkeyPatch.context() as patience:
         for module in ("spark.streaming.running_stage", "spark.epoch.drains"):
             patience.setattr(f"dagster_ckpt.{module}.MAX_START_ATTEMPTS", PATIENT_STARTS)
         yield shared_spark
+    for view in temporary_views(shared_spark) - views:
+        shared_spark.catalog.dropTempView(view)
     after = shared_spark.conf.getAll
     for key in after.keys() - before.keys():
         shared_spark.conf.unset(key)
     for key, value in before.items():
         if after.get(key) != value and shared_spark.conf.isModifiable(key):
             shared_spark.conf.set(key, value)
+
+
+def temporary_views(session: SparkSession) -> set[str]:
+    """Return the names of the session's temporary views: a query's memory sink makes one too."""
+    return {view.name for view in session.catalog.listTables() if view.isTemporary}
 
 
 def allow_installed_pandas(config: pytest.Config) -> None:

@@ -167,14 +167,7 @@ def preview_restore(
     matches = stages.matches if stages is not None else ()
     refusals += [reason for match in matches if (reason := other_inputs(match))]
     refusals += late_readers(wanted, stages, code)
-    is_own = found.stored.metadata.pipeline in (pipeline, *wanted.previous_names)
-    is_beginning = not is_own and not options.fork
-    tables = [
-        preview if not is_beginning else of_fork(preview, pipeline, match.uid, table_plan(options, match.uid))
-        for match in matches
-        if (preview := preview_table(found.stored, match.snapshot, table_plan(options, match.uid)))
-        is not None
-    ]
+    tables = _tables(found.stored, matches, pipeline, wanted, options)
     refusals += [
         f"table {t.uri} of stage {t.stage!r}: {t.message}" for t in tables if t.fate is TableFate.IMPOSSIBLE
     ]
@@ -193,6 +186,27 @@ def preview_restore(
         positions=sources.lags,
         completed_at=found.stored.metadata.completed_at,
     )
+
+
+def _tables(
+    stored: StoredSnapshot,
+    matches: Sequence[StageMatch],
+    pipeline: PipelineId,
+    wanted: PipelineGraph,
+    options: RestoreOptions,
+) -> list[TablePreview]:
+    """Preview every matched stage's table; the tables of a fork's beginning are the fork's own."""
+    is_own = stored.metadata.pipeline in (pipeline, *wanted.previous_names)
+    is_beginning = not is_own and not options.fork
+    previews = (
+        (match.uid, preview_table(stored, match.snapshot, table_plan(options, match.uid)))
+        for match in matches
+    )
+    return [
+        of_fork(preview, pipeline, uid, table_plan(options, uid)) if is_beginning else preview
+        for uid, preview in previews
+        if preview is not None
+    ]
 
 
 def _record_or_empty(deployment: Deployment, pipeline: PipelineId) -> CoordinatorRecord:

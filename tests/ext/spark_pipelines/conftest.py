@@ -20,6 +20,7 @@ from dagster_ckpt import (
     run_epoch,
 )
 from dagster_ckpt.programs import EpochEnd
+from tests.spark_session import temporary_views
 from tests.tables import rows_in
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def written_in_one_place(place: Path, spark: SparkSession) -> Callable[..., Proj
 def _no_views_left_in_the_session(request: pytest.FixtureRequest) -> Iterator[None]:
     """A project's views are gone from the session after each test."""
     session = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
+    before = set() if session is None else temporary_views(session)
     yield
     if session is not None:
-        assert not [view.name for view in session.catalog.listTables() if view.isTemporary]
+        assert temporary_views(session) <= before
