@@ -74,7 +74,8 @@ class RunTurn:
     refuse_if_over: Callable[[], None] = lambda: None
     """Raises where the host has ended the run that waits."""
     patience: float | None = None
-    """Seconds to wait for a run that is alive; None: as long as it takes."""
+    """Seconds to wait for a run that is alive; None: as long as it takes. One that has only a lease may have been killed:
+    it is waited for until it renews the lease, or the lease is over."""
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], None] = time.sleep
 
@@ -133,7 +134,8 @@ class RunTurn:
                     pass
                 case _:
                     assert_never(decision)
-            if isinstance(other, Alive) and until is not None and now >= until:
+            is_certain = watch.was_renewed or watch.is_silent(now) or record.lease_until is None
+            if isinstance(other, Alive) and until is not None and now >= until and is_certain:
                 raise StillAlive(self._why_not(other))
             if other.run_id != said:
                 said = other.run_id

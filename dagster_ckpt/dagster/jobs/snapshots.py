@@ -46,7 +46,7 @@ class SavepointConfig(Labeled, dg.Config):
     note: str = ""
     labels: dict[str, str] = {}  # noqa: RUF012 - a pydantic field, copied per instance
     wait_for_run: float = 0.0
-    """Seconds to wait for the end of a run that is alive and does not stream; 0: fail at once."""
+    """Seconds to wait for the end of a run that is alive and does not stream; 0: fail once it renews its lease."""
     keep_last: int = seldom(0)
     """With a label ``schedule``: keep this many of its savepoints, remove older ones afterwards; 0: no bound."""
     keep_for: float = seldom(0.0)

@@ -71,9 +71,9 @@ def request_from_running_stream(
 ) -> SnapshotOfStream | None:
     """Let the streaming run that is alive take a checkpoint or savepoint, and wait for it; None: there is no such run.
 
-    With a synchronous kind the run ends with it; this returns when it has ended. A relative target is one of this
-    process, which may work elsewhere than the run. Raises Declined when it failed, the run died, or there is no answer
-    within ``timeout`` seconds.
+    With a synchronous kind the run ends with it; this returns when it has ended. A run that was killed, and whose lease
+    ends meanwhile, is no such run. A relative target is one of this process, which may work elsewhere than the run.
+    Raises Declined when it failed, the run to be stopped died, or there is no answer within ``timeout`` seconds.
     """
     target = absolute_uri(request.target, open_storage) if request.target else ""
     asked = replace(request, target=target, request_id=request.request_id or uuid.uuid4().hex)
@@ -99,7 +99,12 @@ def request_from_running_stream(
             case Refused(why):
                 raise Declined(f"{run} took no {request.kind.noun}: {why}")
             case Waiting():
-                if is_gone:
+                if is_gone and asked.kind.is_synchronous:
                     raise Declined(f"{run} ended before it took the {request.kind.noun}")
+                if is_gone:  # its mail is nobody's: the next owner is asked, or nobody is there to ask
+                    left = max(0.0, until - time.monotonic())
+                    return request_from_running_stream(
+                        store, pipeline, asked, open_storage=open_storage, timeout=left
+                    )
         time.sleep(_LOOK_EVERY)
     raise Declined(f"{run} did not answer within {duration(timeout)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import dagster as dg
@@ -57,6 +58,25 @@ def test_a_run_that_dagster_saw_end_is_dead(instance: dg.DagsterInstance) -> Non
 def test_the_lease_decides_about_a_run_of_another_instance(instance: dg.DagsterInstance) -> None:
     assert owner_of(record("elsewhere", NOW + 60), instance, now=NOW) == Alive("elsewhere", True, NOW + 60)
     assert owner_of(record("elsewhere", NOW - 1), instance, now=NOW) == Silent("elsewhere")
+
+
+@pytest.mark.parametrize("is_stop", [False, True])
+def test_what_a_killed_stream_was_asked_for_is_left_to_who_asks_unless_it_was_to_end_with_it(
+    tmp_path: Path, is_stop: bool
+) -> None:
+    store, killed = MemoryCoordinatorStore(), record("stream", time.time() + 0.5)
+    RecordStore(store).write(PipelineId("shop"), NO_RECORD, killed, ())
+    kind = CheckpointKind.SYNC_SAVEPOINT_SUSPEND if is_stop else CheckpointKind.SAVEPOINT
+    declines = (
+        pytest.raises(Declined, match="ended before it took the savepoint") if is_stop else nullcontext()
+    )
+    open_storage = CheckpointCoordinatorResource(base_dir=str(tmp_path)).open_storage
+    with declines:
+        taken = request_from_running_stream(
+            store, PipelineId("shop"), CheckpointRequest(kind=kind), open_storage=open_storage
+        )
+        assert taken is None
+    assert len(stored_record(store, "shop").mailbox) == 1, "the next owner's claim empties it"
 
 
 def test_a_relative_target_means_a_folder_of_who_asks_not_of_the_run(

@@ -205,13 +205,15 @@ def test_a_record_that_lost_its_database_is_nobodys(runs: Waiting) -> None:
 
 def test_whoever_has_no_patience_fails_with_what_to_do(runs: Waiting) -> None:
     runs.owns(runs.first.run_id)
+    runs.each_look = runs.renews
     with pytest.raises(dg.Failure, match="is alive: wait for its end, or terminate it"):
         runs.take(ConcurrentRuns.QUEUE, patience=0.0)
 
 
-def test_a_killed_run_is_waited_for_even_without_patience(runs: Waiting) -> None:
+@pytest.mark.parametrize("since", [0.0, LEASE + 1])
+def test_a_killed_run_is_waited_for_even_without_patience(runs: Waiting, since: float) -> None:
     runs.owns(runs.first.run_id)
-    runs.clock.advance(LEASE + 1)
+    runs.clock.advance(since)
     assert runs.take(ConcurrentRuns.QUEUE, patience=0.0) == "claimed"
 
 
