@@ -144,6 +144,7 @@ class Host:
             listeners=self.listeners,
             tell_tables=self.tell_tables,
             library_version=__version__,
+            storage_retries=places.snapshot_retries,
             hook_resources=self.resources,
             arguments=self.arguments,
             admit=partial(self._admit, admit) if self.approved else admit,

@@ -93,6 +93,8 @@ class RunSetup:
     listeners: Sequence[Listener] = ()
     clock: Clock = field(default_factory=SystemClock)
     library_version: str = ""
+    storage_retries: int = 0
+    """How often storage that is unavailable for a moment is asked again while a checkpoint is triggered."""
     admit: Admit = admit_anyone
     """Called with the record a claim is decided on."""
 

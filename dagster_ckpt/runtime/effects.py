@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,6 +19,7 @@ from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointMetadata, ObjectRef
 from dagster_ckpt.core.paths import AlreadyExists
 from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import (
     Corrupt,
     Declined,
@@ -45,6 +47,8 @@ from dagster_ckpt.runtime.stored import read_stored_metadata
 log = logging.getLogger("dagster_ckpt.coordinator")
 
 SAVEPOINT_TRIES = 10
+RETRY_PAUSE = 0.2
+"""Seconds before the first retry of a step of the trigger; doubles."""
 _SUFFIX = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -69,7 +73,7 @@ class EffectRunner:
         """Do one effect; yield what it led to. Raises Fenced only."""
         match effect:
             case e.MakeLocation():
-                yield from self._guarded(effect.checkpoint_id, lambda: self._make_location(effect))
+                yield from self._guarded(effect.checkpoint_id, lambda: self._location_made(effect))
             case e.AskCoordinators():
                 yield from self._guarded(effect.checkpoint_id, lambda: self._ask(effect))
             case e.CallHooks():
@@ -155,6 +159,17 @@ class EffectRunner:
             Exception
         ) as error:  # whatever a hook, a storage or the gateway raises fails this checkpoint only
             return [i.CheckpointBroken(number, trigger_failure(error), _sentence(error))]
+
+    def _location_made(self, effect: e.MakeLocation) -> list[i.Input]:
+        """Make the location, again where storage was unavailable for a moment: only a stage's own op is retried."""
+        for number in range(self._setup.storage_retries):
+            try:
+                return self._make_location(effect)
+            except Unavailable as error:
+                pause = RETRY_PAUSE * 2**number
+                log.warning("pipeline %s: %s; asked again in %s", self._pipeline, error, duration(pause))
+                time.sleep(pause)
+        return self._make_location(effect)
 
     def _make_location(self, effect: e.MakeLocation) -> list[i.Input]:
         if effect.target:

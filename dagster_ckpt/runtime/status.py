@@ -98,6 +98,10 @@ class CoordinatorView:
         stop = self._engine.state.stop
         return stop is not None and stop.outcome is None
 
+    def refuse_fenced(self) -> None:
+        """Raise Fenced where a newer attempt owns the pipeline by now; Unavailable where the store cannot be asked."""
+        self._engine.refresh()
+
     # --- checkpoints ----------------------------------------------------------------------------------------
 
     def outcome_of_request(self, request_id: str) -> TriggerOutcome:

@@ -74,8 +74,8 @@ class RunTurn:
     refuse_if_over: Callable[[], None] = lambda: None
     """Raises where the host has ended the run that waits."""
     patience: float | None = None
-    """Seconds to wait for a run that is alive; None: as long as it takes. One that has only a lease may have been killed:
-    it is waited for until it renews the lease, or the lease is over."""
+    """Seconds to wait for a run that is alive; None: as long as it takes. One that only holds a lease may have been
+    killed: it is waited for until it renews the lease, or the lease is over."""
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], None] = time.sleep
 

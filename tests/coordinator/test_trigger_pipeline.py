@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Unpack
 
 import pytest
@@ -13,6 +14,8 @@ from dagster_ckpt.core.outcomes import Failed, Queued, Rejected, Triggered
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup
+from dagster_ckpt.testing.coordinator import harness
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.participants import (
     Answering,
@@ -124,10 +127,17 @@ def test_an_io_error_anywhere_in_the_cause_chain_counts_as_one() -> None:
     assert h.failure_counter == 1
 
 
-def test_a_storage_location_that_cannot_be_made_fails_the_checkpoint_only() -> None:
+@pytest.mark.parametrize("storage_retries", [0, 1])
+def test_a_storage_location_that_cannot_be_made_is_tried_again_or_fails_the_checkpoint_only(
+    storage_retries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CheckpointCoordinatorTest#testTriggerCheckpointAfterCheckpointStorageIOException."""
+    monkeypatch.setattr(harness, "AttemptSetup", partial(AttemptSetup, storage_retries=storage_retries))
     h = graph(tolerable_failed_checkpoints=5)
     h.fail_next_location()
+    if storage_retries:
+        assert h.completed_checkpoint() == 1
+        return
     outcome = h.trigger()
     assert isinstance(outcome, Rejected)
     assert outcome.reason is Reason.IO_EXCEPTION

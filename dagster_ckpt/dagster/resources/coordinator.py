@@ -128,7 +128,8 @@ class CheckpointCoordinatorResource(QuietResource):
         description="A run that finds another one of its pipeline alive: queue waits, skip ends, take_over fences.",
     )
     snapshot_retries: int = Field(
-        default=2, description="How often an op is retried on transient errors of checkpoint storage."
+        default=2,
+        description="How often an op, or a trigger, is retried on transient errors of checkpoint storage.",
     )
     snapshot_retry_delay: float = Field(
         default=1.0, description="Seconds before the first such retry; doubles."

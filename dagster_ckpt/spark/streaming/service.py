@@ -129,14 +129,18 @@ class StreamingService:
         except Fenced as error:
             self._stopped()
             return TakenOver(str(error))
-        except (InvalidRequest, NotFound):
+        except (InvalidRequest, NotFound) as error:
             self._stopped()
+            if (taken := self._taken_over(error)) is not None:
+                return taken
             self._end(RunStatus.FAILED, clean=False)
             raise
         except Exception as error:  # storage or Spark failed on the way: as for a stage that died
             self._stopped()
             if self.restarts == 0 and self.coordinator is None:
                 raise
+            if (taken := self._taken_over(error)) is not None:
+                return taken
             self._renew_if_deserted()
             return StageDied(None, f"the attempt could not start: {error}", error)
         except BaseException:  # terminated while it started
@@ -149,6 +153,18 @@ class StreamingService:
             self._end(RunStatus.CANCELED, clean=self._stopped_apart())
             raise
         return self._conclude(end)
+
+    def _taken_over(self, error: Exception) -> TakenOver | None:
+        """Tell a start that failed because a newer attempt has removed what its stages need from one of its own."""
+        try:
+            if self.coordinator is not None:
+                self.coordinator.refuse_fenced()
+        except Fenced as fenced:
+            self.setup.reporter.info(f"seen of it while stages were started: {error}")
+            return TakenOver(str(fenced))
+        except CheckpointError:
+            pass  # the store cannot be asked: what failed is told as it is
+        return None
 
     def _start(self) -> None:
         self.coordinator = None

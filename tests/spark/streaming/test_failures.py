@@ -15,10 +15,11 @@ from dagster_ckpt.core.outcomes import Completed, Failed
 from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.errors import Unavailable
+from dagster_ckpt.errors import NotFound, Unavailable
 from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, RecordStore
 from dagster_ckpt.spark.streaming.restart import FixedDelay, NoRestart
-from dagster_ckpt.spark.streaming.run import TakenOver
+from dagster_ckpt.spark.streaming.run import StreamingRun, TakenOver
 from dagster_ckpt.spark.streaming.service import GaveUp
 from tests.spark.streaming.lab import Running, StreamLab, until
 from tests.spark.streaming.pipelines import (
@@ -166,6 +167,27 @@ def test_a_stage_that_dies_restarts_from_the_latest_checkpoint_as_often_as_the_s
     numbers.put(5)
     all_published(lab, other, numbers.count)
     other.stop()
+
+
+@pytest.mark.parametrize("error", [NotFound("channel log has no schema yet"), RuntimeError("no such folder")])
+def test_a_stream_that_is_taken_over_while_its_stages_start_says_who_took_it(
+    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    pipeline = straight(Numbers(tmp_path / "numbers").folder)
+
+    def next_owner(loaded: LoadedRecord | None) -> RecordChange[None]:
+        assert loaded is not None
+        taken = {"epoch": loaded.record.epoch + 1, "owner": "newer"}
+        return RecordChange(answer=None, record=loaded.record.model_copy(update=taken))
+
+    def overtaken(_: StreamingRun) -> None:
+        RecordStore(lab.store()).transact(pipeline.name, next_owner)
+        raise error
+
+    monkeypatch.setattr(StreamingRun, "start", overtaken)
+    end = lab.launch(pipeline).join()
+    assert isinstance(end, TakenOver)
+    assert "run 'newer' owns it" in end.message
 
 
 def test_names_of_queries_that_nobody_stopped_do_not_keep_a_run_from_starting(
