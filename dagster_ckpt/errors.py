@@ -20,18 +20,6 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
 
-__all__ = [
-    "CheckpointError",
-    "Corrupt",
-    "Declined",
-    "Fenced",
-    "InvalidRequest",
-    "NotFound",
-    "OutcomeUnknown",
-    "Unavailable",
-]
-
-
 TRACEBACK = "DAGSTER_CKPT_TRACEBACK"
 """Environment variable that asks for traces."""
 _SIGNATURE = re.compile(r"\b((?:sig|[\w-]*signature)=)[^&\s'\"]+", re.IGNORECASE)

@@ -19,17 +19,6 @@ from typing import Any
 
 from dagster_ckpt.errors import InvalidRequest
 
-__all__ = [
-    "COMMANDS",
-    "COMPONENTS",
-    "PARTICIPANTS",
-    "PROGRAMS",
-    "SESSIONS",
-    "TARGETS",
-    "extension",
-    "extension_names",
-]
-
 TARGETS = "dagster_ckpt.targets"
 COMMANDS = "dagster_ckpt.commands"
 COMPONENTS = "dagster_ckpt.components"

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["run_launched"]
 
 log = logging.getLogger("dagster_ckpt.run")
 

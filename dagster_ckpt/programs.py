@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["EpochEnd", "StreamEnd", "run_epoch", "run_stream"]
 
 log = logging.getLogger("dagster_ckpt.run")
 

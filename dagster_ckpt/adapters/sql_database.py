@@ -24,8 +24,6 @@ from dagster_ckpt.adapters.sql_engine import (
 from dagster_ckpt.adapters.sql_migrate import ensure_current, upgrade
 from dagster_ckpt.errors import OutcomeUnknown, Unavailable
 
-__all__ = ["CommitFailed", "SqlDatabase", "commit", "insert_unless_there"]
-
 T = TypeVar("T")
 
 READ_BACK_PAUSES = (0.0, 0.1, 0.3, 0.6, 1.0)

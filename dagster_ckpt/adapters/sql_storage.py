@@ -18,8 +18,6 @@ from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject, checked
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 
-__all__ = ["SqlCheckpointStorage"]
-
 _AT_ONCE = 500
 """Keys a statement names: databases bound the number of parameters."""
 

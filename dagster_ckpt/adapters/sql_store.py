@@ -21,8 +21,6 @@ from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow, StoredRecord
 
-__all__ = ["SqlCoordinatorStore"]
-
 _RECORD = coordinator_record.c
 _HISTORY = checkpoint_history.c
 

@@ -15,8 +15,6 @@ from dagster_ckpt.core.ids import StageUid
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CatalogView", "DerivedTable", "derived_target"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedTable:

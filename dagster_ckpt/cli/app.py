@@ -13,8 +13,6 @@ import click
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.extensions import COMMANDS, extension, extension_names
 
-__all__ = ["main"]
-
 _COMMANDS = {
     "list": "what pipelines can be restored from, newest first",
     "history": "a pipeline's last checkpoints, failed ones too",

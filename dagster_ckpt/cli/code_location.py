@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = [
-    "CodeOptions",
-    "code_options",
-    "declared_in",
-    "definitions_in",
-    "job_in",
-    "pipelines_in",
-    "session_settings_in",
-]
 
 _NOT_HERE = ("spark.master", "spark.submit.", "spark.extraListeners", "spark.eventLog.", "spark.kubernetes.")
 """Settings of the deployment's sessions that a plan's has none of."""

@@ -32,18 +32,6 @@ from dagster_ckpt.errors import (
 from dagster_ckpt.operations.deployment import Deployment, InUse
 from dagster_ckpt.operations.records import only_pipeline
 
-__all__ = [
-    "Command",
-    "ExitCode",
-    "Invocation",
-    "command",
-    "exit_code_of",
-    "key_values",
-    "label_option",
-    "pipeline_option",
-    "refuse_unused",
-]
-
 
 class ExitCode(IntEnum):
     """Exit codes, for programs that call this one."""

@@ -8,8 +8,6 @@ import click
 
 from dagster_ckpt.core.ids import PipelineId
 
-__all__ = ["savepoint_added", "savepoint_removed"]
-
 
 def savepoint_added(pipeline: PipelineId, key: str) -> None:
     """Add the partition of a savepoint."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["plain"]
-
 _SIMPLE = (str, int, float, bool, type(None))
 
 

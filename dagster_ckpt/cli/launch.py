@@ -18,8 +18,6 @@ from dagster_ckpt.cli.context import ExitCode, Invocation, refuse_unused, user
 from dagster_ckpt.dagster.names import USER_TAG
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 
-__all__ = ["LaunchTarget", "Launched", "ended", "launch_options", "launched"]
-
 _POLL_SECONDS = 1.0
 _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 

@@ -16,8 +16,6 @@ from dagster_ckpt.operations.deployment import Deployment
 if TYPE_CHECKING:
     from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 
-__all__ = ["Locations", "StoreExpectation"]
-
 
 class StoreExpectation(StrEnum):
     """Expectation of a SQLite store: must it exist already?"""

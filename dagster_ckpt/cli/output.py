@@ -19,8 +19,6 @@ from dagster_ckpt.cli.json_output import plain
 from dagster_ckpt.errors import printable
 from dagster_ckpt.operations.deployment import ByteProgress, ProgressCallback, silent
 
-__all__ = ["Output"]
-
 _PIPE_WIDTH = 10_000
 """Columns where nobody has a terminal: in a table that is piped on no cell may be broken, however long a place is."""
 

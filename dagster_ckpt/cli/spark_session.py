@@ -13,7 +13,6 @@ from dagster_ckpt.cli.context import key_values
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["spark_options", "started"]
 
 _QUIET = {
     "spark.ui.enabled": "false",

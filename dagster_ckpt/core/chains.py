@@ -15,8 +15,6 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 
-__all__ = ["Layout", "OtherChains", "SeenInPlans", "chained", "kept_chains", "layout_of", "with_kept_chains"]
-
 _WAY_OUT = (
     "The positions and the state of these stages are one query's: change it back, or begin from nothing with "
     "restore_from: none"

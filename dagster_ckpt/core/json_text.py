@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-__all__ = ["DEEPEST", "canonical", "first_problem", "parse_json"]
-
 DEEPEST = 200
 """So deep may lists and objects be nested: nothing that is written here comes near, and readers call themselves."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["ago", "count", "duration", "milliseconds", "moment", "size"]
-
 _STEPS = ((86400.0, "d", 3600.0, "h"), (3600.0, "h", 60.0, "min"), (60.0, "min", 1.0, "s"))
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 

@@ -16,8 +16,6 @@ from dagster._utils.error import (  # type: ignore[attr-defined]
 
 from dagster_ckpt.errors import shows_traces
 
-__all__ = ["failure", "in_sentences"]
-
 _NOT_EXECUTED = re.compile(r"Dependencies for step \S+ (failed|were not executed): .* Not executing\.")
 """Said of each step behind one that failed."""
 

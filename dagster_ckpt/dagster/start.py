@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
     from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 
-__all__ = ["code_facts", "look_ahead", "machine_facts", "refuse_impossible", "warn_where_checked"]
 
 log = logging.getLogger("dagster_ckpt.definitions")
 _CHECKING = "DAGSTER_IS_DEFS_VALIDATION_CLI"

@@ -10,8 +10,6 @@ from dagster_ckpt.core.location import NO_SAVEPOINTS_IN_STORE, is_in_store
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 
-__all__ = ["ByteProgress", "Deployment", "InUse", "Meter", "ProgressCallback", "silent"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:

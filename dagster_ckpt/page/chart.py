@@ -9,8 +9,6 @@ from html import escape
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.units import duration, moment
 
-__all__ = ["durations_chart"]
-
 _WIDTH, _HEIGHT, _LEFT, _BASE = 1180, 150, 64, 124
 _WIDEST = 26.0
 

@@ -22,8 +22,6 @@ from dagster_ckpt.operations.records import AuditRow, audit_of, load_record
 from dagster_ckpt.operations.snapshots.catalog import SnapshotSummary, find_snapshot, snapshots_of
 from dagster_ckpt.operations.snapshots.statistics import statistics_of
 
-__all__ = ["CheckpointPage", "Links", "PendingCheckpoint", "StagePosition", "page_facts"]
-
 WINDOW = 1000
 """Checkpoints that the summary is computed over."""
 SHOWN = 60

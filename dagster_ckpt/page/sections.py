@@ -16,8 +16,6 @@ from dagster_ckpt.core.units import ago, count, counted, duration, milliseconds,
 from dagster_ckpt.operations.snapshots.catalog import SnapshotSummary
 from dagster_ckpt.page.facts import CheckpointPage, Links, PendingCheckpoint, StagePosition
 
-__all__ = ["audit", "cards", "history", "in_progress", "restorable", "stages", "summary"]
-
 _STATUS_COLOR = {CheckpointStatus.FAILED: "bad", CheckpointStatus.IN_PROGRESS: "run"}
 _BAR_PARTS = (
     ("delay", "start_delay_ms"), ("wait", "alignment_ms"), ("sync", "sync_ms"), ("async", "async_ms"),

@@ -9,9 +9,6 @@ from urllib.parse import unquote, urlsplit
 
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, NotFound, Unavailable
 
-__all__ = ["PageServer"]
-
-
 _OF_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-__all__ = ["PlainArguments", "convert_plain_arguments_first"]
-
 _AS_THEY_ARE = frozenset({bool, int, float, str, bytes, bytearray, type(None)})
 
 

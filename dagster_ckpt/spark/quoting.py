@@ -1,7 +1,5 @@
 """A name or a text as Spark's SQL reads it, whatever is in it."""
 
-__all__ = ["quoted", "text_literal"]
-
 
 def quoted(name: str) -> str:
     """Return a column's or a table's name in backticks: without them a dot would reach into a struct."""

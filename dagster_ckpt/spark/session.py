@@ -26,18 +26,6 @@ from dagster_ckpt.spark.plain_arguments import convert_plain_arguments_first
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "build_session",
-    "compiled_pyspark",
-    "default_master",
-    "default_spark_conf",
-    "follow_local_checksums",
-    "launch_settings",
-    "refuse_connect",
-    "refuse_remote",
-    "session_settings",
-]
-
 
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"

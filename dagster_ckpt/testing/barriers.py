@@ -255,13 +255,3 @@ class BarrierHarness:
             case CancelTimer():
                 assert self.timer is not None, "a timer was canceled that was not armed"
                 self.timer = None
-
-
-__all__: Sequence[str] = [
-    "ALIGNED",
-    "AT_LEAST_ONCE",
-    "SAVEPOINT",
-    "UNALIGNED",
-    "BarrierHarness",
-    "timeoutable",
-]

@@ -21,8 +21,6 @@ from dagster_ckpt.ports import (
     StoredRecord,
 )
 
-__all__ = ["Call", "Effect", "Fault", "FaultyStorage", "FaultyStore", "Operation", "SimulatedCrash"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow, StoredRecord
 
-__all__ = ["MemoryCheckpointStorage", "MemoryCoordinatorStore"]
-
 
 class MemoryCoordinatorStore:
     """A CoordinatorStore in a dict; linearizable among the threads of one process."""

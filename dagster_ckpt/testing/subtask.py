@@ -232,6 +232,3 @@ class SubtaskHarness:
         self.state = step.state
         self.effects += step.effects
         return step.effects
-
-
-__all__: Sequence[str] = ["ALIGNED", "FILES", "SubtaskHarness"]

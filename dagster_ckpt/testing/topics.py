@@ -8,8 +8,6 @@ from dagster_ckpt.authoring.targets import SourceOrigin
 from dagster_ckpt.core.restore.positions import Bounds, Positions, TopicBounds, TopicClock
 from dagster_ckpt.errors import Unavailable
 
-__all__ = ["MemoryTopics"]
-
 
 class MemoryTopics(SourceOrigin):
     """Topics whose records a test adds and expires; it passes the contract suite of the real ones."""

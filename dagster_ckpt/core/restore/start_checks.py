@@ -13,8 +13,6 @@ from typing import Any
 from dagster_ckpt.core.restore import start_refusals as refuse
 from dagster_ckpt.core.restore.start_facts import OutsideFacts, StartFacts
 
-__all__ = ["START_CHECKS", "Part", "StartCheck", "refuse_start"]
-
 
 class Part(StrEnum):
     """Part of the facts that a check looks at; the value is its name in ``StartFacts``."""

@@ -11,8 +11,6 @@ import dagster as dg
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 
-__all__ = ["has_variables", "opened"]
-
 _VARIABLES = (dg.EnvVar, type(dg.EnvVar.int("NUMBER")))
 OurResource = TypeVar("OurResource", CheckpointCoordinatorResource, SparkSessionResource)
 

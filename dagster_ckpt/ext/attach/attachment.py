@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["Attachment", "attach", "program_deployment"]
 
 log = logging.getLogger("dagster_ckpt.attach")
 

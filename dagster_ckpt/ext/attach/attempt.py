@@ -37,8 +37,6 @@ from dagster_ckpt.spark.streaming.background import DaemonBackground
 from dagster_ckpt.spark.streaming.timer import Poller
 from dagster_ckpt.version import __version__
 
-__all__ = ["ProgramAttempt"]
-
 log = logging.getLogger("dagster_ckpt.attach")
 
 CONFIRMED_WITHIN = 60.0

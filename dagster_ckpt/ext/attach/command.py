@@ -16,8 +16,6 @@ from dagster_ckpt.ext.attach.attachment import DEFAULTS, attach
 from dagster_ckpt.ext.attach.program import ProgramDirectory
 from dagster_ckpt.ext.attach.restore import ProgramRestore
 
-__all__ = ["restored", "run"]
-
 
 @command("run", short_help="a program, its streaming queries attached")
 @click.argument("program", type=click.Path(exists=True, dir_okay=False))

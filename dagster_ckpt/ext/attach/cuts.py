@@ -27,8 +27,6 @@ from dagster_ckpt.spark.snapshot.state_files import Vanished
 from dagster_ckpt.spark.snapshot.take import Cut, StageSnapshotter
 from dagster_ckpt.spark.streaming.background import ReusedThreads
 
-__all__ = ["ProgramCuts", "chosen_cuts"]
-
 log = logging.getLogger("dagster_ckpt.attach")
 
 LOOK_EVERY = 0.005

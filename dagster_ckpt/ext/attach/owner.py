@@ -16,8 +16,6 @@ from dagster_ckpt.core.coordinator.mailbox import is_alive
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Fenced
 
-__all__ = ["ProgramOwner"]
-
 LOOK_EVERY = 0.25
 
 

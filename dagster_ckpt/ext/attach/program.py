@@ -16,8 +16,6 @@ from dagster_ckpt.errors import Corrupt, Declined
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
 
-__all__ = ["AttachedProgram", "AttachedStage", "ProgramDirectory"]
-
 
 class AttachedStage(Record):
     """Stage of an attached program: one streaming query."""

@@ -19,7 +19,6 @@ from dagster_ckpt.spark.java.plans import analyzed_plan, streams_read
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Found", "Queries", "table_location"]
 
 SESSION_LOCATION = "spark.sql.streaming.checkpointLocation"
 WITHOUT_PLACE = frozenset({"console", "foreach", "foreachBatch", "noop", "memory"})

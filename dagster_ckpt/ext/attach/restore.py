@@ -38,8 +38,6 @@ from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
 from dagster_ckpt.version import __version__
 
-__all__ = ["ProgramRestore", "was_interrupted"]
-
 log = logging.getLogger("dagster_ckpt.attach")
 
 

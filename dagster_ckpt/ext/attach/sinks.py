@@ -24,8 +24,6 @@ from dagster_ckpt.spark.directories import SINK_FOLDER
 from dagster_ckpt.spark.snapshot.capture import PlannedFile, log_up_to
 from dagster_ckpt.spark.snapshot.state_files import Vanished
 
-__all__ = ["OwnSinkCut", "line_of", "planned_return", "sink_cut"]
-
 FILE_FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro"})
 SINK_LOG = "_spark_metadata"
 POSITION = "version.json"

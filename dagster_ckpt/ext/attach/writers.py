@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["WriterNotes", "WriterPatch", "refuse_connect"]
 
 CHECKPOINT_LOCATION = "checkpointLocation"
 _NOTES = "_dagster_ckpt_told"

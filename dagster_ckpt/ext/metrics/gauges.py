@@ -14,8 +14,6 @@ from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.page.facts import CheckpointPage, page_facts
 
-__all__ = ["GAUGES", "READABLE", "Gauge", "PipelineReading", "Sample", "read_pipelines"]
-
 Labels = Mapping[str, str]
 
 

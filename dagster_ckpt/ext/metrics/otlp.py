@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import TracerProvider
 
-__all__ = ["CheckpointSpans", "Exporter", "observe", "otlp_name"]
 
 NAME = "dagster_ckpt"
 

@@ -12,7 +12,6 @@ from dagster_ckpt.ext.metrics.gauges import GAUGES, READABLE, PipelineReading
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
-__all__ = ["exposition", "serve"]
 
 PREFIX = "dagster_ckpt_"
 

@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 from dagster_ckpt.authoring.participants import StageParticipant
 from dagster_ckpt.errors import InvalidRequest
 
-__all__ = ["Action", "Condition", "Expectations", "expectations_of"]
-
 MOST_CONDITIONS = 62
 """A verdict is a number of Spark's, one bit for each condition."""
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")

@@ -56,8 +56,6 @@ from dagster_ckpt.spark.sink.committables import write_committable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["adopt_spark_project"]
-
 
 def adopt_spark_project(
     spec: str | Path,

@@ -26,8 +26,6 @@ from dagster_ckpt.ext.spark_pipelines.targets import refuse_view, target_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["build_pipeline"]
-
 
 def build_pipeline(
     spec: ProjectSpec, graph: ProjectGraph, *, name: str, sinks: Mapping[str, SinkTarget], **more: Any

@@ -13,7 +13,6 @@ from dagster_ckpt.errors import InvalidRequest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["STORED", "Elements", "FlowElement", "Kind", "Namespace", "OutputElement", "parts_of"]
 
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^`.]+)")
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")

@@ -23,16 +23,6 @@ from dagster_ckpt.spark.quoting import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "Evaluated",
-    "NotYet",
-    "Read",
-    "Reads",
-    "evaluate",
-    "known_elements",
-    "missing_table",
-    "tables_of_catalog",
-]
 
 _VIEW = re.compile(r"\bView \(((?:`(?:[^`]|``)+`\.)+`(?:[^`]|``)+`)")
 """Of a view of the catalog in the text of a plan; one of the session has a name of one part."""

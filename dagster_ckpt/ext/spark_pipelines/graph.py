@@ -17,17 +17,6 @@ from dagster_ckpt.ext.spark_pipelines.spec import SPEC_FILES, ProjectSpec
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.version import __version__
 
-__all__ = [
-    "CdcNode",
-    "DatasetNode",
-    "FlowNode",
-    "ProjectGraph",
-    "graph_file",
-    "load_graph",
-    "save_graph",
-    "why_stale",
-]
-
 FORMAT = 1
 _FOLDER, _FILE = ".dagster_ckpt", "graph.json"
 _PROJECT = "${project}/"

@@ -10,8 +10,6 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import FlowElement, Kind, OutputElement, parts_of
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode
 
-__all__ = ["TABLE_FORMATS", "checked_uids", "notes_on", "plain_flow_name", "refuse_conf", "refuse_options"]
-
 TABLE_FORMATS = ("parquet", "delta", "iceberg")
 
 

@@ -19,8 +19,6 @@ from dagster_ckpt.ext.spark_pipelines.trace import trace_project
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["pipeline_from_spark_project", "traced"]
-
 
 def pipeline_from_spark_project(
     spec: str | Path,

@@ -24,7 +24,6 @@ from dagster_ckpt.spark.java.sessions import drop_view, show_as_view
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Answer", "answering"]
 
 Answer = Callable[[str, bool], "tuple[str, DataFrame] | None"]
 """Given a name and whether it is read as a stream: a dataset's full name and its rows; None: not the project's."""

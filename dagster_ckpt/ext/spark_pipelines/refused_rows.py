@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["refuse_columns", "refuse_no_watermark"]
-
 
 def refuse_no_watermark(flow: FlowElement, rows: DataFrame, spark: SparkSession) -> None:
     """Raise InvalidRequest for a flow that aggregates without a watermark, as Spark does when its query starts.

@@ -22,7 +22,6 @@ from dagster_ckpt.ext.spark_pipelines.sql_files import register_sql_file
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["imported_below", "load_elements", "refuse_old_imports"]
 
 _loading = threading.RLock()
 """Held while files are imported: the process has one working directory and PySpark one registry."""

@@ -32,8 +32,6 @@ from dagster_ckpt.spark.quoting import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RunningProject", "why_different"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunningProject:

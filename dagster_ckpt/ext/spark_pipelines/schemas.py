@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "aligned",
-    "columns_of_text",
-    "contains",
-    "schema_of_text",
-    "stand_in",
-    "table_schema",
-    "united",
-]
-
 
 def table_schema(output: OutputElement, flows: Sequence[tuple[str, StructType]]) -> StructType:
     """Return the columns of a table: those it declares, then those of its flows, all nullable.

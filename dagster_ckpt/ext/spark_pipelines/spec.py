@@ -19,15 +19,6 @@ from dagster_ckpt.errors import InvalidRequest, NotFound
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "SIDE_FILE",
-    "SPEC_FILES",
-    "ProjectSpec",
-    "find_spec",
-    "load_spec",
-    "refuse_connect",
-    "settings_of",
-]
 
 SPEC_FILES = ("spark-pipeline.yaml", "spark-pipeline.yml")
 SIDE_FILE = "dagster-ckpt.yml"

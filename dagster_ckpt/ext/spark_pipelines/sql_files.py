@@ -16,7 +16,6 @@ from dagster_ckpt.spark.java.plans import scala_items, sql_file_statements
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["register_sql_file"]
 
 Add = Callable[[FlowElement], None]
 

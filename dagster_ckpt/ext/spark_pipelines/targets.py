@@ -13,8 +13,6 @@ from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode
 from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
 
-__all__ = ["refuse_view", "target_of"]
-
 OWN_CHECKPOINT = "checkpointLocation"
 """Option of a sink that Spark's own runner replaces as well."""
 

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["namespace_of", "trace_project"]
-
 
 def namespace_of(spec: ProjectSpec, spark: SparkSession) -> Namespace:
     """Return the namespace that completes names of a project: its own, or else the session's."""

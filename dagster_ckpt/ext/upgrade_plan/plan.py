@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["plan_upgrade"]
-
 
 def plan_upgrade(
     facts: ExportedFacts,

@@ -16,7 +16,6 @@ from dagster_ckpt.spark.channel.schema import parsed_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["NotAtHand", "StandIns"]
 
 _FILES = ("csv", "json", "orc", "parquet", "text")
 _NOTE = "_dagster_ckpt_asked"

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict, UpgradePlan
 
-__all__ = ["as_markdown", "headline", "show"]
-
 
 def headline(plan: UpgradePlan) -> str:
     """Return the verdict in one sentence."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["WORST_FIRST", "SinkPlan", "SourcePlan", "StagePlan", "StageVerdict", "UpgradePlan"]
-
 
 class StageVerdict(StrEnum):
     """StageVerdict on a stage, the worst first."""

@@ -20,8 +20,6 @@ from dagster_ckpt.ext.warm.keeper import DONE, THERE_IS_ANOTHER
 from dagster_ckpt.ext.warm.messages import Answer, Ask, EngineFiles, fingerprint, receive, send
 from dagster_ckpt.spark.java.process import detach, number_functions_from
 
-__all__ = ["Borrowed", "borrow"]
-
 log = logging.getLogger(__name__)
 
 _PATIENCE = 120.0

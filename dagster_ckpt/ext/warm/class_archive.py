@@ -22,8 +22,6 @@ from pathlib import Path
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.files import flush_to_disk
 
-__all__ = ["fitting_archive", "java_options", "make_archive", "with_archive"]
-
 log = logging.getLogger(__name__)
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 

@@ -24,8 +24,6 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.ext.warm.messages import Answer, Ask, EngineFiles, KeeperAddress, receive, send
 from dagster_ckpt.spark.session import compiled_pyspark
 
-__all__ = ["DONE", "MAX_RUNS", "THERE_IS_ANOTHER", "Keeper", "main"]
-
 log = logging.getLogger(__name__)
 
 MAX_RUNS = 100

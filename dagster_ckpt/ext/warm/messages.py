@@ -20,8 +20,6 @@ from pydantic import BaseModel, ConfigDict
 
 from dagster_ckpt.errors import InvalidRequest
 
-__all__ = ["Answer", "Ask", "EngineFiles", "KeeperAddress", "fingerprint", "receive", "send"]
-
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

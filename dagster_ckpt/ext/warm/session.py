@@ -16,8 +16,6 @@ from dagster_ckpt.spark.session import build_session, launch_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["session_sooner", "warm_session"]
-
 
 @contextlib.contextmanager
 def session_sooner(

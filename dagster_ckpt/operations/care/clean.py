@@ -15,8 +15,6 @@ from dagster_ckpt.operations.deployment import Deployment, Meter, ProgressCallba
 from dagster_ckpt.operations.snapshots.facts import Gathered, gather, survey
 from dagster_ckpt.ports import CheckpointStorage
 
-__all__ = ["Cleaned", "CleaningPlan", "LeftFolder", "carry_out_cleaning", "plan_cleaning"]
-
 _AT_ONCE = 500
 
 

@@ -25,8 +25,6 @@ from dagster_ckpt.runtime.record_store import RecordChange, RecordStore, with_st
 from dagster_ckpt.runtime.restore_facts import facts_of
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 
-__all__ = ["DisposalPlan", "Disposed", "dispose_savepoint", "plan_disposal"]
-
 _AT_ONCE = 500
 
 

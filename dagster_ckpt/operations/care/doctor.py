@@ -29,8 +29,6 @@ from dagster_ckpt.operations.snapshots.facts import entries_of
 from dagster_ckpt.runtime.restore_facts import known_history
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 
-__all__ = ["Diagnosis", "Finding", "FindingKind", "diagnose"]
-
 
 class FindingKind(StrEnum):
     """Kind of a finding, from bad to harmless."""

@@ -18,8 +18,6 @@ from dagster_ckpt.spark.sink.port import Sink, Upkeep
 from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 
-__all__ = ["RetainedTable", "TableUpkeep", "maintain_tables", "plan_maintenance", "retained_tables"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableUpkeep:

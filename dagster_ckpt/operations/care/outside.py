@@ -14,8 +14,6 @@ from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.snapshots.catalog import list_storage
 
-__all__ = ["FoundOutside", "find_outside"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundOutside:

@@ -14,8 +14,6 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.records import change_record
 from dagster_ckpt.runtime.record_store import RecordChange
 
-__all__ = ["Repaired", "repair_store"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:

@@ -41,16 +41,6 @@ from dagster_ckpt.runtime.record_store import RecordChange
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.source.positions import source_positions
 
-__all__ = [
-    "Swapped",
-    "compare_readers",
-    "name_of",
-    "swap_back",
-    "swap_readers",
-    "who_serves",
-]
-
-
 SWAPPED = "swapped"
 
 

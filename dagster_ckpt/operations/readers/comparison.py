@@ -9,8 +9,6 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.operations.readers.diff_tables import TablesDiff
 
-__all__ = ["ReadersComparison", "TableComparison"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:

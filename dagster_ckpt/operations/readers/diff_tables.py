@@ -12,8 +12,6 @@ from typing import Any
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
-__all__ = ["RowExample", "TablesDiff", "diff_tables"]
-
 Row = tuple[Any, ...]
 
 

@@ -26,8 +26,6 @@ from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["cut_of", "load_table", "table_of"]
-
 
 def load_table(
     table: CheckpointedPipeline | SinkTarget | str | Path,

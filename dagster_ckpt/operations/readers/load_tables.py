@@ -21,8 +21,6 @@ from dagster_ckpt.operations.records import find_record
 from dagster_ckpt.spark.sink.port import SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
-__all__ = ["LoadedTables", "Moment", "NoOlderRows", "load_tables", "moment_of"]
-
 TRIES = 5
 """How often the pointer is read again where what it named went meanwhile."""
 

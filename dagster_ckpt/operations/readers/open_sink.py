@@ -17,17 +17,6 @@ from dagster_ckpt.spark.sink.opening import open_derived, target_of
 from dagster_ckpt.spark.sink.port import Sink, SinkCut
 from dagster_ckpt.spark.sink.rows import PublishedRows
 
-__all__ = [
-    "Coordinator",
-    "ReaderTable",
-    "open_sink",
-    "own_table",
-    "served_as",
-    "served_table",
-    "table_dir_of",
-    "tables_of",
-]
-
 
 class Coordinator(Protocol):
     """Settings of a coordinator resource by which tables are found."""

@@ -23,8 +23,6 @@ from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.sink.port import Sink
 
-__all__ = ["ReplayStart", "admits_replay", "moment_of", "plan_replay", "set_side_tables_aside"]
-
 SET_ASIDE = ".set_aside"
 """Folder beside side tables, where those of earlier replays are."""
 

@@ -12,8 +12,6 @@ from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.operations.records import find_record
 from dagster_ckpt.ports import CoordinatorStore
 
-__all__ = ["Readers", "readers_of", "readers_sentence"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:

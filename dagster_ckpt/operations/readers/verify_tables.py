@@ -12,8 +12,6 @@ from dagster_ckpt.operations.snapshots.verify import FileProblem, ProblemKind, V
 from dagster_ckpt.spark.sink.opening import open_at
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["with_tables"]
-
 
 def with_tables(verified: Verified, source: StoredSnapshot) -> Verified:
     """Add what is gone of the tables that the snapshot's sinks write, and which could not be asked.

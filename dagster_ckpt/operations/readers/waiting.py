@@ -27,8 +27,6 @@ from dagster_ckpt.spark.sink.waiting.refused import RefusedNote, refused_in
 from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 
-__all__ = ["WaitingRows", "waiting_rows"]
-
 SHOWN = 5
 """Rows that are shown of a sink."""
 _WIDE = 40

@@ -47,8 +47,6 @@ from dagster_ckpt.spark.source.lag import SourceLag
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["Replay", "RestorePreview", "SchemaMismatch", "StageFate", "StagePreview", "preview_restore"]
-
 
 class StageFate(StrEnum):
     """Fate of a stage in a restore."""

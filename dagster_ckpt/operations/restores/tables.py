@@ -14,8 +14,6 @@ from dagster_ckpt.spark.sink.opening import open_at
 from dagster_ckpt.spark.sink.port import Difference
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["TableFate", "TablePlan", "TablePreview", "of_fork", "preview_table", "table_plan"]
-
 
 class TablePlan(StrEnum):
     """Treatment of tables that the restore is asked for."""

@@ -37,15 +37,6 @@ from dagster_ckpt.spark.snapshot.capture import CapturePlan, latest_committed_ba
 from dagster_ckpt.spark.snapshot.state_files import planned
 from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage
 
-__all__ = [
-    "AdoptedStage",
-    "Adoption",
-    "StageToAdopt",
-    "adopt_checkpoint",
-    "adopt_stages",
-    "kind_of_beginning",
-]
-
 ADOPTED_FROM = "dagster_ckpt/adopted_from"
 _REPLANS = 5
 """How often a directory that its query is still changing is read again."""

@@ -19,18 +19,6 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.snapshot.checkpoint_files import OffsetRecord, Unreadable, read_offset
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = [
-    "SnapshotFiles",
-    "StatefulOperator",
-    "batch_conf",
-    "files_of",
-    "missing_files",
-    "operators_of",
-    "prepared_batches_of",
-    "readers_of",
-    "require_stage",
-]
-
 
 def require_stage(source: StoredSnapshot, uid: str) -> StageSnapshot:
     """Return a stage's part. Raises NotFound, naming the stages there are."""

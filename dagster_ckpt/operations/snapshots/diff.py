@@ -12,8 +12,6 @@ from dagster_ckpt.operations.snapshots.contents import StatefulOperator, batch_c
 from dagster_ckpt.operations.snapshots.offsets import OffsetStep, step_between
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["FileDiff", "Presence", "SnapshotDiff", "StageDiff", "ValueDifference", "diff_snapshots"]
-
 
 class Presence(StrEnum):
     """In which of the two a stage is."""

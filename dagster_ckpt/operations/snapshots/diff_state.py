@@ -16,7 +16,6 @@ from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["KeyChange", "KeyChangeKind", "TableDiff", "diff_keys", "diff_state", "keyed"]
 
 _KEY_COLUMNS = ("key", "user_map_key", "grouping_key", "index")
 _IGNORED = ("partition_id",)

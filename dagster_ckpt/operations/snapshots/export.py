@@ -32,8 +32,6 @@ from dagster_ckpt.spark.files import run_in_parallel
 from dagster_ckpt.spark.snapshot.manifest import encode_manifest
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["CopyChanges", "Exported", "export_snapshot", "free_savepoint_folder", "random_suffix"]
-
 EXPORTED_FROM = "dagster_ckpt/exported_from"
 """Label of a copy: the URI it was copied from."""
 _TRIES = 10

@@ -25,8 +25,6 @@ from dagster_ckpt.ports import CheckpointStorage, HistoryRow
 from dagster_ckpt.runtime.record_store import RecordStore, parse_row
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 
-__all__ = ["Gathered", "Listing", "entries_of", "gather", "survey"]
-
 _OVER = frozenset({CheckpointStatus.FAILED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
 
 

@@ -27,7 +27,6 @@ from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["StageState", "StateTable", "open_state", "state_tables"]
 
 _PROVIDERS = {"rocksdb": ROCKSDB_PROVIDER, "hdfsbacked": HDFS_PROVIDER}
 _STATE_STORE = "spark.sql.streaming.stateStore"

@@ -7,8 +7,6 @@ from typing import Any
 
 from dagster_ckpt.core.json_text import parse_json
 
-__all__ = ["OffsetStep", "step_between"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetStep:

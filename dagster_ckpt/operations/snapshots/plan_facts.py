@@ -19,8 +19,6 @@ from dagster_ckpt.spark.directories import PLAN
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["MOST_BYTES", "ExportedFacts", "StageFacts", "facts_in", "facts_of_found", "facts_of_snapshot"]
-
 MOST_BYTES = 16 << 20
 """Bytes of a facts file that are read; files of this library have some kilobytes a stage."""
 

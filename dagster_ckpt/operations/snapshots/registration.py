@@ -25,15 +25,6 @@ from dagster_ckpt.operations.snapshots.verify import verify_snapshot
 from dagster_ckpt.ports import HistoryRow
 from dagster_ckpt.runtime.record_store import RecordChange, RecordStore, history_row
 
-__all__ = [
-    "ImportMode",
-    "Imported",
-    "import_snapshot",
-    "register_or_remove",
-    "register_savepoint",
-    "reserve_id",
-]
-
 
 class ImportMode(StrEnum):
     """Place of an imported snapshot's files: copied, or where they are."""

@@ -13,9 +13,6 @@ from dagster_ckpt.operations.deployment import Meter, ProgressCallback, silent
 from dagster_ckpt.spark.files import run_in_parallel
 from dagster_ckpt.spark.snapshot.stored import MissingFile, StoredSnapshot
 
-__all__ = ["FileProblem", "ProblemKind", "Verified", "not_opened", "verify_snapshot"]
-
-
 NO_CHECKSUM = (
     "its _metadata was written before it carried a checksum: an edit of it that still reads well is not found; "
     "'dagster-ckpt export' makes a copy that has one"

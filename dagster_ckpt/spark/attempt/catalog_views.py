@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["CatalogViews", "definition_of", "show_in_catalog"]
 
 _OWNER = "dagster_ckpt.pipeline"
 _DEFINITION = "dagster_ckpt.definition"

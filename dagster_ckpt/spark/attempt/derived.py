@@ -25,7 +25,6 @@ from dagster_ckpt.spark.sink.port import AttemptId, Published, Sink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Computed", "permit_of", "refresh", "state_of"]
 
 _NOTE = "computed.json"
 

@@ -15,8 +15,6 @@ from dagster_ckpt.spark.files import DataFile
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BatchFiles", "ParticipantContext"]
-
 
 class BatchFiles(Protocol):
     """Writer of a stage's micro-batches into files for its channel log."""

@@ -14,15 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "ENDING",
-    "detach",
-    "forget_java",
-    "has_gateway",
-    "java_has_ended",
-    "number_functions_from",
-    "stop_session",
-]
 
 ENDING = 30.0
 """Seconds that Java is waited for where it is to end: its shutdown hooks stop a session that is half made."""

@@ -13,8 +13,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["beside_arguments", "is_secret"]
-
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
 _FILE = "--properties-file"
 _NAMES = re.compile(

@@ -28,7 +28,6 @@ from dagster_ckpt.spark.plan.tree import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["state_aggregates", "why_other_aggregates"]
 
 _READ_OUT = ("ApproximatePercentile", "Percentile", "PercentileCont", "PercentileDisc")
 """Aggregates whose arguments behind the first say what is read out of a state that is the same for all of them."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["ChainOfFrames", "choose_chains", "why_it_leaves_its_inputs", "why_it_leaves_its_reader"]
 
 STATELESS = frozenset(
     {

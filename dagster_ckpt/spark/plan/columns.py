@@ -17,8 +17,6 @@ from dagster_ckpt.spark.plan.tree import EQUAL, Tree, column_id, expression, is_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["state_columns", "types_of"]
-
 _OPERATORS = (
     "Aggregate",
     "Deduplicate",

@@ -20,16 +20,6 @@ from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone, is_retryable
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.stages import StageDefinition
 
-__all__ = [
-    "WAY_OUT",
-    "ChangedQuery",
-    "StageFailed",
-    "changed_query",
-    "is_no_aggregation",
-    "no_aggregation_in_project",
-    "understood",
-]
-
 
 class StageFailed(CheckpointError):
     """The stage's own code, or a row it cannot take, ended its query: mend it, and run again."""

@@ -32,7 +32,6 @@ from dagster_ckpt.spark.plan.variables import variables_in
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["PlanFacts", "facts_of"]
 
 FORMAT = 3
 """Of the texts: those of another format, or of another Spark, are replaced and not compared."""

@@ -16,7 +16,6 @@ from dagster_ckpt.spark.plan.tree import Tree, aggregates_in, expression, kind_o
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["state_fields", "why_other_fields"]
 
 _WHOLE = ("Alias", "CaseWhen", "Coalesce", "CreateArray", "CreateMap", "CreateNamedStruct", "If")
 """Expressions whose value holds that of a column whole; others make something new of it."""

@@ -25,7 +25,6 @@ from dagster_ckpt.spark.plan.sources import relations
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["has_read_files", "no_files_yet", "why_moved", "written_again"]
 
 LOOKED_AT = 200
 """Files that were read last, of each source: more would be asked of the file system for nothing."""

@@ -10,8 +10,6 @@ from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["digest_of", "may_mean_another"]
-
 UNREADABLE = "unreadable"
 """Digest of a function that closes over something that cannot be looked at; it is never the same."""
 _LINES = 20_000

@@ -20,8 +20,6 @@ from dagster_ckpt.spark.plan.tree import (
     walk,
 )
 
-__all__ = ["groups_in", "operators_in", "watermarks_in", "watermarks_of", "with_state"]
-
 
 def operators_in(plan: Tree) -> list[str]:
     """Return the stateful operators of a plan, one text each, in the order of the plan."""

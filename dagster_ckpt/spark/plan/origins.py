@@ -26,8 +26,6 @@ from dagster_ckpt.spark.plan.tree import (
     walk,
 )
 
-__all__ = ["columns_of_sources", "made_into_state", "origins_in", "why_other_columns"]
-
 Origin = list[Any]
 """Number of a source in the plan, and its column."""
 

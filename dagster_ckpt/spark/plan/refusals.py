@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-__all__ = ["is_meant_for_readers", "random_keys", "refuse_counted_changes", "refuse_lost_watermark"]
 
 _ADDS = {
     "Count": "counts",

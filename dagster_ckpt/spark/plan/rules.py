@@ -29,8 +29,6 @@ from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["RULES", "Concern", "Rule", "check_plan", "why_not"]
-
 
 class Concern(StrEnum):
     """Part of a checkpoint that a rule protects."""

@@ -16,7 +16,6 @@ from dagster_ckpt.spark.plan.tree import Tree, is_source, walk
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["have_moved", "options_of_sources", "relations", "schemas_of_sources", "sources_in"]
 
 _KAFKA = "kafka"
 _TOPICS = ("subscribe", "subscribePattern", "assign")

@@ -15,7 +15,6 @@ from dagster_ckpt.spark.plan.tree import Tree, column_id, expression, is_source,
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["refuse_another_machines_zone", "zone_of_reading", "zones_of"]
 
 _ZONE = "spark.sql.session.timeZone"
 _MOMENTS = '"timestamp"'

@@ -15,26 +15,6 @@ from dagster_ckpt.spark.java.plans import analyzed_plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "EQUAL",
-    "Names",
-    "Tree",
-    "aggregates_in",
-    "analyzed",
-    "column_id",
-    "columns_of",
-    "definitions",
-    "expression",
-    "has_processing_timers",
-    "is_bounded_by",
-    "is_source",
-    "is_streaming",
-    "kind_of",
-    "simple",
-    "text_of",
-    "tree_of",
-    "walk",
-]
 
 Tree = dict[str, Any]
 """A node as ``TreeNode.toJSON`` writes it, with its children under ``_children``."""

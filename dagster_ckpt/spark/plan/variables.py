@@ -20,7 +20,6 @@ from dagster_ckpt.spark.plan.tree import Tree, kind_of, walk
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["refuse_renamed_variables", "variables_in", "why_other_variables"]
 
 _KEEPS = "TransformWithState"
 _ENCODING = "spark.sql.streaming.stateStore.encodingFormat"

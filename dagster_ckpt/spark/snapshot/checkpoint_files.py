@@ -21,18 +21,6 @@ from dagster_ckpt.core.ids import relative_path
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.units import size as size_text
 
-__all__ = [
-    "CommitRecord",
-    "OffsetRecord",
-    "Unreadable",
-    "lineage_of",
-    "read_commit",
-    "read_offset",
-    "read_query_id",
-    "referenced_files",
-]
-
-
 _LARGEST_TEXT = 8 * 1024 * 1024
 """So much of what is packed in a snapshot archive or a changelog is read."""
 _LZ4_BLOCK = 64 * 1024

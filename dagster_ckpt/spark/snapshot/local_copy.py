@@ -26,8 +26,6 @@ from dagster_ckpt.digests import digest_file
 from dagster_ckpt.spark.files import link_or_copy
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 
-__all__ = ["LocalCopy", "drop_local_copies_before", "drop_local_copy", "find_local_copy", "keep_local_copy"]
-
 
 @dataclass(frozen=True, slots=True)
 class LocalCopy:

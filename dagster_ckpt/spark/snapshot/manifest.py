@@ -20,7 +20,6 @@ from dagster_ckpt.spark.snapshot.parquet_pages import refuse_bombs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MANIFEST_VERSION", "decode_manifest", "encode_manifest"]
 
 MANIFEST_VERSION = 1
 MOST_FILES = 250_000

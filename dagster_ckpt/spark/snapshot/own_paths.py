@@ -24,8 +24,6 @@ from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.checkpoint_files import Unreadable
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 
-__all__ = ["name_directory", "refuse_own_paths"]
-
 MAX_TEXT = 256 * 1024
 """Bytes up to which a captured text is searched; those of Spark that could name the directory have a few hundred."""
 

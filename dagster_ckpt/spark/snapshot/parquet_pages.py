@@ -14,7 +14,6 @@ from dagster_ckpt.core.units import size
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["refuse_bombs"]
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _PLAIN = frozenset({0})

@@ -21,8 +21,6 @@ from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import has_no_links
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 
-__all__ = ["pin_files", "release_pins", "sweep_pins", "uploaded_already"]
-
 
 def uploaded_already(previous: Sequence[FileEntry]) -> frozenset[tuple[str, int]]:
     """Return (path, size) of the files an earlier checkpoint holds: content-named ones need no pin."""

@@ -24,8 +24,6 @@ from dagster_ckpt.spark.snapshot.state_fingerprint import fingerprint
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Rescaled", "has_other_partition_count", "rescale_stage", "saved_partitions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescaled:

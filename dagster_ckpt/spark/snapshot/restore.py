@@ -21,8 +21,6 @@ from dagster_ckpt.spark.snapshot.local_copy import LocalCopy
 from dagster_ckpt.spark.snapshot.own_paths import name_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
-__all__ = ["build_stage_directory"]
-
 QUERY_METADATA = "query/metadata"
 
 

@@ -20,8 +20,6 @@ from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import remove_files, replace_whole
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 
-__all__ = ["RowCounts", "note_late", "captured", "noted_at", "refuse_beyond", "since", "total_through"]
-
 FOLDER = "rows"
 _RESTORED = f"{FOLDER}/restored.json"
 _LATE = "late.json"

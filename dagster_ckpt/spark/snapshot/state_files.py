@@ -22,8 +22,6 @@ from dagster_ckpt.spark.snapshot.checkpoint_files import (
     referenced_files,
 )
 
-__all__ = ["PlannedFile", "Vanished", "planned", "state_files"]
-
 _VERSION_FILE = re.compile(
     r"(?P<version>\d+)(?:_(?P<uid>[0-9a-f-]{36}))?\.(?P<extension>delta|snapshot|zip|changelog)"
 )

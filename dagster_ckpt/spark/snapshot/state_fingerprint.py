@@ -13,7 +13,6 @@ from dagster_ckpt.spark.files import spark_uri
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-__all__ = ["as_json", "fingerprint"]
 
 JOIN = "symmetricHashJoin"
 

@@ -19,19 +19,6 @@ from dagster_ckpt.ext.spark_pipelines.left.source_order import PlannedSource, So
 from dagster_ckpt.ext.spark_pipelines.left.spark_logs import local_part, read_file_log
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 
-__all__ = [
-    "AGAIN",
-    "NOWHERE",
-    "FlowCheckpoint",
-    "ReadTable",
-    "checkpoint_root",
-    "files_read",
-    "find_checkpoint",
-    "flows_with_batches",
-    "parsed_position",
-    "rebuilt_query",
-]
-
 AGAIN = "Let spark-pipelines run once more, to its end, and adopt then"
 _HEAD_LINES = 2
 """Of an entry of the offset log: its version, and what is of the batch."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["ParquetLeft", "find_parquet", "footers"]
 
 _NOTED = b"org.apache.spark.sql.parquet.row.metadata"
 """Spark's own note of the types in a file."""

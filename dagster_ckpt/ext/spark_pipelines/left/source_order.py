@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["PlannedSource", "SourceOrder", "source_orders"]
 
 _TAG = "dagster_ckpt_stands_for"
 

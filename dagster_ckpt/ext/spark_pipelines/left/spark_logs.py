@@ -16,8 +16,6 @@ from urllib.parse import unquote
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Declined
 
-__all__ = ["FileLog", "local_part", "read_file_log"]
-
 _SCHEME = re.compile(r"file:/+")
 
 

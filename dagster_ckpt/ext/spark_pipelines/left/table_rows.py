@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-__all__ = [
-    "ADOPTED_BATCH",
-    "TableLeft",
-    "TableStaging",
-    "find_table",
-    "refuse_same_place",
-    "refuse_unadoptable",
-    "sink_folder",
-]
-
 ADOPTED_BATCH = -1
 """Of the rows a table begins with: before any batch of the sink's own query."""
 _ADOPTED = "adopted"
