@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -39,7 +42,8 @@ def started(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
 
     settings = {**_QUIET, **key_values("--conf", conf)}
     running = _running()
-    session = running or build_session("dagster-ckpt", master=master, conf=settings)
+    with quiet_java():
+        session = running or build_session("dagster-ckpt", master=master, conf=settings)
     try:
         yield session
     finally:
@@ -47,9 +51,23 @@ def started(master: str, conf: tuple[str, ...]) -> Iterator[SparkSession]:
             session.stop()
 
 
-def _running() -> SparkSession | None:
-    import sys
+@contextmanager
+def quiet_java() -> Iterator[None]:
+    """Keep what Java says on standard error while it starts, ten lines that help nobody, unless it does not start."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said, os.fdopen(os.dup(2), "wb") as stderr:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            stderr.write(said.read())
+            raise
+        finally:
+            os.dup2(stderr.fileno(), 2)
 
+
+def _running() -> SparkSession | None:
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import pytest
 
 from dagster_ckpt.cli.output import Output
+from dagster_ckpt.cli.spark_session import quiet_java
 from dagster_ckpt.errors import Corrupt, printable
 from dagster_ckpt.operations.deployment import ByteProgress
 
@@ -51,6 +53,21 @@ def test_a_program_that_asked_for_json_is_shown_nothing_else(monkeypatch: pytest
 def test_a_pipe_is_shown_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
     work(Output(as_json=False))
     assert capsys.readouterr().err == ""
+
+
+def test_java_is_heard_only_where_it_does_not_start(capfd: pytest.CaptureFixture[str]) -> None:
+    with quiet_java():
+        os.write(2, b"WARN: hostname\n")
+    assert capfd.readouterr().err == ""
+
+    @quiet_java()
+    def failing() -> None:
+        os.write(2, b"no memory\n")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        failing()
+    assert capfd.readouterr().err == "no memory\n"
 
 
 STEERING = "ok\x1b]52;c;AAAA\x07\x1b[2J\x9b1m\u202e [/bold] [red]"

@@ -103,14 +103,14 @@ class PlanComparison:
         for what, of, done in _LEFT_TO_THE_RUN:
             was, are = list(of(before, now)), list(of(now, before))
             if was and was != are:
-                gone, new = (
-                    [one for one in some if one not in other] for some, other in ((was, are), (are, was))
-                )
-                self._note(
-                    StageVerdict.UNKNOWN,
-                    f"its {what} were ({'; '.join(gone) or 'fewer'}) and are ({'; '.join(new) or 'fewer'}) now: {done} "
-                    "where it runs",
-                )
+                some = (("lost", was, are), ("gained", are, was))
+                changes = [
+                    f"{verb} {'; '.join(those)}"
+                    for verb, mine, others in some
+                    if (those := [one for one in mine if one not in others])
+                ]
+                change = " and ".join(changes) or "changed places"
+                self._note(StageVerdict.UNKNOWN, f"its {what} have {change}: {done} where it runs")
 
     def _note_meaning(self, before: PlanFacts, now: PlanFacts) -> None:
         if before.functions is None:

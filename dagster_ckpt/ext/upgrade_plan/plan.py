@@ -292,8 +292,6 @@ def _sinks(pipeline: CheckpointedPipeline, matched: MatchedStages) -> Iterator[S
             becomes = "begins with the rows that are written now"
         elif table.cannot_roll_back:
             becomes = f"does not go back: {table.cannot_roll_back}"
-        elif table.head is None:
-            becomes = "goes on; nothing was published yet"
         else:
-            becomes = f"goes on behind checkpoint {table.head}; a restore takes newer rows back"
+            becomes = "goes on behind this checkpoint; a restore takes newer rows back"
         yield SinkPlan(stage=str(uid), table=stage.table.name, becomes=becomes)

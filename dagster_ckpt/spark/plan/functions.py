@@ -78,9 +78,10 @@ def _wrapped(thing: Any) -> Any:
 
 
 def _defined(thing: FunctionType | type, package: str, seen: set[int]) -> Iterator[str]:
-    """Yield the code of a function or a class of the user's own package; of others their name."""
-    yield f"{thing.__module__}.{thing.__qualname__}"
-    if str(thing.__module__).partition(".")[0] != package:
+    """Yield the code of a function or a class of the user's own package, however its file is called; else the name."""
+    top, _, inner = str(thing.__module__).partition(".")
+    yield f"{inner if top == package else thing.__module__}.{thing.__qualname__}"
+    if top != package:
         return
     if isinstance(thing, type):
         for name, member in sorted(vars(thing).items()):

@@ -322,6 +322,14 @@ class Shy:
         raise RuntimeError("not now")
 
 
+def in_file(module: str, factor: str = "1") -> Callable[..., Any]:
+    """Return a function as it is found in a file of that name, with a helper of the same file."""
+    names: dict[str, Any] = {"__name__": module}
+    exec(f"def helper(x): return x * {factor}\ndef stage(x): return helper(x)", names)  # what a file is
+    function: Callable[..., Any] = names["stage"]
+    return function
+
+
 def test_a_digest_is_of_code_and_what_it_closes_over_and_the_same_in_every_process() -> None:
     def undocumented(limit: int) -> Callable[[int], bool]:
         def inner(value: int) -> bool:
@@ -331,6 +339,7 @@ def test_a_digest_is_of_code_and_what_it_closes_over_and_the_same_in_every_proce
 
     assert digest_of(outer(1)) == digest_of(outer(1))
     assert digest_of(outer(1)) != digest_of(outer(2))
+    assert digest_of(in_file("shop")) == digest_of(in_file("moved")) != digest_of(in_file("shop", "2"))
     assert digest_of(summed) != digest_of(maximum)
     assert digest_of(f.udf(lambda x: x + 1)) != digest_of(f.udf(lambda x: x + 2))
     assert digest_of(undocumented(1)) == digest_of(undocumented(1))
