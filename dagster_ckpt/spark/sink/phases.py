@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import FileKind, SetAside, TableSnapshot
+from dagster_ckpt.errors import Declined
 from dagster_ckpt.spark.channel.sink import run_only
 from dagster_ckpt.spark.directories import SINK_FOLDER, StageDirectory
 from dagster_ckpt.spark.sink.committables import (
@@ -70,10 +71,16 @@ def cut_of_sink(sink: Sink, stage_dir: Path, through: BatchId | None) -> SinkPar
     """Return a sink's part of a checkpoint.
 
     No lock is needed: a publish that ends meanwhile only makes the cut name batches that are visible already, and a
-    roll-back recognizes those. Raises Corrupt for a sink that was put back meanwhile.
+    roll-back recognizes those. Raises Corrupt for a sink that was put back meanwhile; Declined for one that a newer
+    checkpoint was published to already: a restore would take its rows for the cut's, and the next ones as shown.
     """
     position = position_of(sink, stage_dir)
     shown = position.through_batch if position is not None else None
+    if shown is not None and shown > (-1 if through is None else through):
+        raise Declined(
+            f"{sink.place} shows rows behind the cut already: a newer checkpoint was published before this one was "
+            "stored. Take it again"
+        )
     numbers = batches_between(stage_dir, shown, through)
     batches = read_committables(stage_dir, numbers)
     names = (str(path.relative_to(stage_dir)) for path in committable_paths(stage_dir, numbers))

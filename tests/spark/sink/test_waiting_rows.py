@@ -12,17 +12,18 @@ import pytest
 
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, SqlTable
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committable
-from dagster_ckpt.spark.sink.phases import begun_with
+from dagster_ckpt.spark.sink.phases import begun_with, cut_of_sink
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import SEED
 from dagster_ckpt.spark.sink.waiting.rules import refuse_other_place
+from tests.tables import Attempt
 
 UID = StageUid("kept")
 TARGETS: dict[str, Any] = {
@@ -212,3 +213,17 @@ def test_rows_that_were_staged_before_definitions_were_kept_are_compared_by_thei
     BY_ID.sinks(tmp_path, "delta").refuse_changed(UID, [batch], PLAIN.schema())
     with pytest.raises(InvalidRequest, match=r"\(id int, a string\).*\(id string, a string\)"):
         PLAIN.sinks(tmp_path, "delta").refuse_changed(UID, [batch], Defined("id string, a string").schema())
+
+
+def test_a_cut_that_is_described_after_a_newer_checkpoint_was_published_is_declined(tmp_path: Path) -> None:
+    """A restore took the newer rows for the cut's, and the batch that came next for shown: its rows were lost."""
+    run = Attempt(tmp_path / "table", tmp_path / "stage")
+    for key in (1, 2):
+        run.batch([(key, 1)])
+    run.publish(run.cut(3))
+    for savepoint_was_behind in (BatchId(0), None):
+        with pytest.raises(Declined, match="shows rows behind the cut already"):
+            cut_of_sink(run.sink, run.stage_dir, savepoint_was_behind)
+    at_the_newest = cut_of_sink(run.sink, run.stage_dir, BatchId(1)).snapshot
+    assert at_the_newest is not None
+    assert at_the_newest.head == 3
