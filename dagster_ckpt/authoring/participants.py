@@ -37,6 +37,11 @@ class StageParticipant:
         """Table for the rows it keeps, named as a sink's is; empty: it keeps none."""
         return ""
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Columns of that table whose values a newer row replaces an older one by."""
+        return ()
+
     def open(self, context: Any) -> Any:
         """Return the writer of the stage's batches. Nothing outside is changed by opening it."""
         module, _, name = self.opened_by.partition(":")

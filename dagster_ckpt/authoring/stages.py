@@ -289,7 +289,8 @@ def _define(
     name = _checked_uid(uid or fn.__name__)
     settings["participant"] = made = take_participant(fn, name, settings)
     if made is not None and made.table:
-        settings["table"] = TableTarget(name=made.table)
+        mode = TableMode.UPSERT if made.key else TableMode.APPEND
+        settings["table"] = TableTarget(name=made.table, mode=mode, key=made.key)
     return StageDefinition(
         uid=name,
         role=role,

@@ -40,6 +40,7 @@ _COMMANDS = {
     "adopt": "make Spark's own checkpoint directories a savepoint",
     "clean": "remove what checkpoints that are over have left",
     "maintain": "merge small files of tables, and remove old ones",
+    "requeue": "put quarantined rows through their stage again",
     "doctor": "compare store, storage and tables; build lost records again",
 }
 """In the order of the help page, each in words that fit a line of 80 columns."""

@@ -242,18 +242,23 @@ class SnapshotMetrics(Record):
 
     rows_late: int = 0
     """Rows that a watermark dropped, as far as Spark had told."""
+    rows_requeued: int = 0
+    """Rows of its quarantine that went through it again; judged once more, they are among the above."""
+    requeue_orders: tuple[str, ...] = ()
+    """Orders whose rows the cut has taken, and that the record may not know of yet."""
 
     @property
     def refused_rows(self) -> str:
         """Rows that broke which condition, and that came too late, for people; empty: there is nothing to tell."""
-        late = [f"{self.rows_late:,} dropped by the watermark"] if self.rows_late else []
+        others = [f"{self.rows_late:,} dropped by the watermark"] if self.rows_late else []
         if not self.rows_judged:
-            return "; ".join(late)
+            return "; ".join(others)
+        others += [f"{self.rows_requeued:,} requeued"] if self.rows_requeued else []
         told = ", ".join(f"{one!r} {number:,}" for one, number in self.broken.items() if number)
         refused = f"{self.rows_refused:,} of {self.rows_judged:,} broke a condition" + (
             f": {told}" if told else ""
         )
-        return "; ".join([refused, *late])
+        return "; ".join([refused, *others])
 
 
 class SetAside(Record):

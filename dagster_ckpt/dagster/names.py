@@ -98,6 +98,7 @@ class CareAction(StrEnum):
 
     MAINTAIN = "maintain"
     VERIFY = "verify"
+    REQUEUE = "requeue"
     COMPARE = "compare"
     SWAP = "swap"
     REPLAY = "replay"

@@ -36,7 +36,7 @@ COMMANDS = [
     ),
     *("checkpoint", "publish", "set-aside", "savepoint", "restore", "fork", "blue-green", "replay"),
     *("dispose", "export", "import", "adopt", "adopt-project"),
-    *("clean", "maintain", "doctor", "class-archive", "run"),
+    *("clean", "maintain", "requeue", "doctor", "class-archive", "run"),
 ]
 
 

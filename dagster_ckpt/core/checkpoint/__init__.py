@@ -8,6 +8,7 @@
 | ``tasks`` | status and current try of every subtask |
 | ``pending`` | how far a pending checkpoint got |
 | ``record`` | the coordinator's durable record of one pipeline |
+| ``requeue`` | orders to put quarantined rows through their stage again |
 | ``line`` | which retained checkpoints a restore left behind |
 | ``lease`` | whether an attempt's process is alive: its lease, and watching it |
 | ``statistics`` | numbers of a checkpoint, and what they add up to |

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from dagster_ckpt.core.checkpoint.failures import FailureCounter
+from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
 from dagster_ckpt.core.checkpoint.shown import ServingRecord, ShownTables
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.json_text import first_problem
@@ -328,6 +329,8 @@ class CoordinatorRecord(Record):
     has_mailbox: bool = True
     """While it is alive it answers what is in the mailbox; an epoch run does not."""
     mailbox: tuple[MailRecord, ...] = ()
+    requeue: tuple[RequeueRecord, ...] = ()
+    """Orders whose rows no checkpoint has taken yet."""
     serving: ServingRecord | None = None
     """Pipeline whose tables readers of this one's name find; None: its own."""
     shown: ShownTables | None = None

@@ -193,6 +193,7 @@ _ADDED = (
     "rows_judged",
     "rows_refused",
     "rows_late",
+    "rows_requeued",
 )
 
 
@@ -201,11 +202,10 @@ def combined(parts: Iterable[SnapshotMetrics]) -> SnapshotMetrics:
     rows = [part.__dict__ for part in parts]
     if not rows:
         return SnapshotMetrics()
-    values: dict[str, float | bool | dict[str, int]] = {
-        name: max([row[name] for row in rows]) for name in _LONGEST
-    }
+    values: dict[str, object] = {name: max([row[name] for row in rows]) for name in _LONGEST}
     values |= {name: sum([row[name] for row in rows]) for name in _ADDED}
     values["unaligned"] = any(row["unaligned"] for row in rows)
+    values["requeue_orders"] = tuple(sorted({order for row in rows for order in row["requeue_orders"]}))
     values["broken"] = dict(sum((Counter(row["broken"]) for row in rows), Counter()))
     return SnapshotMetrics(**values)  # type: ignore[arg-type]
 

@@ -17,6 +17,7 @@ from dagster_ckpt.core.checkpoint.record import (
     FailedRecord,
     PendingRecord,
 )
+from dagster_ckpt.core.checkpoint.requeue import left_by
 from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import SavepointCreated, SavepointFailed
@@ -235,6 +236,8 @@ def complete(state: CoordinatorState, input: MetadataWritten, now: Now) -> Decis
     after = remembered(decision.state, statistics)
     decision = replace(decision, state=after, history=(*decision.history, statistics), answer=None)
     if entry.kind.publishes:
+        waiting = left_by(after.record.requeue, input.metadata)
+        decision = decision.with_state(after.with_record(requeue=waiting))
         decision = decision.then(_notified, entry, progress, subsumed, now)
     # People are told last: they read tables that the notice lets be published.
     decision = decision.telling(told)

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.units import size
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.dagster.checks.chosen_snapshot import tell_check
 from dagster_ckpt.dagster.checks.verified import verify_chosen
 from dagster_ckpt.dagster.console import failure
@@ -28,6 +28,7 @@ from dagster_ckpt.dagster.names import (
 from dagster_ckpt.dagster.reports.asset import VERIFIED_CHECK
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.operations.care.maintain import TableUpkeep, maintain_tables, plan_maintenance
+from dagster_ckpt.operations.care.requeue import order_requeue, preview_requeue
 from dagster_ckpt.operations.readers.blue_green import name_of
 
 
@@ -35,9 +36,12 @@ class CareConfig(dg.Config):
     """Config of the care job: what it does, and the settings of that."""
 
     action: str = "maintain"
-    """``maintain``: merge small files of tables, remove old ones; ``verify``: read every file of a snapshot back."""
+    """``maintain``: merge small files of tables, remove old ones; ``verify``: read every file of a snapshot back;
+    ``requeue``: put quarantined rows through today's conditions of their stage again."""
     dry_run: bool = False
-    """maintain: only say what would be done."""
+    """maintain, requeue: only say what would be done."""
+    where: str = seldom("")
+    """requeue: which rows, such as ``condition = 'amount > 0' AND tries < 3``; empty: all."""
     checkpoint: str = seldom("latest")
     """verify: ``latest``, ``newest savepoint`` (where there is none the latest), a key such as ``chk-31`` or
     ``savepoint-7``, or the path or URI of one."""
@@ -47,18 +51,19 @@ class ForkCareConfig(CareConfig, ForkConfig):
     """Config of a fork's care job."""
 
     action: str = "maintain"
-    """``maintain``, ``verify``; ``compare``: its tables with those that readers find; ``swap``: make readers find them,
-    or those before; ``replay``: begin it with a snapshot of its origin, run to the end, and compare."""
+    """``maintain``, ``verify``, ``requeue``; ``compare``: its tables with those that readers find; ``swap``: make
+    readers find them, or those before; ``replay``: begin with a snapshot of its origin, run to the end, and compare."""
 
 
 _SETTINGS: dict[CareAction, tuple[str, ...]] = {
     CareAction.MAINTAIN: ("dry_run",),
     CareAction.VERIFY: ("checkpoint",),
+    CareAction.REQUEUE: ("dry_run", "where"),
     CareAction.COMPARE: ("only", "examples"),
     CareAction.SWAP: ("readers", "approved", "allow_stale", "allow_behind"),
     CareAction.REPLAY: ("since", "only", "again", "stages"),
 }
-_OF_ALL = (CareAction.MAINTAIN, CareAction.VERIFY)
+_OF_ALL = (CareAction.MAINTAIN, CareAction.VERIFY, CareAction.REQUEUE)
 
 
 def build_care_job(
@@ -84,6 +89,8 @@ def build_care_job(
             case CareAction.VERIFY:
                 result = verify_chosen(context, pipeline.name, config.checkpoint)
                 tell_check(context, pipeline.name, VERIFIED_CHECK, result)
+            case CareAction.REQUEUE:
+                _requeue(context, pipeline, config.where, is_dry=config.dry_run)
             case CareAction.COMPARE | CareAction.SWAP | CareAction.REPLAY:
                 assert isinstance(config, ForkConfig), "only a fork's job allows them"
                 _OF_FORKS[action](context, pipeline, config)
@@ -111,7 +118,8 @@ def build_care_job(
 def _description(pipeline: CheckpointedPipeline) -> str:
     does = (
         f"Look after `{pipeline.name}`, beside a run that may be alive: merge small files of its tables and remove old "
-        "ones (`maintain`), read every file of a snapshot back (`verify`)"
+        "ones (`maintain`), read every file of a snapshot back (`verify`), put quarantined rows through their "
+        "stage again (`requeue`)"
     )
     if not pipeline.origins:
         return f"{does}."
@@ -133,6 +141,17 @@ def _maintain(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, *,
     failed = [f"{table.sink}: {table.problem}" for table in found if table.problem]
     if failed:
         raise failure("; ".join(failed))
+
+
+def _requeue(
+    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, where: str, *, is_dry: bool
+) -> None:
+    """Order quarantined rows through their stages again, or only say which."""
+    act = preview_requeue if is_dry else order_requeue
+    for found in act(pipeline, coordinator_of(context, pipeline.name), where):
+        named = ", ".join(f"{name!r} {number:,}" for name, number in found.conditions.items())
+        told = f"{found.stage}: {counted(found.rows, 'row')} {'would be' if is_dry else 'are to be'} requeued"
+        context.log.info(f"{told}{named and f': {named}'}")
 
 
 def maintenance_lines(found: tuple[TableUpkeep, ...], *, is_dry: bool) -> Iterator[str]:

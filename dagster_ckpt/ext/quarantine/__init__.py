@@ -4,5 +4,7 @@
 |---|---|
 | ``expectations`` | ``expect`` and its limits, as an author writes them |
 | ``verdicts`` | conditions as one SQL expression, a bit each |
-| ``judged_rows`` | a batch written once, its rows apart by verdict; the rows that are kept |
+| ``judged_rows`` | a batch written once, its rows apart by verdict |
+| ``kept_rows`` | columns of the quarantine |
+| ``requeued_rows`` | kept rows that go through their stage again |
 """

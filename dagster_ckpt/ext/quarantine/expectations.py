@@ -66,6 +66,11 @@ class Expectations(StageParticipant):
         is_needed = any(one.action is Action.QUARANTINE for one in self.conditions)
         return f"quarantine/{self.uid}" if is_needed else ""
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """A row that was judged again takes its own place."""
+        return ("id",) if self.table else ()
+
 
 def expectations_of(
     fn: Callable[..., Any], uid: str, output_mode: str, settings: Mapping[str, Any]

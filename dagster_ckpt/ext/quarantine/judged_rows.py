@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +21,22 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition, Expectations
-from dagster_ckpt.ext.quarantine.verdicts import VERDICT, action_on, broken_by, refuse_impossible, verdict_sql
+from dagster_ckpt.ext.quarantine.kept_rows import kept_again, kept_rows
+from dagster_ckpt.ext.quarantine.requeued_rows import RequeuedRows, Requeuing
+from dagster_ckpt.ext.quarantine.verdicts import (
+    VERDICT,
+    action_on,
+    broken_by,
+    by_verdict,
+    refuse_impossible,
+    verdict_sql,
+)
 from dagster_ckpt.spark.attempt.participant import ParticipantContext
 from dagster_ckpt.spark.channel.sink import CODEC, write_staged
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.files import DataFile, remove_files, spark_uri
 from dagster_ckpt.spark.sink.committables import committable_paths
-from dagster_ckpt.spark.snapshot.row_counts import note, total_through
+from dagster_ckpt.spark.snapshot.row_counts import RowCounts, note, total_through
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,8 +47,6 @@ _CONCURRENT_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
 _WRITERS = "64"
 """Files that one task writes at a time: without them Spark sorts all rows by verdict first."""
 _EXAMPLES = 3
-_AS_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
-"""Times to the microsecond, and every column."""
 
 
 class JudgedRows:
@@ -55,6 +63,8 @@ class JudgedRows:
         if expectations.table:
             nothing = context.frame.sparkSession.createDataFrame([], self._schema)
             self._keep = context.keep(self._kept(nothing.selectExpr("*", f"0L AS {VERDICT}"), BatchId(0)))
+        self._requeue = context.requeue
+        self._requeuing = Requeuing(self._conditions, self._schema, context)
 
     def _refuse_remote(self) -> None:
         if exchange_of(self._directory.log) is not None:
@@ -67,7 +77,7 @@ class JudgedRows:
         """Write a batch apart by verdict; keep what is quarantined, and return the files of what goes on."""
         frame.sparkSession.conf.set(_CONCURRENT_WRITERS, _WRITERS)
         judged = frame.selectExpr("*", f"{verdict_sql(self._conditions)} AS {VERDICT}")
-        kinds = _by_verdict(write_staged(judged, folder, root, partition_by=(VERDICT,), codec=CODEC))
+        kinds = by_verdict(write_staged(judged, folder, root, partition_by=(VERDICT,), codec=CODEC))
         of_action = {verdict: action_on(broken_by(verdict, self._conditions)) for verdict in kinds}
         failed = {verdict: kinds[verdict] for verdict, action in of_action.items() if action is Action.FAIL}
         if failed:
@@ -75,56 +85,57 @@ class JudgedRows:
             shutil.rmtree(folder, ignore_errors=True)
             raise InvalidRequest(said)
         kept = [verdict for verdict, action in of_action.items() if action is Action.QUARANTINE]
-        self._quarantine(frame, folder, kept, batch_id)
-        self._count(kinds, batch_id)
-        passed = [v for v, action in of_action.items() if action in (None, Action.WARN)]
-        return _moved_up(((v, kinds[v]) for v in passed), folder, root)
+        before, pending = (
+            total_through(self._directory, BatchId(batch_id - 1) if batch_id else None),
+            self._requeue(),
+        )
+        taken = self._requeuing.take(frame.sparkSession, folder, root, before, pending)
+        self._quarantine(frame, folder, kept, batch_id, taken)
+        known = () if pending is None else tuple(one.order_id for one in pending.orders)
+        self._count(kinds, batch_id, before, taken, known)
+        passed = [(f"{v}-", kinds[v]) for v, action in of_action.items() if action in (None, Action.WARN)]
+        return _moved_up([*passed, ("again-", taken.passed)], folder, root)
 
-    def _quarantine(self, frame: DataFrame, folder: Path, verdicts: Sequence[int], batch_id: BatchId) -> None:
+    def _quarantine(
+        self, frame: DataFrame, folder: Path, verdicts: Sequence[int], batch_id: BatchId, taken: RequeuedRows
+    ) -> None:
         # Of a first try, whose entry never came into the log: rows of this one take its place.
         remove_files(committable_paths(self._directory.root, [batch_id]))
-        if self._keep is None or not verdicts:
-            return
+        found = [self._kept(self._refused(frame, folder, verdicts), batch_id)] if verdicts else []
+        if taken.rows:
+            found.append(kept_again(taken, self._schema.names, self._conditions, self._uid, batch_id))
+        if self._keep is not None and found:
+            self._keep(reduce(lambda one, other: one.unionByName(other), found), batch_id)
+
+    def _refused(self, frame: DataFrame, folder: Path, verdicts: Sequence[int]) -> DataFrame:
         from pyspark.sql.types import LongType, StructField, StructType
 
         schema = StructType([*self._schema.fields, StructField(VERDICT, LongType())])
         places = [spark_uri(folder / f"{VERDICT}={verdict}") for verdict in verdicts]
-        rows = frame.sparkSession.read.schema(schema).option("basePath", spark_uri(folder)).parquet(*places)
-        self._keep(self._kept(rows, batch_id), batch_id)
+        return frame.sparkSession.read.schema(schema).option("basePath", spark_uri(folder)).parquet(*places)
 
     def _kept(self, rows: DataFrame, batch_id: BatchId) -> DataFrame:
-        """Return the quarantine's rows of a stage's, which have their verdicts."""
-        from pyspark.sql import functions as f
+        return kept_rows(rows, self._schema.names, self._conditions, self._uid, batch_id)
 
-        columns = [f.col(f"`{name.replace('`', '``')}`") for name in self._schema.names]
-        broken = [
-            f.when(f.col(VERDICT).bitwiseAND(1 << bit) != 0, f.lit(one.sql))
-            for bit, one in enumerate(self._conditions)
-        ]
-        led_here = [
-            one for one, c in zip(broken, self._conditions, strict=True) if c.action is Action.QUARANTINE
-        ]
-        whole = f.struct(*columns)
-        return rows.select(
-            f.coalesce(*led_here).alias("condition"),
-            f.array_compact(f.array(*broken)).alias("conditions"),
-            f.to_json(whole, _AS_JSON).alias("row"),
-            whole.alias("columns"),
-            f.lit(str(self._uid)).alias("stage"),
-            f.lit(int(batch_id)).cast("bigint").alias("batch"),
-            f.current_timestamp().alias("at"),
-        )
-
-    def _count(self, kinds: Kinds, batch_id: BatchId) -> None:
-        rows = {verdict: sum(file.rows for file in files) for verdict, files in kinds.items()}
+    def _count(
+        self, kinds: Kinds, batch_id: BatchId, before: RowCounts, taken: RequeuedRows, known: Collection[str]
+    ) -> None:
+        """Note the totals; ``known``: orders to requeue that the record has, of which the taken ones are told."""
+        rows = Counter({verdict: sum(file.rows for file in files) for verdict, files in kinds.items()})
+        rows.update(taken.verdicts)
         broken: Counter[str] = Counter({one.sql: 0 for one in self._conditions})
         for verdict, number in rows.items():
             for one in broken_by(verdict, self._conditions):
                 broken[one.sql] += number
-        before = total_through(self._directory, BatchId(batch_id - 1) if batch_id else None)
-        limits = {"at_most": self._expectations.at_most, "fails": self._expectations.fails}
-        totals = before.plus(sum(rows.values()), sum(n for verdict, n in rows.items() if verdict), broken)
-        note(self._directory, batch_id, totals.model_copy(update=limits))
+        changes = {
+            "at_most": self._expectations.at_most,
+            "fails": self._expectations.fails,
+            "requeued": before.requeued + taken.rows,
+            "orders": (*(one for one in before.orders if one in known), *taken.orders),
+            "requeued_in": batch_id if taken.rows else before.requeued_in,
+        }
+        totals = before.plus(rows.total(), rows.total() - rows[0], broken)
+        note(self._directory, batch_id, totals.model_copy(update=changes))
 
     def _failed(self, kinds: Kinds, root: Path, batch_id: BatchId) -> str:
         """Return which condition a batch breaks that it must not, in how many rows, with examples."""
@@ -150,25 +161,17 @@ def _first_failed(kinds: Kinds, conditions: Sequence[Condition]) -> tuple[Condit
     return first, rows[first]
 
 
-def _by_verdict(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:
-    found: dict[int, list[DataFile]] = {}
-    for file in files:
-        verdict = int(Path(file.name).parent.name.rpartition("=")[2])
-        found.setdefault(verdict, []).append(file)
-    return found
-
-
 def _moved_up(
-    kinds: Iterable[tuple[int, Sequence[DataFile]]], folder: Path, root: Path
+    kinds: Iterable[tuple[str, Sequence[DataFile]]], folder: Path, root: Path
 ) -> tuple[DataFile, ...]:
     """Move files of what goes on into the batch's own folder, where readers and cleaners look; remove all others."""
     moved = []
-    for verdict, files in kinds:
+    for kind, files in kinds:
         for file in files:
-            path = folder / f"{verdict}-{Path(file.name).name}"
+            path = folder / f"{kind}{Path(file.name).name}"
             (root / file.name).rename(path)
             moved.append(replace(file, name=path.relative_to(root).as_posix()))
-    for rest in folder.glob(f"{VERDICT}=*"):
+    for rest in [path for path in folder.iterdir() if path.is_dir()]:
         shutil.rmtree(rest, ignore_errors=True)
     return tuple(sorted(moved, key=lambda file: file.name))
 

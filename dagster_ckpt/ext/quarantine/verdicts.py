@@ -5,11 +5,13 @@ Each condition is evaluated once a row. What it says of a row that makes it NULL
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
+from dagster_ckpt.spark.files import DataFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,6 +29,15 @@ def verdict_sql(conditions: Sequence[Condition]) -> str:
 def broken_by(verdict: int, conditions: Sequence[Condition]) -> list[Condition]:
     """Return the conditions that rows of a verdict break, in the order they were given."""
     return [one for bit, one in enumerate(conditions) if verdict >> bit & 1]
+
+
+def by_verdict(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:
+    """Return files of rows that were written apart by verdict, by that."""
+    found: dict[int, list[DataFile]] = {}
+    for file in files:
+        verdict = int(Path(file.name).parent.name.rpartition("=")[2])
+        found.setdefault(verdict, []).append(file)
+    return found
 
 
 def action_on(broken: Sequence[Condition]) -> Action | None:

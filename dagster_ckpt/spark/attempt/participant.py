@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dagster_ckpt.authoring.stages import StageDefinition
+from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.directories import StageDirectory
-from dagster_ckpt.spark.files import DataFile
+from dagster_ckpt.spark.files import DataFile, replace_whole
+from dagster_ckpt.spark.sink.port import Sink
+from dagster_ckpt.spark.snapshot.checkpoint_files import read_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Orders for rows of a stage's own table, and that table."""
+
+    orders: tuple[RequeueRecord, ...]
+    table: Sink
+
+
+def plan_empty_batch(query: Path) -> None:
+    """Have a query begin with a batch that reads nothing, unless one is planned: rows go through without new input.
+
+    Spark runs the batch behind the last committed one as its offsets are written down, here with no progress.
+    """
+    planned, committed = (_numbers(query / name) for name in ("offsets", "commits"))
+    if not committed or planned[-1:] != committed[-1:]:
+        return
+    version, header, *offsets = (query / "offsets" / str(planned[-1])).read_text(encoding="utf-8").split("\n")
+    said = parse_json(header)
+    watermark = read_commit(query / "commits" / str(committed[-1])).watermark_ms or 0
+    said |= {
+        "batchTimestampMs": int(time.time() * 1000),
+        "batchWatermarkMs": max(watermark, said.get("batchWatermarkMs") or 0),
+    }
+    text = "\n".join([version, json.dumps(said), *offsets])
+    replace_whole(query / "offsets" / str(planned[-1] + 1), text.encode())
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
 
 
 class BatchFiles(Protocol):
@@ -36,3 +73,6 @@ class ParticipantContext:
     """The rows that the stage returns."""
     keep: Callable[[DataFrame], Callable[[DataFrame, int], None]]
     """Return, for rows of this schema, the function that prepares a batch of them for the participant's table."""
+    requeue: Callable[[], Requeue | None]
+    """Return what is to be put through the stage again; None: nothing."""
+    warn: Callable[[str], None]

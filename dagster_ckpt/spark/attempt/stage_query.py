@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.spark.attempt.participant import BatchFiles, ParticipantContext
+from dagster_ckpt.spark.attempt.participant import BatchFiles, ParticipantContext, Requeue, plan_empty_batch
 from dagster_ckpt.spark.attempt.source_batch import refuse_names_that_are_patterns
 from dagster_ckpt.spark.attempt.state_place import checkpoint_location
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -56,6 +56,10 @@ log = logging.getLogger(__name__)
 
 def _unguarded(write: BatchWriter) -> BatchWriter:
     return write
+
+
+def _nothing_again(uid: StageUid) -> None:
+    return None
 
 
 NAMES_TRIED = 20
@@ -135,6 +139,8 @@ class StageQuery:
     """Wrapped around what takes the batches: a streaming run holds and stops queries there."""
     warn: Callable[[str], None] = log.warning
     """Told of what is no error and may be a mistake."""
+    requeue: Callable[[StageUid], Requeue | None] = _nothing_again
+    """Rows of a stage's own table that are to go through it again; None: none are."""
     compare: Callable[..., None] = check_plan
     """Compares the query's plan with the one that its state was made by (``check_plan``)."""
 
@@ -220,6 +226,8 @@ class StageQuery:
         )
         if available_now and has_processing_timers(frame):
             settings |= {_IDLE_BATCHES: "false"}  # there is always one more: such a query would never be done
+        if stage.participant is not None and self.requeue(self.uid) is not None:
+            plan_empty_batch(self.directory.query)
         with session_settings(spark, settings):
             return start_under_free_name(
                 lambda name: trigger.queryName(name).start(),
@@ -262,7 +270,7 @@ class StageQuery:
 
     def _tell_random_keys(self, frame: DataFrame) -> None:
         """Warn of a key that is another one each time its row is processed: nothing ever replaces its row."""
-        key = self.stage.table.key if self.stage.table is not None else ()
+        key = self.stage.table.key if self.stage.table is not None and self.stage.participant is None else ()
         for name in random_keys(frame, key):
             self.warn(
                 f"{self.pipeline.title(self.uid)}: the key column {name!r} is drawn by chance, so that a row which is "
@@ -316,6 +324,8 @@ class StageQuery:
             directory=self.directory,
             frame=frame,
             keep=lambda rows: self.table_writer(self.stage, self.directory, rows),
+            requeue=lambda: self.requeue(self.uid),
+            warn=self.warn,
         )
         files: BatchFiles = participant.open(context)
         return ChannelSink(self.log, frame.schema, marked=marked, write=files.write)

@@ -205,6 +205,7 @@ class EpochRun:
             table_writer=self.tables.writer,
             arguments=replace(arguments, hooks=self.hooks),
             warn=self.reporter.warn,
+            requeue=self.tables.requeue,
             members={
                 one: replace(self.arguments_of(one), hooks=self.hooks)
                 for one in self.pipeline.members(uid)

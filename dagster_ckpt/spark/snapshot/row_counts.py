@@ -39,6 +39,12 @@ class RowCounts(Record):
     """By condition: rows that broke it."""
     late: int = 0
     """Rows that watermarks dropped, as far as Spark's progress has told."""
+    requeued: int = 0
+    """Rows of the quarantine that were judged again."""
+    orders: tuple[str, ...] = ()
+    """Orders to requeue that were taken, as long as the record has them."""
+    requeued_in: int | None = None
+    """Newest batch that took some: only a table that shows it tells which rows are left."""
     at_most: str = ""
     """Rows of one checkpoint that may break each, ``1 %`` or a number; empty: any."""
     fails: bool = False
@@ -62,6 +68,7 @@ class RowCounts(Record):
                 "rows": self.rows - before.rows,
                 "refused": self.refused - before.refused,
                 "late": self.late - before.late,
+                "requeued": self.requeued - before.requeued,
                 "broken": {one: n - before.broken.get(one, 0) for one, n in self.broken.items()},
             }
         )

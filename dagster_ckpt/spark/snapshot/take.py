@@ -272,6 +272,8 @@ class StageSnapshotter:
                 "rows_refused": counts.refused,
                 "broken": counts.broken,
                 "rows_late": counts.late,
+                "rows_requeued": counts.requeued,
+                "requeue_orders": counts.orders,
             }
         )
         return StageSnapshot(

@@ -91,6 +91,7 @@ class RunningStage:
             members=arguments,
             guard=gate.guard,
             warn=setup.warn,
+            requeue=setup.tables.requeue,
         )
         logs = stage_query.input_logs()
         over = {upstream: _newest_barrier(log) for upstream, log in logs.items()}

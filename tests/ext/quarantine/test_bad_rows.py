@@ -21,6 +21,7 @@ from dagster_ckpt import (
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
+from dagster_ckpt.operations.care.requeue import order_requeue, preview_requeue
 from dagster_ckpt.spark.channel.log import ChannelLog
 from tests.spark.epoch.conftest import Lab, failure_text, lab
 from tests.tables import rows_in
@@ -192,6 +193,56 @@ def test_good_quarantined_and_dropped_are_the_input_across_crashes_and_in_a_fork
     assert numbers(lab.folder / "other" / "quarantine" / "clean") == numbers(
         lab.tables / "quarantine" / "clean"
     )
+
+
+LOOSE = {"amount > -5": "quarantine", "name IS NOT NULL": "drop"}
+"""Conditions of tomorrow: what was refused by ``EXPECT`` is no longer, or not all."""
+
+
+def kept(lab: Lab, state: str) -> dict[int, int]:
+    """Tries of the rows that the quarantine has in a state, by number."""
+    rows = rows_in(lab.tables / "quarantine" / "clean")
+    return {row["columns"]["n"]: row["tries"] for row in rows if row["state"] == state}
+
+
+@pytest.mark.parametrize("lab", [{"num_retained": 8}], indirect=True)
+def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_a_restore(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = tmp_path / "feed"
+    put(feed, (1, "ann", 5), (2, "bob", 0), (3, "cat", -9), (4, None, -1), (5, "eve", None))
+    first = lab.run(sales(feed))
+    assert first.success, failure_text(first)
+    assert kept(lab, "quarantined") == {2: 1, 3: 1, 4: 1, 5: 1}
+
+    mended = sales(feed, LOOSE)
+    [told] = preview_requeue(mended, lab.coordinator, "condition = 'amount > 0' AND tries < 2")
+    assert (told.rows, told.conditions, told.waiting) == (4, {"amount > 0": 4}, 0)
+    for _ in range(2):
+        order_requeue(mended, lab.coordinator, "condition = 'amount > 0'")
+    assert len(lab.record(mended).requeue) == 1, "ordered twice is once"
+    fail_once(monkeypatch, JudgedRows, "_count")
+    lab.run(mended)
+    done = lab.run(mended)
+    assert done.success, failure_text(done)
+    assert numbers(lab.tables / "paid") == [1, 2], "no row came in: the order alone is a batch"
+    assert kept(lab, "requeued") == {2: 1 + 1}
+    assert kept(lab, "dropped") == {4: 2}
+    assert kept(lab, "quarantined") == {3: 2, 5: 2}, "those that failed again"
+    assert not lab.record(mended).requeue
+    metrics = metrics_of(lab, mended, 2)
+    assert (metrics.rows_judged, metrics.rows_refused, metrics.rows_requeued) == (4, 3, 4)
+
+    put(feed, (6, "fay", -8))
+    order_requeue(mended, lab.coordinator, "tries >= 2")
+    assert lab.run(mended).success
+    assert kept(lab, "quarantined") == {3: 3, 5: 3, 6: 1}, "no try of a row that was none of the order"
+    assert numbers(lab.tables / "paid") == [1, 2]
+
+    back = lab.run(mended, restore_from="chk-1")
+    assert back.success, failure_text(back)
+    assert kept(lab, "quarantined") == {2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+    assert numbers(lab.tables / "paid") == [1], "what went on is taken back, and ordered no more"
 
 
 def kind_of(row: tuple[int, str | None, int]) -> str:

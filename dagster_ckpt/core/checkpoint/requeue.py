@@ -1,0 +1,90 @@
+"""Orders to put rows of a quarantine through their stage again, as people give them and as the record keeps them.
+
+An order stays in the record until a checkpoint that tables are shown has taken its rows: what is taken and not yet in
+one is taken again, and a restore to before one brings rows back and no order.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import Any
+
+from dagster_ckpt.core.model import CheckpointMetadata, FileName, Record
+from dagster_ckpt.errors import InvalidRequest
+
+COLUMNS: dict[str, type] = {"condition": str, "id": str, "stage": str, "batch": int, "tries": int}
+"""Columns of a quarantine that rows are chosen by."""
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_ONE = re.compile(r"\s*(\w+)\s*(=|<>|<=|>=|<|>)\s*('(?:[^']|'')*'|-?\d+)\s*")
+_AND = re.compile(r"AND\b", re.IGNORECASE)
+
+
+class RequeueRecord(Record):
+    """Order for one stage's quarantine."""
+
+    order_id: str
+    stage: FileName
+    where: str = ""
+    """Which rows, as ``conditions_in`` reads it; empty: all."""
+    asked_at: float
+    """Seconds since the Unix epoch."""
+
+
+def conditions_in(where: str) -> list[tuple[str, str, str | int]]:
+    """Return the comparisons of ``condition = 'amount > 0' AND tries < 3``. Raises InvalidRequest for anything else.
+
+    So small a language means the same to whoever counts the rows and to Spark, which takes them.
+    """
+    found: list[tuple[str, str, str | int]] = []
+    at = 0
+    while where.strip():
+        one = _ONE.match(where, at)
+        if one is None:
+            raise _refused(where, f"{where[at:].strip() or 'its end'!r} is none")
+        column, sign, literal = one.groups()
+        value: str | int = literal[1:-1].replace("''", "'") if literal.startswith("'") else int(literal)
+        if column not in COLUMNS or not isinstance(value, COLUMNS[column]):
+            kinds = {str: "a text in single quotes", int: "a whole number"}
+            why = (
+                f"{column} takes {kinds[COLUMNS[column]]}"
+                if column in COLUMNS
+                else f"{column!r} is no column"
+            )
+            raise _refused(where, why)
+        found.append((column, sign, value))
+        joined = _AND.match(where, one.end())
+        if joined is None and one.end() == len(where):
+            break
+        if joined is None:
+            raise _refused(where, f"before {where[one.end() :]!r} there is no AND")
+        at = joined.end()
+    return found
+
+
+def _refused(where: str, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"where={where!r}: give comparisons of {', '.join(COLUMNS)} by {' '.join(_OPERATORS)}, joined by AND, such as "
+        f"\"condition = 'amount > 0' AND tries < 3\": {why}"
+    )
+
+
+def selected(where: str, column: Callable[[str], Any]) -> Any:
+    """Return the condition on a row that ``where`` means, of columns as the reader has them; None: every row."""
+    parts = [_OPERATORS[sign](column(name), value) for name, sign, value in conditions_in(where)]
+    return reduce(operator.and_, parts) if parts else None
+
+
+def left_by(orders: Iterable[RequeueRecord], metadata: CheckpointMetadata) -> tuple[RequeueRecord, ...]:
+    """Return the orders whose rows a checkpoint has not taken."""
+    taken = {order for stage in metadata.stages for order in stage.metrics.requeue_orders}
+    return tuple(order for order in orders if order.order_id not in taken)

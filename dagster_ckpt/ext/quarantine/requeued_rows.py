@@ -1,0 +1,137 @@
+"""Rows of the quarantine that go through their stage again: judged by today's conditions, beside the rows of a batch.
+
+The batch's counts say which orders it has taken, and are captured with its checkpoint. Which rows are still kept the
+table alone knows: an order waits until the table shows the batch that took rows last, so no row is taken twice.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, selected
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.ext.quarantine.expectations import Action, Condition
+from dagster_ckpt.ext.quarantine.verdicts import VERDICT, action_on, broken_by, by_verdict, verdict_sql
+from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
+from dagster_ckpt.spark.channel.sink import CODEC, write_staged
+from dagster_ckpt.spark.files import DataFile, spark_uri
+from dagster_ckpt.spark.snapshot.row_counts import RowCounts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+KEPT_BEFORE = "_dagster_ckpt_kept"
+"""Column of what the quarantine said of a row, while the row is judged again."""
+_FOLDER, _PASSED = "again", "passed"
+_SAID = ("id", "condition", "conditions", "tries")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequeuedRows:
+    """Rows that a batch took out of the quarantine, judged."""
+
+    orders: tuple[str, ...] = ()
+    """Orders that are done with."""
+    judged: DataFrame | None = None
+    """The rows, with their verdicts and ``KEPT_BEFORE``; None: there are none."""
+    verdicts: Counter[int] = field(default_factory=Counter)
+    passed: tuple[DataFile, ...] = ()
+    """Files of those that go on."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.verdicts.total()
+
+
+@dataclass(frozen=True)
+class Requeuing:
+    """Takes rows of a stage's quarantine back."""
+
+    conditions: tuple[Condition, ...]
+    schema: StructType
+    """Columns that the stage returns today."""
+    context: ParticipantContext
+
+    def take(
+        self, spark: SparkSession, folder: Path, root: Path, before: RowCounts, pending: Requeue | None
+    ) -> RequeuedRows:
+        """Judge the rows of orders that were not taken ``before`` this batch; their files lie below ``folder``."""
+        orders = [one for one in pending.orders if one.order_id not in before.orders] if pending else []
+        if pending is None or not orders:
+            return RequeuedRows()
+        position = pending.table.position()
+        shown = -1 if position is None or position.through_batch is None else position.through_batch
+        if before.requeued_in is not None and shown < before.requeued_in:
+            return RequeuedRows()  # the table shows rows that were taken: the order waits
+        done = tuple(one.order_id for one in orders)
+        try:
+            found = self._found(spark, pending, orders)
+        except NotFound:  # nothing was published
+            return RequeuedRows(orders=done)
+        except InvalidRequest as error:
+            self.context.warn(
+                f"nothing of the quarantine of stage {self.context.stage.uid} is requeued: {error}"
+            )
+            return RequeuedRows(orders=done)
+        judged = found.selectExpr("*", f"{verdict_sql(self.conditions)} AS {VERDICT}")
+        written = write_staged(judged, folder / _FOLDER, root, partition_by=(VERDICT,), codec=CODEC)
+        verdicts = Counter({v: sum(one.rows for one in files) for v, files in by_verdict(written).items()})
+        if not verdicts:
+            return RequeuedRows(orders=done)
+        rows = self._read(spark, judged.schema, folder, [*verdicts])
+        return RequeuedRows(
+            orders=done, judged=rows, verdicts=verdicts, passed=self._passed(rows, verdicts, folder, root)
+        )
+
+    def _found(self, spark: SparkSession, pending: Requeue, orders: list[RequeueRecord]) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        kept = pending.table.rows().to_spark(spark).where("state = 'quarantined' AND `columns` IS NOT NULL")
+        there = kept.schema["columns"].dataType.simpleString()
+        if there != self.schema.simpleString():
+            raise InvalidRequest(
+                f"its rows have the columns {there}, and the stage returns {self.schema.simpleString()} now: insert "
+                "them into the stage's input in the new form"
+            )
+        wanted = [selected(one.where, f.col) for one in orders]
+        if all(one is not None for one in wanted):
+            kept = kept.where(reduce(operator.or_, wanted))
+        columns = [f.col(f"`columns`.`{name.replace('`', '``')}`").alias(name) for name in self.schema.names]
+        return kept.select(*columns, f.struct(*_SAID).alias(KEPT_BEFORE))
+
+    def _read(self, spark: SparkSession, schema: StructType, folder: Path, verdicts: list[int]) -> DataFrame:
+        base = folder / _FOLDER
+        places = [spark_uri(base / f"{VERDICT}={verdict}") for verdict in verdicts]
+        return spark.read.schema(schema).option("basePath", spark_uri(base)).parquet(*places)
+
+    def _passed(
+        self, rows: DataFrame, verdicts: Counter[int], folder: Path, root: Path
+    ) -> tuple[DataFile, ...]:
+        passing = [v for v in verdicts if outcome_of(v, self.conditions) == "requeued"]
+        if not passing:
+            return ()
+        columns = [f"`{name.replace('`', '``')}`" for name in self.schema.names]
+        going = rows.where(f"{VERDICT} IN ({', '.join(map(str, passing))})").selectExpr(*columns)
+        return write_staged(going, folder / _PASSED, root, codec=CODEC)
+
+
+def outcome_of(verdict: int, conditions: Sequence[Condition]) -> str:
+    """Return the state of a row in the quarantine once it was judged again.
+
+    A row that must not be fails no run a second time: it stays where it is.
+    """
+    match action_on(broken_by(verdict, conditions)):
+        case None | Action.WARN:
+            return "requeued"
+        case Action.DROP:
+            return "dropped"
+        case Action.QUARANTINE | Action.FAIL:
+            return "quarantined"

@@ -1,0 +1,106 @@
+"""Quarantined rows counted, and ordered through their stage again; the pipeline's next batches take them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, conditions_in, selected
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
+from dagster_ckpt.operations.records import change_record, load_record
+from dagster_ckpt.runtime.record_store import RecordChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeueableRows:
+    """Rows of one stage's quarantine."""
+
+    stage: StageUid
+    place: str
+    rows: int = 0
+    conditions: dict[str, int] = field(default_factory=dict)
+    """By the condition that led them there."""
+    others: int = 0
+    """Rows that were chosen and cannot go through their stage again: what the stage returned of them is not kept."""
+    waiting: int = 0
+    """Earlier orders for this stage whose rows no checkpoint has taken yet."""
+
+
+def preview_requeue(
+    pipeline: CheckpointedPipeline, coordinator: Coordinator, where: str = ""
+) -> tuple[RequeueableRows, ...]:
+    """Return which quarantined rows an order would put through their stages again; nothing is changed.
+
+    Raises InvalidRequest for another ``where`` than comparisons, and where no stage has a quarantine.
+    """
+    conditions_in(where)
+    kept = [uid for uid, s in pipeline.stages.items() if s.participant is not None and s.participant.table]
+    if not kept:
+        raise InvalidRequest(
+            f"no stage of pipeline {pipeline.name!r} has a quarantine: give one a condition with the action "
+            "'quarantine'"
+        )
+    record = load_record(coordinator.deployment(pipeline).store, pipeline.name)
+    return tuple(_counted(pipeline, uid, coordinator, where, record) for uid in kept)
+
+
+def order_requeue(
+    pipeline: CheckpointedPipeline, coordinator: Coordinator, where: str = ""
+) -> tuple[RequeueableRows, ...]:
+    """Order these rows through today's code of their stages, and return them: the next batch of each stage takes them.
+
+    Raises as ``preview_requeue`` does; Unavailable, OutcomeUnknown.
+    """
+    found = preview_requeue(pipeline, coordinator, where)
+    orders = tuple(
+        RequeueRecord(order_id=uuid.uuid4().hex, stage=one.stage, where=where.strip(), asked_at=time.time())
+        for one in found
+        if one.rows
+    )
+
+    def add(record: CoordinatorRecord) -> RecordChange[None]:
+        known = {
+            (one.stage, one.where) for one in record.requeue
+        }  # a second order for the same rows is the first
+        new = tuple(one for one in orders if (one.stage, one.where) not in known)
+        after = record.model_copy(update={"requeue": (*record.requeue, *new)}) if new else None
+        return RecordChange(answer=None, record=after)
+
+    if orders:
+        change_record(coordinator.deployment(pipeline).store, pipeline.name, add)
+    return found
+
+
+def _counted(
+    pipeline: CheckpointedPipeline,
+    uid: StageUid,
+    coordinator: Coordinator,
+    where: str,
+    record: CoordinatorRecord,
+) -> RequeueableRows:
+    import pyarrow.compute as pc
+
+    sink = open_sink(pipeline, uid, coordinator)
+    waiting = sum(one.stage in (uid, *pipeline.stages[uid].previous_uids) for one in record.requeue)
+    try:
+        rows = sink.rows().to_arrow()
+    except NotFound:  # nothing was published yet
+        return RequeueableRows(stage=uid, place=sink.place, waiting=waiting)
+    chosen = selected(where, pc.field)
+    rows = rows.filter(pc.field("state") == "quarantined")
+    rows = rows if chosen is None else rows.filter(chosen)
+    ready = rows.filter(pc.field("columns").is_valid())
+    return RequeueableRows(
+        stage=uid,
+        place=sink.place,
+        rows=len(ready),
+        conditions=dict(Counter(ready.column("condition").to_pylist())),
+        others=len(rows) - len(ready),
+        waiting=waiting,
+    )
