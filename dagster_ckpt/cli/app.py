@@ -53,6 +53,7 @@ _ELSEWHERE = {
     "import": "export.import_",
     "fork": "blue_green.fork",
     "blue-green": "blue_green.blue_green",
+    "requeue": "maintain.requeue",
     "doctor": "verify.doctor",
     "diff-tables": "diff_tables.diff_tables_",
 }

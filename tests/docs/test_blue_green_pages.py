@@ -67,5 +67,5 @@ def test_a_pipeline_that_is_no_fork_is_not_compared() -> None:
     [failed] = done.get_step_failure_events()
     assert failed.step_failure_data.user_failure_data is not None
     assert failed.step_failure_data.user_failure_data.description == (
-        "Run config of op 'care': action must be one of maintain, verify, got 'compare'"
+        "Run config of op 'care': action must be one of maintain, verify, requeue, got 'compare'"
     )

@@ -21,5 +21,5 @@
 | ``export`` | a snapshot copied to another place; one from elsewhere becomes a savepoint here (``import``) |
 | ``adopt`` | Spark's own checkpoint directories become a savepoint |
 | ``clean`` | what checkpoints that are over have left behind goes; a savepoint and its files (``dispose``) |
-| ``maintain`` | small files of tables merged, old ones removed |
+| ``maintain`` | tables: small files merged, old ones removed; quarantined rows requeued |
 """

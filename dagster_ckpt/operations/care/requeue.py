@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, conditions_in, selected
+from dagster_ckpt.core.checkpoint.requeue import COLUMNS, RequeueRecord, conditions_in, selected
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
@@ -84,23 +84,24 @@ def _counted(
     where: str,
     record: CoordinatorRecord,
 ) -> RequeueableRows:
-    import pyarrow.compute as pc
-
     sink = open_sink(pipeline, uid, coordinator)
     waiting = sum(one.stage in (uid, *pipeline.stages[uid].previous_uids) for one in record.requeue)
     try:
         rows = sink.rows().to_arrow()
     except NotFound:  # nothing was published yet
         return RequeueableRows(stage=uid, place=sink.place, waiting=waiting)
-    chosen = selected(where, pc.field)
-    rows = rows.filter(pc.field("state") == "quarantined")
-    rows = rows if chosen is None else rows.filter(chosen)
-    ready = rows.filter(pc.field("columns").is_valid())
+    told = rows.select([*COLUMNS, "state"]).to_pylist()
+    chosen = [
+        (row["condition"], is_whole)
+        for row, is_whole in zip(told, rows.column("columns").is_valid().to_pylist(), strict=True)
+        if row["state"] == "quarantined" and selected(where, row.__getitem__) in (None, True)
+    ]
+    ready = [condition for condition, is_whole in chosen if is_whole]
     return RequeueableRows(
         stage=uid,
         place=sink.place,
         rows=len(ready),
-        conditions=dict(Counter(ready.column("condition").to_pylist())),
-        others=len(rows) - len(ready),
+        conditions=dict(Counter(ready)),
+        others=len(chosen) - len(ready),
         waiting=waiting,
     )

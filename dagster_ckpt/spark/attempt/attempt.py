@@ -151,7 +151,6 @@ class Attempt(Generic[G]):
             session=setup.session,
             tell=setup.tell_tables,
             attempt_id=lambda: AttemptId(coordinator.lineage, coordinator.epoch),
-            orders=lambda: coordinator.record.requeue,
         )
         hooks = make_hooks(
             setup.pipeline, setup.config, resources=setup.hook_resources, warn=setup.reporter.warn

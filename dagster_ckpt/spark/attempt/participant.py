@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
-from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import DataFile, replace_whole
@@ -21,6 +21,9 @@ from dagster_ckpt.spark.snapshot.checkpoint_files import read_commit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+    from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
@@ -28,6 +31,12 @@ class Requeue:
 
     orders: tuple[RequeueRecord, ...]
     table: Sink
+
+    @classmethod
+    def of(cls, uid: StageUid, record: CoordinatorRecord, tables: PipelineSinks) -> Requeue | None:
+        """Return the orders for rows of a stage's table that the record has; None: it has none."""
+        found = tuple(order for order in record.requeue if order.stage in tables.names_of(uid))
+        return cls(found, tables.of(uid)) if found else None
 
 
 def plan_empty_batch(query: Path) -> None:

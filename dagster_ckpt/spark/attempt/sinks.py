@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stages import StageDefinition
-from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
 from dagster_ckpt.core.checkpoint.shown import Moved, ShownTables
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.location import local_path, same_place
@@ -21,7 +20,6 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.spark.attempt.catalog_views import CatalogViews
 from dagster_ckpt.spark.attempt.derived import permit_of, refresh, state_of
-from dagster_ckpt.spark.attempt.participant import Requeue
 from dagster_ckpt.spark.attempt.showing import HeldChanges, changed_before
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -76,8 +74,6 @@ class PipelineSinks:
     """Identity of the attempt; known once the coordinator is open."""
     session: Callable[[], SparkSession]
     """For derived tables and views only."""
-    orders: Callable[[], Sequence[RequeueRecord]] = tuple
-    """Orders to put rows of quarantines through their stages again."""
     views: CatalogViews = field(default_factory=CatalogViews)
     tell: Callable[[TableChanged], None] = lambda change: None
     """Told of every sink whose rows readers find changed."""
@@ -175,11 +171,6 @@ class PipelineSinks:
         self.refuse_changed(stage.uid, waiting_in(directory.root, sink), columns)
         self.refuse_changed(stage.uid, begun_with(directory.root, sink), columns, way_out=WAY_OUT_OF_FORK)
         return preparing(sink, directory.root, judge, self.as_now(stage.uid).staged_as)
-
-    def requeue(self, uid: StageUid) -> Requeue | None:
-        """Return the orders for rows of a stage's quarantine; None: there are none."""
-        found = tuple(order for order in self.orders() if order.stage in self.names_of(uid))
-        return Requeue(found, self.of(uid)) if found else None
 
     def as_now(self, uid: StageUid, row_schema: str = "") -> SinkNow:
         """Return a stage's sink as it is now, with rows of this schema (Spark's; empty: not known yet)."""

@@ -19,6 +19,7 @@ from dagster_ckpt.core.outcomes import Failed, Rejected, Triggered
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Corrupt, Fenced, Unavailable
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.participant import Requeue
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry
@@ -205,7 +206,7 @@ class EpochRun:
             table_writer=self.tables.writer,
             arguments=replace(arguments, hooks=self.hooks),
             warn=self.reporter.warn,
-            requeue=self.tables.requeue,
+            requeue=lambda uid: Requeue.of(uid, self.coordinator.record, self.tables),
             members={
                 one: replace(self.arguments_of(one), hooks=self.hooks)
                 for one in self.pipeline.members(uid)

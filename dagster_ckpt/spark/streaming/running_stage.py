@@ -15,6 +15,7 @@ from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.subtask.effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.spark.attempt.participant import Requeue
 from dagster_ckpt.spark.attempt.source_batch import read_source_batch
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
@@ -79,8 +80,7 @@ class RunningStage:
     ) -> RunningStage:
         """Return the stage ready to be started, with its inputs released up to where the attempt begins."""
         gate = BatchGate()
-        is_source = not setup.pipeline.upstream[uid]
-        if is_source and setup.coordinator.config.pause_sources_until_first_checkpoint:
+        if not setup.pipeline.upstream[uid] and setup.coordinator.config.pause_sources_until_first_checkpoint:
             gate.hold(Hold.FIRST_CHECKPOINT)
         stage_query = StageQuery(
             pipeline=setup.pipeline,
@@ -91,7 +91,7 @@ class RunningStage:
             members=arguments,
             guard=gate.guard,
             warn=setup.warn,
-            requeue=setup.tables.requeue,
+            requeue=lambda uid: Requeue.of(uid, setup.coordinator.record, setup.tables),
         )
         logs = stage_query.input_logs()
         over = {upstream: _newest_barrier(log) for upstream, log in logs.items()}

@@ -18,7 +18,9 @@ from dagster_ckpt import (
     spark_source,
     spark_stage,
 )
+from dagster_ckpt.core.checkpoint.requeue import conditions_in, selected
 from dagster_ckpt.core.model import SnapshotMetrics
+from dagster_ckpt.dagster.names import care_job_name
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
 from dagster_ckpt.operations.care.requeue import order_requeue, preview_requeue
@@ -218,8 +220,9 @@ def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_
     mended = sales(feed, LOOSE)
     [told] = preview_requeue(mended, lab.coordinator, "condition = 'amount > 0' AND tries < 2")
     assert (told.rows, told.conditions, told.waiting) == (4, {"amount > 0": 4}, 0)
-    for _ in range(2):
-        order_requeue(mended, lab.coordinator, "condition = 'amount > 0'")
+    order_requeue(mended, lab.coordinator, "condition = 'amount > 0'")
+    again = {"action": "requeue", "where": "condition = 'amount > 0'"}
+    assert lab.run(mended, care_job_name(mended.name), {"care": {"config": again}}).success
     assert len(lab.record(mended).requeue) == 1, "ordered twice is once"
     fail_once(monkeypatch, JudgedRows, "_count")
     lab.run(mended)
@@ -243,6 +246,27 @@ def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_
     assert back.success, failure_text(back)
     assert kept(lab, "quarantined") == {2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
     assert numbers(lab.tables / "paid") == [1], "what went on is taken back, and ordered no more"
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("amount > 0", "'amount' is no column"),
+        ("tries < 'two'", "tries takes a whole number"),
+        ("condition = 3", "condition takes a text in single quotes"),
+        ("tries < 2 OR tries > 3", "before 'OR tries > 3' there is no AND"),
+        ("tries < 2 AND", "'its end' is none"),
+        ("tries", "'tries' is none"),
+    ],
+)
+def test_rows_are_chosen_by_comparisons_alone(where: str, said: str) -> None:
+    row = {"condition": "it's", "tries": 2}
+    assert selected("condition = 'it''s' and tries>=2", row.__getitem__)
+    assert not selected("condition = 'it''s' AND tries <> 2", row.__getitem__)
+    assert selected(" ", row.__getitem__) is None
+    with pytest.raises(InvalidRequest) as refused:
+        conditions_in(where)
+    assert said in str(refused.value)
 
 
 def kind_of(row: tuple[int, str | None, int]) -> str:
