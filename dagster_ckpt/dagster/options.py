@@ -151,6 +151,8 @@ class PipelineOptions:
     """Cron: adds the schedule that reads back the newest savepoint and the latest checkpoint."""
     dry_run_every: str = ""
     """Cron: adds the schedule that tries the restore of the newest savepoint, or of the latest checkpoint."""
+    publish_facts: str = ""
+    """File, a path or a URI, that an epoch's job writes its checkpoint's facts to, for ``dagster-ckpt plan``."""
     launch: Launch | None = None
     """The stages run in a program launched elsewhere by a Pipes client; None: in the run's own process."""
     concurrent_runs: str = ""

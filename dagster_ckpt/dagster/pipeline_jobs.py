@@ -61,10 +61,12 @@ def build_running_jobs(
     common: dict[str, Any] = {"resources": resources, "concurrent_runs": options.concurrent_runs}
     if options.launch is None:
         return (
-            build_epoch_job(pipeline, executor=options.executor, **common),
+            build_epoch_job(
+                pipeline, executor=options.executor, publish_facts=options.publish_facts, **common
+            ),
             build_streaming_job(pipeline, report=options.report, executor=options.executor, **common),
         )
     return (
-        build_launched_epoch_job(pipeline, options.launch, **common),
+        build_launched_epoch_job(pipeline, options.launch, publish_facts=options.publish_facts, **common),
         build_launched_streaming_job(pipeline, options.launch, report=options.report, **common),
     )

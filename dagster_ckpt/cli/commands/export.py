@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from dagster_ckpt.cli.completion import snapshots_known
@@ -15,7 +13,7 @@ from dagster_ckpt.core.model import LabelChanges
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot
-from dagster_ckpt.operations.snapshots.plan_facts import facts_of_found
+from dagster_ckpt.operations.snapshots.plan_facts import write_facts
 from dagster_ckpt.operations.snapshots.registration import ImportMode, import_snapshot
 
 
@@ -95,10 +93,6 @@ def import_(
 
 
 def _export_facts(work: Invocation, found: FoundSnapshot, target: str) -> None:
-    content = facts_of_found(work.deployment, found).model_dump_json(exclude_defaults=True, indent=1).encode()
-    folder, _, name = (target if "://" in target else str(Path(target).absolute())).rpartition("/")
-    storage = work.deployment.open_storage(folder)
-    storage.delete([name])
-    storage.create(name, content)
-    work.output.result({"uri": target, "key": found.key, "bytes": len(content)})
-    work.output.say(f"facts of {found.key} written to {target} ({size(len(content))})")
+    written = write_facts(work.deployment, found, target)
+    work.output.result({"uri": target, "key": found.key, "bytes": written})
+    work.output.say(f"facts of {found.key} written to {target} ({size(written)})")

@@ -110,6 +110,10 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
     savepoints: SavepointAttributes | None = Field(default=None, description="Scheduled savepoints.")
     alarm: AlarmAttributes = Field(default_factory=AlarmAttributes)
     restart: RestartAttributes | None = Field(default=None, description="Adds the restart sensor.")
+    publish_facts: str = Field(
+        default="",
+        description="File that each epoch writes its checkpoint's facts to, for dagster-ckpt plan.",
+    )
     executor: ExecutorAttributes | None = Field(
         default=None, description="What executes the steps of a run; default: the run's own process."
     )
@@ -129,6 +133,7 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
             concurrent_runs=self.concurrent_runs,
             tables=self.tables,
             report=self.report,
+            publish_facts=self.publish_facts,
             table_freshness=None if fresh is None else timedelta(seconds=fresh),
             launch=None if self.launch is None else self.launch.launch(),
             executor=dg.in_process_executor if self.executor is None else self.executor.executor(),

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.units import size
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.launchpad import quiet_resources
 from dagster_ckpt.dagster.names import (
@@ -20,7 +21,10 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     op_name,
 )
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFound
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.plan_facts import write_facts
 
 BARRIER = "barrier"
 """Output of an op of an epoch's job: ops that come after it wait for that."""
@@ -75,8 +79,12 @@ def epoch_job(
     resources: Mapping[str, Any],
     description: str,
     executor: dg.ExecutorDefinition = dg.in_process_executor,
+    publish_facts: str = "",
 ) -> dg.JobDefinition:
-    """Return the job of a pipeline's epochs; each op by its name in the job, its inputs are the ops it comes after."""
+    """Return the job of a pipeline's epochs; each op by its name in the job, its inputs are the ops it comes after.
+
+    ``publish_facts``: the file that gets the facts of the newest checkpoint when the last op has succeeded.
+    """
     name = epoch_job_name(pipeline.name)
     graph = dg.GraphDefinition(
         name=f"{name}__epoch",
@@ -95,6 +103,9 @@ def epoch_job(
         name=name,
         description=f"{description} {pipeline.description}".strip(),
         executor_def=executor,
+        hooks={_publishing_facts(pipeline, list(ops.values())[-1].name, publish_facts)}
+        if publish_facts
+        else None,
         tags={
             PIPELINE_TAG: pipeline.name,
             JOB_TAG: "epoch",
@@ -103,6 +114,27 @@ def epoch_job(
             RETRY_STRATEGY_TAG: "ALL_STEPS",
         },
     )
+
+
+def _publishing_facts(pipeline: CheckpointedPipeline, last_op: str, target: str) -> dg.HookDefinition:
+    """Return the hook that writes the facts; what fails there is told, and the run stays what it is."""
+
+    @dg.success_hook(
+        name=f"{epoch_job_name(pipeline.name)}__publish_facts", required_resource_keys={COORDINATOR_KEY}
+    )
+    def publish_facts(context: dg.HookContext) -> None:
+        if context.op.definition.name != last_op:
+            return
+        deployment = coordinator_of(context, pipeline.name).deployment()
+        try:
+            found = find_snapshot(deployment, "latest", pipeline.name)
+            written = write_facts(deployment, found, target)
+        except CheckpointError as error:
+            context.log.warning(f"publish_facts: {target} was not written: {error}")
+        else:
+            context.log.info(f"facts of {found.key} written to {target} ({size(written)})")
+
+    return publish_facts
 
 
 def after(names: Iterable[str]) -> dict[str, dg.In]:

@@ -37,6 +37,7 @@ def build_epoch_job(
     resources: Mapping[str, Any],
     concurrent_runs: str = "",
     executor: dg.ExecutorDefinition = dg.in_process_executor,
+    publish_facts: str = "",
 ) -> dg.JobDefinition:
     """Return the job that drains what has arrived, stage by stage, and ends with a checkpoint."""
     ops = {
@@ -50,6 +51,7 @@ def build_epoch_job(
         resources=resources,
         description=f"An epoch of `{pipeline.name}`: what has arrived, stage by stage, ending with a checkpoint.",
         executor=executor,
+        publish_facts=publish_facts,
     )
 
 

@@ -51,6 +51,7 @@ def build_launched_epoch_job(
     *,
     resources: Mapping[str, Any],
     concurrent_runs: str = "",
+    publish_facts: str = "",
 ) -> dg.JobDefinition:
     """Return the job whose epochs run in a program launched elsewhere."""
     return epoch_job(
@@ -59,6 +60,7 @@ def build_launched_epoch_job(
         resources=resources,
         description=f"An epoch of `{pipeline.name}` in a program launched elsewhere: what has arrived, ending with a "
         "checkpoint.",
+        publish_facts=publish_facts,
     )
 
 

@@ -69,6 +69,16 @@ def facts_of_snapshot(stored: StoredSnapshot, shown: int | None = None) -> Expor
     )
 
 
+def write_facts(deployment: Deployment, found: FoundSnapshot, target: str) -> int:
+    """Write a snapshot's facts to a file, a path or a URI; return its bytes. Raises Corrupt, NotFound, Unavailable."""
+    content = facts_of_found(deployment, found).model_dump_json(exclude_defaults=True, indent=1).encode()
+    folder, _, name = (target if "://" in target else str(Path(target).absolute())).rpartition("/")
+    storage = deployment.open_storage(folder)
+    storage.delete([name])
+    storage.create(name, content)
+    return len(content)
+
+
 def facts_of_found(deployment: Deployment, found: FoundSnapshot) -> ExportedFacts:
     """Return the facts of a snapshot, of which the coordinator store knows whether its rows are shown."""
     record = RecordStore(deployment.store).record(found.pipeline)

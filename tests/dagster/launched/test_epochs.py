@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -15,6 +16,7 @@ from dagster._core.pipes.context import PipesMessageHandler
 from dagster_pipes import PipesMessage, PipesParams
 
 from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.operations.snapshots.plan_facts import facts_in
 from tests.dagster.launched.conftest import Site, client
 from tests.spark.epoch.conftest import WITHOUT_CAPTURE
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals
@@ -34,7 +36,7 @@ def acknowledged(lines: list[str]) -> list[str]:
 def test_a_launched_epoch_shows_what_one_in_the_runs_own_process_shows_and_restores_from_its_link(
     warm_site: Site, feed: Feed, tmp_path: Path
 ) -> None:
-    site = warm_site
+    site = replace(warm_site, options={"publish_facts": str(tmp_path / "facts.json")})
     first = site.run()
     assert first.status is SUCCESS, first.failure
     assert read_lines(site.tables) == feed.expected_lines()
@@ -42,10 +44,13 @@ def test_a_launched_epoch_shows_what_one_in_the_runs_own_process_shows_and_resto
     assert record is not None
     assert (record.owner, record.status) == (first.run_id, RunStatus.SUSPENDED)
     with dg.instance_for_test(overrides=WITHOUT_CAPTURE) as instance:
-        here = Site(tmp_path / "here", feed, instance, elsewhere=False).run()
+        options = {"publish_facts": str(feed.folder / "no" / "folder" / "facts.json")}
+        here = Site(tmp_path / "here", feed, instance, elsewhere=False, options=options).run()
         assert here.status is SUCCESS, here.failure
         assert first.events() == here.events()
         assert acknowledged(first.lines) == acknowledged(here.lines)
+    assert facts_in(tmp_path / "facts.json").metadata.checkpoint_id == 1
+    assert facts_in(Path(options["publish_facts"])).metadata.checkpoint_id == 1
     [told] = site.materializations()
     assert "/locations/here/jobs/shop/playground/setup?config=" in str(told.metadata["restore"].value)
 
