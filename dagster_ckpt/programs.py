@@ -233,7 +233,7 @@ def turn_of(
     host: Host,
     *,
     concurrent_runs: str = "",
-    how_to_stop: str = "stop it with a savepoint (dagster-ckpt savepoint PIPELINE --stop), or terminate it",
+    how_to_stop: str = "stop it with a savepoint (dagster-ckpt savepoint PIPELINE --stop suspend), or terminate it",
     **known: Any,
 ) -> RunTurn:
     """Return the turn of a run, as the coordinator says, or ``concurrent_runs``; ``known`` as ``RunTurn`` has it."""

@@ -13,7 +13,7 @@ import click
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.extensions import COMMANDS, extension, extension_names
 
-_COMMANDS = {
+COMMANDS_HERE = {
     "list": "what pipelines can be restored from, newest first",
     "history": "a pipeline's last checkpoints, failed ones too",
     "top": "its checkpoints live",
@@ -65,12 +65,12 @@ class _OnDemand(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the help page."""
-        return [*_COMMANDS, *extension_names(COMMANDS)]
+        return [*COMMANDS_HERE, *extension_names(COMMANDS)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, without importing those of the library."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl(list(COMMANDS_HERE.items()))
         with formatter.section("Commands of extensions"):
             formatter.write_dl([(name, _told(name)) for name in extension_names(COMMANDS)])
 
@@ -96,7 +96,7 @@ class _OnDemand(click.Group):
         if (
             args
             and not args[0].startswith("-")
-            and args[0] not in _COMMANDS
+            and args[0] not in COMMANDS_HERE
             and args[0] not in (known := self.list_commands(ctx))
         ):
             near = get_close_matches(args[0], known, n=1)
@@ -106,7 +106,7 @@ class _OnDemand(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command; None where there is none of that name."""
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS_HERE:
             return _of_extension(cmd_name) if cmd_name in extension_names(COMMANDS) else None
         module, name = _ELSEWHERE.get(cmd_name, f"{cmd_name}.{cmd_name}").split(".")
         found: Any = getattr(import_module(f"dagster_ckpt.cli.commands.{module}"), name)

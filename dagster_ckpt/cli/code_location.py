@@ -36,6 +36,8 @@ class CodeOptions:
     module: str = ""
     file: str = ""
     workspace: str = ""
+    folder: str = ""
+    """Folder that the code imports from; empty: the current one."""
 
     @property
     def is_given(self) -> bool:
@@ -44,22 +46,29 @@ class CodeOptions:
 
     @property
     def as_given(self) -> str:
-        """The option as it was given, with a blank before it, for a command that goes on from this one."""
-        given = (("-m", self.module), ("-f", self.file), ("-w", self.workspace))
-        return next((f" {option} {quote(text)}" for option, text in given if text), "")
+        """The options as they were given, with a blank before it, for a command that goes on from this one."""
+        given = (("-m", self.module), ("-f", self.file), ("-w", self.workspace), ("-d", self.folder))
+        return "".join(f" {option} {quote(text)}" for option, text in given if text)
 
 
 def code_options(function: Any) -> Any:
-    """Add ``-m``, ``-f`` and ``-w``; the function gets one ``CodeOptions`` as ``code``."""
+    """Add ``-m``, ``-f``, ``-w`` and ``-d``; the function gets one ``CodeOptions`` as ``code``."""
 
     @functools.wraps(function)
-    def run(*args: Any, module: str, python_file: str, workspace: str, **rest: Any) -> Any:
+    def run(
+        *args: Any, module: str, python_file: str, workspace: str, working_directory: str, **rest: Any
+    ) -> Any:
         given = [text for text in (module, python_file, workspace) if text]
         if len(given) > 1:
             raise click.UsageError("give one of -m, -f and -w")
-        return function(*args, code=CodeOptions(module=module, file=python_file, workspace=workspace), **rest)
+        if working_directory and not (module or python_file):
+            raise click.UsageError("-d is the folder that -m or -f import from: give it with one of them")
+        code = CodeOptions(module=module, file=python_file, workspace=workspace, folder=working_directory)
+        return function(*args, code=code, **rest)
 
-    decorated: Any = run
+    decorated: Any = click.option(
+        "-d", "--working-directory", default="", metavar="DIR", help="With -m or -f: folder it imports from."
+    )(run)
     decorated = click.option("-w", "--workspace", default="", metavar="YAML", help="Dagster workspace file.")(
         decorated
     )
@@ -145,10 +154,13 @@ def _loaded_pipelines() -> Iterator[CheckpointedPipeline]:
 
 
 def _modules(code: CodeOptions) -> Iterator[tuple[ModuleType, str]]:
+    folder = Path(code.folder or Path.cwd())
+    if not folder.is_dir():
+        raise InvalidRequest(f"-d {code.folder}: there is no such folder")
     if code.module:
-        yield _imported(code.module, Path.cwd()), ""
+        yield _imported(code.module, folder), ""
     if code.file:
-        yield _loaded(Path(code.file), Path.cwd()), ""
+        yield _loaded(Path(code.file), folder), ""
     if code.workspace:
         yield from _in_workspace(Path(code.workspace))
 

@@ -9,9 +9,11 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from shlex import quote
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from dagster_ckpt.cli.completion import pipelines_known
 from dagster_ckpt.cli.locations import Locations, StoreExpectation
@@ -133,7 +135,6 @@ def command(name: str, *, short_help: str | None = None) -> Callable[[Command], 
         ) -> None:
             if with_traces:
                 os.environ[TRACEBACK] = "1"
-            output = Output(as_json=as_json)
             locations = Locations(
                 base=base,
                 store=store,
@@ -141,11 +142,11 @@ def command(name: str, *, short_help: str | None = None) -> Callable[[Command], 
                 savepoints=savepoints,
                 storage_options=key_values("--storage-option", storage_option),
             )
-            work = Invocation(locations, output)
+            work = Invocation(locations, Output(as_json=as_json, places=_places_given(locations)))
             try:
                 code = function(work, **arguments)
             except CheckpointError as error:
-                code = _told(error, as_json=as_json)
+                code = _told(error, work.output)
             finally:
                 work.close()
             click.get_current_context().exit(int(code or ExitCode.FINE))
@@ -159,14 +160,25 @@ def command(name: str, *, short_help: str | None = None) -> Callable[[Command], 
     return wrap
 
 
-def _told(error: CheckpointError, *, as_json: bool) -> ExitCode:
+def _places_given(locations: Locations) -> str:
+    """Return the options that named the deployment on this command line; not the environment's, nor a password."""
+    source = click.get_current_context().get_parameter_source
+    given = {name: getattr(locations, name) for name in ("base", "store", "storage", "savepoints")}
+    return " ".join(
+        f"--{name} {quote(text)}"
+        for name, text in given.items()
+        if source(name) is ParameterSource.COMMANDLINE and not (name == "store" and "@" in text)
+    )
+
+
+def _told(error: CheckpointError, output: Output) -> ExitCode:
     code = exit_code_of(error)
-    if as_json:
+    if output.as_json:
         click.echo(json.dumps({"error": {"kind": error.kind, "message": str(error)}}, ensure_ascii=False))
     else:
         if shows_traces():
             click.echo("".join(traceback.format_exception(error)), err=True)
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {output.worded(str(error))}", err=True)
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,11 +24,33 @@ _PIPE_WIDTH = 10_000
 """Columns where nobody has a terminal: in a table that is piped on no cell may be broken, however long a place is."""
 
 
+_KEYS = {
+    r"`?roll_back_tables`?(?:: false| = false)": "--keep-rows",
+    r"`?keep_rows_of`?: \[([^],]*)\]": r"--keep-rows-of \1",
+    r"`?keep_rows_of`?": "--keep-rows-of",
+    r"`?allow_non_restored_state`?(?:: true| = true)?": "--allow-non-restored-state",
+    r"`?allow_missing_files`?(?:: true| = true)?": "--allow-missing-files",
+    r"restore_from(?::| =)? '?(none|latest)\b'?": r"restore \1",
+    r"(with|,|;|:) restore_from(?! ')": r"\1 restore",
+    r"restore_from(?= ')": "SNAPSHOT",
+}
+"""Keys of a run's config as sentences name them, and what the command line has instead."""
+
+
+def as_options(text: str) -> str:
+    """Return a sentence about a restore with the options of this program in place of the keys of a run's config."""
+    for key, option in _KEYS.items():
+        text = re.sub(key, option, text)
+    return text
+
+
 class Output:
     """Writes a command's result: for people, or as one JSON document."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, places: str = "") -> None:
         self.as_json = as_json
+        self._places = places
+        """Options by which this command finds the deployment: a command that it prints needs them too."""
         width = None if sys.stdout.isatty() else _PIPE_WIDTH
         self._console = Console(width=width, highlight=False, soft_wrap=False)
 
@@ -36,10 +59,18 @@ class Output:
         if self.as_json:
             click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
+    def worded(self, text: str) -> str:
+        """Return a text as it is printed here: with this program's options, and commands that run as they stand."""
+        if self._places and "dagster-ckpt " in text:
+            from dagster_ckpt.cli.app import COMMANDS_HERE
+
+            text = re.sub(rf"dagster-ckpt ({'|'.join(COMMANDS_HERE)})(?= )", rf"\g<0> {self._places}", text)
+        return printable(as_options(text))
+
     def say(self, text: str) -> None:
         """Write a line for people."""
         if not self.as_json:
-            self._console.print(printable(text), markup=False, soft_wrap=True)
+            self._console.print(self.worded(text), markup=False, soft_wrap=True)
 
     def show(self, what: RenderableType) -> None:
         """Write something drawn for people."""
@@ -55,7 +86,7 @@ class Output:
             justify: Any = "right" if name.endswith(">") else "left"
             table.add_column(name.removesuffix(">"), justify=justify, overflow="fold")
         for row in rows:
-            table.add_row(*("-" if cell is None else printable(str(cell)) for cell in row))
+            table.add_row(*("-" if cell is None else self.worded(str(cell)) for cell in row))
         self._console.print(table, markup=False)
 
     def list(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -68,7 +99,7 @@ class Output:
             last = name == columns[-1]
             table.add_column(name.removesuffix(">"), justify=justify, no_wrap=not last, overflow="fold")
         for row in rows:
-            table.add_row(*map(printable, row))
+            table.add_row(*map(self.worded, row))
         self._console.print(table, markup=False)
 
     @contextmanager

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from dagster_ckpt.core.ids import LARGEST_NUMBER, file_name, pipeline_id, relative_path, stage_uid
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest, printable
 
 LONGEST_NAME, LONGEST_NOTE, LONGEST_LABEL, MOST_LABELS = 200, 10_000, 4_000, 100
@@ -387,7 +388,8 @@ class CheckpointMetadata(Labeled, Record):
         """Sentences about the rows it goes on without, as their sinks could not show them."""
         found = ((s.uid, one) for s in self.stages if s.table is not None for one in s.table.set_aside)
         return tuple(
-            f"{one.rows:,} rows of sink {uid} are set aside, {f'in {one.file}' if one.file else 'and gone'}"
+            counted(one.rows, f"row of sink {uid} is", f"rows of sink {uid} are")
+            + f" set aside, {f'in {one.file}' if one.file else 'and gone'}"
             for uid, one in found
         )
 

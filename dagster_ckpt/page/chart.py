@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
-from dagster_ckpt.core.units import duration, moment
+from dagster_ckpt.core.units import counted, duration, moment
 
 _WIDTH, _HEIGHT, _LEFT, _BASE = 1180, 150, 64, 124
 _WIDEST = 26.0
@@ -51,7 +51,7 @@ def durations_chart(history: Sequence[CheckpointStatistics]) -> str:
         ends += f'<text x="{last_at:.0f}" y="{_HEIGHT - 6}" text-anchor="end">{last}</text>'
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="100%" role="img" '
-        f'aria-label="durations of the last {len(shown)} checkpoints">{lines}{bars}{ends}</svg>'
+        f'aria-label="durations of the last {counted(len(shown), "checkpoint")}">{lines}{bars}{ends}</svg>'
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dagster_ckpt.core.checkpoint.statistics import HISTORY_SIZE
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.model import SnapshotMetrics
-from dagster_ckpt.core.units import milliseconds, size
+from dagster_ckpt.core.units import counted, milliseconds, size
 from dagster_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -40,22 +40,17 @@ class StageReport:
 
     def line(self) -> str:
         """Return the one line of the event log that speaks of this stage."""
-        read = f"{_counted(self.rows, 'row')} in {_counted(self.batches, 'batch')}"
+        read = f"{counted(self.rows, 'row')} in {counted(self.batches, 'batch', 'batches')}"
         work = f"{self.chain or self.uid}: {read} ({milliseconds(self.drain_ms)})"
         if self.checkpoint_id is None:
             return f"{work}; no checkpoint: {self.outcome}"
         cut = "no batch yet" if self.batch_id is None else f"batch {self.batch_id}"
         m = self.metrics
         return (
-            f"{work}; checkpoint {self.checkpoint_id} {self.outcome} at {cut}: {_counted(self.subtasks, 'subtask')}, "
+            f"{work}; checkpoint {self.checkpoint_id} {self.outcome} at {cut}: {counted(self.subtasks, 'subtask')}, "
             f"{size(m.bytes_new)} new of {size(m.bytes_full)}, sync {milliseconds(m.sync_ms)}, async "
             f"{milliseconds(m.async_ms)}"
         )
-
-
-def _counted(number: int, what: str) -> str:
-    plural = "es" if what.endswith("ch") else "s"
-    return f"{number:,} {what}{'' if number == 1 else plural}"
 
 
 def recent_checkpoints(coordinator: CheckpointCoordinator) -> tuple[CheckpointStatistics, ...]:

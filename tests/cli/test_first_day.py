@@ -151,6 +151,20 @@ def test_code_without_a_mistake_can_start_and_check_makes_nothing(
     assert "give the code" in run.bare("check", code=2).output
 
 
+def test_code_imports_from_the_folder_that_is_given_beside_it(
+    write: object, run: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = f"beside_{os.getpid()}"
+    path = write(more=f"import {beside}")  # type: ignore[operator]
+    (lib := tmp_path / "lib").mkdir()
+    (lib / f"{beside}.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert f"No module named '{beside}'" in run.bare("check", "-f", str(path), code=2).output
+    assert "no such folder" in run.bare("check", "-f", str(path), "-d", f"{lib}/x", code=2).output
+    assert run.bare("check", "-f", str(path), "-d", str(lib)).output.strip() == "first_day: can start"
+    assert "give it with one of them" in run.bare("check", "-d", str(lib), code=2).output
+
+
 def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_it(
     write: object, run: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

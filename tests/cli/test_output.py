@@ -82,3 +82,27 @@ def test_what_others_wrote_is_printed_and_steers_no_terminal(capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert shown.count("ok\\x1b]52;c;AAAA\\x07\\x1b[2J\\x9b1m\\u202e [/bold] [red]") == 5
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
+
+
+@pytest.mark.parametrize(
+    ("said", "printed"),
+    [
+        (
+            "behind: dagster-ckpt doctor shop --repair",
+            "behind: dagster-ckpt doctor --base '/a b' shop --repair",
+        ),
+        ("give dagster-ckpt itself to pip", "give dagster-ckpt itself to pip"),
+        ("keep the rows (roll_back_tables: false)", "keep the rows (--keep-rows)"),
+        ("the rows of it (keep_rows_of: [lines])", "the rows of it (--keep-rows-of lines)"),
+        ("drop it with allow_non_restored_state = true", "drop it with --allow-non-restored-state"),
+        ("say so (allow_missing_files)", "say so (--allow-missing-files)"),
+        ("choose another with restore_from, or begin anew", "choose another with restore, or begin anew"),
+        ("begin without state (restore_from: none)", "begin without state (restore none)"),
+        ("restore_from 'lates': did you mean 'latest'?", "SNAPSHOT 'lates': did you mean 'latest'?"),
+    ],
+)
+def test_a_sentence_names_options_of_this_program_and_its_commands_find_the_same_deployment(
+    said: str, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Output(as_json=False, places="--base '/a b'").say(said)
+    assert capsys.readouterr().out == f"{printed}\n"

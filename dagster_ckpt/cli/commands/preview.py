@@ -149,8 +149,9 @@ def show_preview(output: Output, found: RestorePreview) -> None:
 def _fate(t: TablePreview) -> str:
     parts = [str(t.fate)]
     if t.rows_leaving:
-        verb = "past the restore point" if t.fate == "keeps_rows" else "leave"
-        parts.append(f"{t.rows_leaving} rows {verb}")
+        leave = "leaves" if t.rows_leaving == 1 else "leave"
+        verb = "past the restore point" if t.fate == "keeps_rows" else leave
+        parts.append(f"{counted(t.rows_leaving, 'row')} {verb}")
     if t.rows_returning:
         parts.append(f"{counted(t.rows_returning, 'row comes back', 'rows come back')}")
     if t.message:

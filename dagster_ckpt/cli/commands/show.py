@@ -20,7 +20,7 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.core.restore.positions import topic_positions
-from dagster_ckpt.core.units import duration, moment, size
+from dagster_ckpt.core.units import counted, duration, moment, size
 from dagster_ckpt.operations.readers.served import Readers, readers_of
 from dagster_ckpt.operations.records import find_record
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
@@ -113,7 +113,7 @@ def _brief(offset: str) -> str:
     if positions is None:
         return offset
     count = sum(len(partitions) for partitions in positions.values())
-    return f"{count} partition{'' if count == 1 else 's'}"
+    return counted(count, "partition")
 
 
 def _kept(found: FoundSnapshot) -> str:

@@ -10,7 +10,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.units import ago, duration, moment, size
+from dagster_ckpt.core.units import ago, counted, duration, moment, size
 from dagster_ckpt.dagster.checks.dry_run import try_restore
 from dagster_ckpt.dagster.reports.metadata import as_text, position_metadata
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
@@ -74,13 +74,9 @@ def sentence_of(preview: RestorePreview) -> str:
     age = f", completed {ago(max(0.0, time.time() - preview.completed_at))}," if preview.completed_at else ""
     return (
         f"restoring {preview.snapshot}{age} would bring back {size(preview.bytes)} of state in "
-        f"{_counted(len(preview.stages), 'stage')}, read {_counted(len(preview.replay), 'source')} again and touch "
-        f"{_counted(len(preview.tables), 'table')}"
+        f"{counted(len(preview.stages), 'stage')}, read {counted(len(preview.replay), 'source')} again and touch "
+        f"{counted(len(preview.tables), 'table')}"
     )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def preview_metadata(preview: RestorePreview) -> dict[str, Any]:

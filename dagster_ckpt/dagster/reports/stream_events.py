@@ -26,6 +26,7 @@ from dagster_ckpt.core.coordinator.events import (
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.supervision.alarms import outstanding_stages
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, Repeats, Untold, kind_of
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.reports.events import DagsterEvents
 from dagster_ckpt.dagster.reports.lines import ProgressLines, line_of, log
 from dagster_ckpt.dagster.reports.metadata import history_metadata, stream_metadata
@@ -147,7 +148,7 @@ class StreamReports:
 
     def _tell_counts(self) -> None:
         for kind, times in self._repeats.untold().items():
-            self._events.info(f"{times:,} times more since it was last told: {kind}")
+            self._events.info(f"{counted(times, 'time')} more since it was last told: {kind}")
 
     def _tell_each(self, tell: Sequence[Callable[[], None]]) -> None:
         """Tell each, whatever becomes of the others; what fails is still held, and tried again after a while."""
@@ -216,7 +217,7 @@ class StreamReports:
         if is_failure:
             self._succeeded, self._withheld = False, None
         if untold:
-            self._events.warn(f"the same was so {untold:,} times more since it was last told")
+            self._events.warn(f"the same was so {counted(untold, 'time')} more since it was last told")
 
     # --- the rest ----------------------------------------------------------------------------------------------
 
@@ -246,7 +247,11 @@ class StreamReports:
             log.log(logging.WARNING if line.is_warning else logging.INFO, "%s", line.text)
             return
         untold = self._repeats.told(kind, now=now)
-        text = f"{line.text} (and {untold:,} times more since it was last told)" if untold else line.text
+        text = (
+            f"{line.text} (and {counted(untold, 'time')} more since it was last told)"
+            if untold
+            else line.text
+        )
         (self._events.warn if line.is_warning else self._events.info)(text)
 
     def _progress(self, progress: StreamMoment) -> None:

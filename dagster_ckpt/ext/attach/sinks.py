@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileKind, Record, StageSnapshot
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.attach.program import AttachedStage
 from dagster_ckpt.spark.directories import SINK_FOLDER
@@ -165,7 +166,7 @@ class FilesReturn:
             aside.parent.mkdir(parents=True, exist_ok=True)
             file.replace(aside)
             file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-        return f"{self.table} is back: {len(self.moved_out)} files of later batches are in {SET_ASIDE}"
+        return f"{self.table} is back: {counted(len(self.moved_out), 'file')} of later batches moved to {SET_ASIDE}"
 
 
 def _aside(table: Path, file: Path) -> Path:

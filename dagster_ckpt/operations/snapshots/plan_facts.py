@@ -35,7 +35,7 @@ class StageFacts(Record):
 
 
 class ExportedFacts(Record):
-    """Facts of one snapshot, as ``dagster-ckpt export --facts`` writes them."""
+    """Facts of one snapshot, as ``dagster-ckpt export`` writes them."""
 
     format_version: Literal[1] = 1
     snapshot: str

@@ -13,6 +13,7 @@ from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.decision import Restore
 from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
+from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
@@ -109,9 +110,9 @@ class SinksAtStart:
         notes = set_aside(sinks.of(uid), stage_dir, chosen, folder)
         for note in notes:
             where = f"written to {note.file}" if note.file else "gone, and written nowhere"
-            self.reporter.warn(
-                f"sink {uid}: {note.rows:,} rows of batch {note.batch_id} are set aside, {where}"
-            )
+            batch = f"of batch {note.batch_id}"
+            rows = counted(note.rows, f"row {batch} is", f"rows {batch} are")
+            self.reporter.warn(f"sink {uid}: {rows} set aside, {where}")
         forget_refused(stage_dir)
         return {note.batch_id for note in notes}
 

@@ -80,9 +80,8 @@ def _missing(log: _Log, newest: _Log, last: int) -> Iterator[Pin]:
         gone -= set(log.files_after(-1))  # of another history: read before the snapshot
     if gone:
         first = unquote(urlsplit(min(gone)).path)
-        files_of = (
-            f"{len(gone)} file{'' if len(gone) == 1 else 's'} of stage {log.stage.uid} that come after it"
-        )
+        comes = "comes" if len(gone) == 1 else "come"
+        files_of = f"{counted(len(gone), 'file')} of stage {log.stage.uid} that {comes} after it"
         yield Pin(what=f"{files_of}, first {first}", is_there=False, advice=_ADVICE)
     elsewhere = sorted(files - local)
     if elsewhere:

@@ -72,11 +72,10 @@ class StreamProgress:
         rate, rows = sum(s.rows_per_second for s in self.stages), sum(s.rows for s in self.stages)
         backlog = sum(s.backlog for s in self.stages)
         slowest = max(self.stages, key=lambda s: s.last_batch_ms, default=None)
-        stages = f"{len(self.stages)} stage{'' if len(self.stages) == 1 else 's'}"
         failed = f", {self.failed:,} failed" if self.failed else ""
         said = [
-            f"{stages}, {rate:,.0f} rows/s, {counted(rows, 'row')} in all",
-            f"{backlog:,} entries waiting" if backlog else "",
+            f"{counted(len(self.stages), 'stage')}, {rate:,.0f} rows/s, {counted(rows, 'row')} in all",
+            f"{counted(backlog, 'entry', 'entries')} waiting" if backlog else "",
             f"slowest batch {milliseconds(slowest.last_batch_ms)} ({slowest.uid})"
             if slowest and rows
             else "",

@@ -181,7 +181,7 @@ def test_a_stream_whose_last_checkpoint_failed_does_not_end_with_a_green_check(p
 
     ledger = play(story)
     assert checks_of(ledger) == [False, True, False]
-    assert "the same was so 1 times more since it was last told" in [
+    assert "the same was so 1 time more since it was last told" in [
         line.user_message for line in ledger.lines
     ]
 

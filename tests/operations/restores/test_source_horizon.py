@@ -117,7 +117,7 @@ def test_files_that_came_after_a_snapshot_and_are_gone_are_told(world: World, tm
     (days / "day 2.json").unlink()
     found = sentences(world, reading(None))
     assert (
-        f"1 file of stage totals that come after it, first {days / 'day 2.json'} is gone"
+        f"1 file of stage totals that comes after it, first {days / 'day 2.json'} is gone"
         in found["chk-000001"]
     )
     assert "removed by a clock" in found["chk-000002"]

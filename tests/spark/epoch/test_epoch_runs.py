@@ -176,7 +176,7 @@ def test_going_back_to_before_files_that_are_gone_is_refused_unless_their_rows_a
     newest = max((feed.folder / "orders").glob("*.json"))
     newest.unlink()
     refused = lab.run(pipeline, restore_from="chk-1")
-    assert f"that come after it, first {newest} is gone" in failure_text(refused)
+    assert f" after it, first {newest} is gone" in failure_text(refused)
     check_tables(lab, feed)
     result = lab.run(pipeline, restore_from="chk-1", allow_missing_files=True)
     assert result.success, failure_text(result)
