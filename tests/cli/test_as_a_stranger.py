@@ -70,7 +70,7 @@ def test_the_help_of_the_program_tells_every_command_in_whole_words_at_80_column
     monkeypatch.setenv("COLUMNS", "80")
     told = run.bare("--help").stdout.splitlines()
     commands = told[told.index("Commands:") + 1 : told.index("", told.index("Commands:"))]
-    assert len(commands) == len(app._COMMANDS), "one line each"
+    assert len(commands) == len(app.COMMANDS_HERE), "one line each"
     assert max(map(len, told)) <= 80
     assert not any("..." in line for line in commands)
 

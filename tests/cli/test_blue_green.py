@@ -129,7 +129,7 @@ def test_a_replay_prints_its_comparison_and_how_readers_are_swapped(
     assert told[1:] == [
         "sales_green compared with sales, which serves sales",
         "totals: 1 row the same, 0 added, 0 missing, 1 changed",
-        f"to swap readers: dagster-ckpt blue-green swap sales_green --approved {approved} -f {FILE}",
+        f"to swap readers: dagster-ckpt blue-green --base {run.base} swap sales_green --approved {approved} -f {FILE}",
     ]
     found = run.json("replay", "sales_green", "2026-11-17", "-f", FILE)["run"]
     assert (found["comparison"], found["approved"]) == (told[1:3], approved)

@@ -63,7 +63,7 @@ def _read_all(work: Invocation, name: str, stored: StoredSnapshot) -> Verified:
 def _show_verified(output: Output, results: Sequence[Verified]) -> None:
     """Show what verifying found."""
     for found in results:
-        verdict = "intact" if found.is_intact else f"{len(found.problems)} problems"
+        verdict = "intact" if found.is_intact else counted(len(found.problems), "problem")
         output.say(f"{found.snapshot}: {verdict} ({counted(found.files, 'file')}, {size(found.bytes)})")
         for remark in found.remarks:
             output.say(f"{found.snapshot}: {remark}")
@@ -82,8 +82,8 @@ def doctor(work: Invocation, *, pipeline: str, repair: bool, code: CodeOptions) 
     """Compare the coordinator store with checkpoint storage and tables: missing, left over, unknown, behind.
 
     With the pipeline's code (-m, -f or -w) it also says for how long each of its snapshots can still be restored, as
-    its sinks' tables and what its sources read again are kept now. Exit code 1 when there are problems a person should
-    look at.
+    its sinks' tables and what its sources read again are kept now. Exit code 1 when somebody
+    should act: not for leftovers, nor for what the next run ends.
     """
     deployment = work.deployment
     if repair:
@@ -98,7 +98,7 @@ def doctor(work: Invocation, *, pipeline: str, repair: bool, code: CodeOptions) 
             found = replace(found, horizons=horizons_in(code, work.pipeline(pipeline)))
     work.output.result(found)
     names = ", ".join(found.pipelines) or "none"
-    work.output.say(f"pipelines: {names}; {found.snapshots} restorable snapshots checked")
+    work.output.say(f"pipelines: {names}; {counted(found.snapshots, 'restorable snapshot')} checked")
     if found.findings:
         rows = [(f.kind, f.what, f.message, f.bytes and size(f.bytes), f.advice) for f in found.findings]
         work.output.table("", ("finding", "what", "message", "size>", "advice"), rows)

@@ -58,12 +58,13 @@ class FindingKind(StrEnum):
 
     @property
     def is_trouble(self) -> bool:
-        """True where somebody should act."""
-        return self not in (
-            FindingKind.UNRECORDED,
-            FindingKind.UNKNOWN,
-            FindingKind.LATE_TABLES,
-            FindingKind.PENDING_CLEANUP,
+        """True where somebody should act: it does not pass by itself, and costs more than room."""
+        return self in (
+            FindingKind.RECORD_UNREADABLE,
+            FindingKind.LOST_RECORD,
+            FindingKind.BEHIND,
+            FindingKind.MISSING,
+            FindingKind.DAMAGED,
         )
 
 
