@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from copy import copy
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -94,13 +95,13 @@ def printed_commands() -> set[str]:
             found |= set(re.findall(r"dagster-ckpt ([a-z][^.,;:()'\"`\n]*)", text))
     for each in PAGES:
         text = each.read_text().replace("\\\n", " ")
-        found |= set(re.findall(r"^(?:\$ )?dagster-ckpt ([a-z][^#|>\n]*)", text, re.MULTILINE))
+        found |= set(re.findall(r"^(?:\$ )?dagster-ckpt ([a-z].*)", text, re.MULTILINE))
     return {" ".join(text.split()) for text in found if text.split()[0] not in NO_COMMAND}
 
 
 def wrong_in(text: str) -> str:
     """Return why a command is none that the program takes; its name alone is only spoken of. Empty: it takes it."""
-    name, *words = shlex.split(text)
+    name, *words = takewhile(lambda word: word not in ("|", ">", "&&"), shlex.split(text, comments=True))
     command = copy(
         main.get_command(click.Context(main), name)
     )  # it keeps its option --help, once asked for it
