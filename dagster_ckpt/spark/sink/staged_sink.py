@@ -11,6 +11,7 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, assert_never
 
@@ -241,7 +242,7 @@ class StagedSink(Sink):
 
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Say why the rows that were published after the cut cannot be taken back, if there are any."""
-        before = self.position()
+        before = self._as_shown(self.position())
         why = self.why_other_rows(before, cut) or self._why_not(before, cut)
         if not why:
             self._rows(to_publish(before, cut))
@@ -325,7 +326,7 @@ class StagedSink(Sink):
     def _converge(
         self, outside: StepTarget, before: SinkPosition | None, cut: SinkCut | None, attempt: AttemptId
     ) -> RolledBack:
-        done = []
+        done, before = [], self._as_shown(before)
         if why := self.why_other_rows(before, cut):
             raise InvalidRequest(why)
         where = lies(before, cut)
@@ -341,6 +342,13 @@ class StagedSink(Sink):
             done.append(f"published {counted(len(rows), 'row')} that the checkpoint had prepared")
         self._commit(outside, rows, position_at_cut(before, attempt, cut, rows.batches))
         return RolledBack(text=", ".join(done))
+
+    def _as_shown(self, position: SinkPosition | None) -> SinkPosition | None:
+        """Return the position with the last batch of what is shown: a restore that kept later rows says another."""
+        if position is None or position.head is None:
+            return position and replace(position, through_batch=None)
+        through = through_at(self._root, position.head)
+        return position if through is None else replace(position, through_batch=through)
 
     @contextmanager
     def _locked(self) -> Iterator[StepTarget]:

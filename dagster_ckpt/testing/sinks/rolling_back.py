@@ -155,6 +155,26 @@ class RollBackContract(ContractBase):
         back.publish(4)
         assert self.shown(run) == [(1, 1), (2, 2), (2, 2)]
 
+    def test_a_restore_after_one_that_kept_rows_misses_none_and_repeats_none(self, tmp_path: Path) -> None:
+        """Which batches go on behind the kept rows is nothing that a restore without them goes by."""
+        run = self.begun(tmp_path)
+        run.batch([(1, 1)])
+        run.publish(1)
+        early = run.cut(2)
+        run.batch([(2, 2)])
+        waiting = run.cut(3)
+        run.publish(3)
+        newest = run.cut(4)
+        again = run.restored(early, LaterRows.KEEP)
+        if not again.successor().sink.cannot_roll_back(waiting.cut):
+            again = again.restored(waiting)
+        assert self.shown(run) == waiting.rows
+        for at in (early, None) if self.can_roll_back else ():
+            again = again.restored(at).restored(newest, LaterRows.KEEP).restored(at)
+            again.batch([(3, 3)])
+            again.publish(5 if at else 6)
+            assert self.shown(run) == again.expected()
+
     def test_a_process_that_ends_anywhere_in_a_roll_back_finishes_it_next_time(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_roll_back, "cannot roll back")
         tries: list[tuple[SinkRun, SinkRun, RunCut]] = []

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable as Reader
+from deltalake import TableFeatures as F
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from hypothesis import given, settings
@@ -31,6 +36,14 @@ OTHERS = (
     "add_column",
     "properties",
     "put_back",
+    "feature",
+    "only_appends",
+    "compact_log",
+    "clean_log",
+    "repair",
+    "mapped",
+    "rename_column",
+    "drop_column",
     "drop_and_create",
     "drop",
     "checkpoint",
@@ -46,8 +59,9 @@ class Others:
     def rows(self) -> list[Row] | None:
         if not (Path(self.place) / "_delta_log").is_dir():
             return None
-        found = Reader(self.place).to_pyarrow_table()
-        return sorted(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
+        found = pa.table(Reader(self.place).scan().read_all())
+        value = next(name for name in found.column_names if name in ("v", "was_v"))
+        return sorted(zip(found["k"].to_pylist(), found[value].to_pylist(), strict=True), key=repr)
 
     def _new(self, number: int) -> pa.Table:
         values = {"k": pa.array([number, 50], pa.int64()), "v": pa.array([-1, -number - 2], pa.int64())}
@@ -91,6 +105,69 @@ class Others:
         table = Reader(self.place)
         if table.version():
             table.restore(number % table.version())
+
+    def feature(self, number: int) -> None:
+        kinds = [
+            F.AppendOnly,
+            F.ChangeDataFeed,
+            F.DeletionVectors,
+            F.Invariants,
+            F.V2Checkpoint,
+            F.ColumnMapping,
+        ]
+        Reader(self.place).alter.add_feature(kinds[number % 6], allow_protocol_versions_increase=True)
+
+    def only_appends(self, number: int) -> None:
+        Reader(self.place).alter.set_table_properties({"delta.appendOnly": "true" if number % 2 else "false"})
+
+    def compact_log(self, number: int) -> None:
+        table = Reader(self.place)
+        table.compact_logs(max(0, table.version() - number), table.version())
+
+    def clean_log(self, number: int) -> None:
+        Reader(self.place).create_checkpoint()
+        Reader(self.place).cleanup_metadata()
+
+    def repair(self, number: int) -> None:
+        Reader(self.place).repair()
+
+    def _as_spark(self, did: str, change: Callable[[dict[str, str], list[Any]], None]) -> None:
+        """Commit other columns of the same files, as Spark does once they are mapped to names."""
+        table = Reader(self.place)
+        metadata, fields = table.metadata(), json.loads(table.schema().to_json())["fields"]
+        properties = dict(metadata.configuration)
+        change(properties, fields)
+        said = {"timestamp": int(time.time() * 1000), "operation": did, "operationParameters": {}}
+        columns = {
+            "id": str(metadata.id),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": fields}),
+            "partitionColumns": [],
+            "configuration": properties,
+        }
+        actions: list[dict[str, Any]] = [{"commitInfo": said}, {"metaData": columns}]
+        if did == "SET TBLPROPERTIES":
+            actions.append({"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}})
+        entry = Path(self.place) / "_delta_log" / f"{table.version() + 1:020d}.json"
+        entry.write_text("\n".join(map(json.dumps, actions)))
+
+    def mapped(self, number: int) -> None:
+        def change(properties: dict[str, str], fields: list[Any]) -> None:
+            properties |= {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
+            for at, field in enumerate(fields):
+                named = {"delta.columnMapping.physicalName": field["name"]}
+                field["metadata"] = {"delta.columnMapping.id": at + 1} | named
+
+        if Reader(self.place).protocol().min_writer_version < 7:
+            self._as_spark("SET TBLPROPERTIES", change)
+
+    def rename_column(self, number: int) -> None:
+        if "delta.columnMapping.mode" in Reader(self.place).metadata().configuration:
+            self._as_spark("RENAME COLUMN", lambda _, fields: fields[1].update(name="was_v"))
+
+    def drop_column(self, number: int) -> None:
+        if "delta.columnMapping.mode" in Reader(self.place).metadata().configuration:
+            self._as_spark("DROP COLUMNS", lambda _, fields: fields.__delitem__(slice(2, None)))
 
     def drop(self, number: int) -> None:
         shutil.rmtree(self.place)

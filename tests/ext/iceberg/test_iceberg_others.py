@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from pyiceberg import exceptions as errors
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import StringType
 
 from dagster_ckpt.testing import SinkRun
@@ -25,6 +26,16 @@ OTHERS = (
     "overwrite",
     "add_column",
     "rename_column",
+    "drop_column",
+    "move_column",
+    "require",
+    "identify",
+    "partition",
+    "sort",
+    "upgrade",
+    "upsert",
+    "to_a_time",
+    "remove_tags",
     "properties",
     "branch_back",
     "branch",
@@ -54,10 +65,10 @@ class Others:
     def _new(self, number: int) -> pa.Table:
         names = [field.name for field in self.table().schema().fields]
         values = {
-            names[0]: pa.array([number, 50], pa.int64()),
-            names[1]: pa.array([-1, -number - 2], pa.int64()),
+            "k": pa.array([number, 50], pa.int64()),
+            "v" if "v" in names else "was_v": pa.array([-1, -number - 2], pa.int64()),
         }
-        return pa.table(values)
+        return pa.table({name: values[name] for name in names if name in values})
 
     def append(self, number: int) -> None:
         self.table().append(self._new(number))
@@ -78,6 +89,61 @@ class Others:
         with self.table().update_schema() as update:
             update.rename_column("v", "was_v")
 
+    def drop_column(self, number: int) -> None:
+        names = [field.name for field in self.table().schema().fields if field.name.startswith("c")]
+        with self.table().update_schema() as update:
+            update.delete_column(names[0] if names else "none")
+
+    def move_column(self, number: int) -> None:
+        table = self.table()
+        fields = table.schema().fields
+        with table.update_schema() as update:
+            update.move_first(fields[number % len(fields)].name)
+
+    def require(self, number: int) -> None:
+        with self.table().update_schema(allow_incompatible_changes=True) as update:
+            update.update_column("k", required=number % 2 == 0)
+
+    def identify(self, number: int) -> None:
+        with self.table().update_schema(allow_incompatible_changes=True) as update:
+            update.set_identifier_fields("k")
+
+    def partition(self, number: int) -> None:
+        table = self.table()
+        with table.update_spec() as update:
+            if table.spec().is_unpartitioned():
+                update.add_field("k", BucketTransform(2) if number % 2 else IdentityTransform(), "part")
+            else:
+                update.remove_field("part")
+
+    def sort(self, number: int) -> None:
+        with self.table().update_sort_order() as update:
+            update.asc("k", IdentityTransform())
+
+    def upgrade(self, number: int) -> None:
+        if number > 4:
+            with self.table().transaction() as transaction:
+                transaction.upgrade_table_version(3)
+
+    def upsert(self, number: int) -> None:
+        self.table().upsert(self._new(number), join_cols=["k"])
+
+    def to_a_time(self, number: int) -> None:
+        table = self.table()
+        found = table.history()
+        if found:
+            table.manage_snapshots().rollback_to_timestamp(
+                found[number % len(found)].timestamp_ms + 1
+            ).commit()
+
+    def remove_tags(self, number: int) -> None:
+        table = self.table()
+        ours = [name for name in table.metadata.refs if name.startswith("dagster_ckpt/")]
+        if ours:
+            name, manage = ours[number % len(ours)], table.manage_snapshots()
+            is_tag = table.metadata.refs[name].snapshot_ref_type == "tag"
+            (manage.remove_tag if is_tag else manage.remove_branch)(name).commit()
+
     def properties(self, number: int) -> None:
         with self.table().transaction() as transaction:
             transaction.set_properties({"history.expire.max-snapshot-age-ms": "0"})
@@ -91,10 +157,8 @@ class Others:
 
     def branch(self, number: int) -> None:
         table = self.table()
-        if table.current_snapshot() is not None:
-            table.manage_snapshots().create_branch(
-                table.current_snapshot().snapshot_id, f"b{number}"
-            ).commit()
+        if (shown := table.current_snapshot()) is not None:
+            table.manage_snapshots().create_branch(shown.snapshot_id, f"b{number}").commit()
 
     def expire(self, number: int) -> None:
         table = self.table()

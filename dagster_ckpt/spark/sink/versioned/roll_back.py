@@ -152,7 +152,7 @@ def _way_to_nothing(engine: Engine[V], version: V, batches: tuple[PreparedBatch,
     if mark is None or (
         mark.head is None and not mark.origin
     ):  # a fork that was not finished has rows already
-        return RollBackPath(mark, batches=batches)
+        return RollBackPath(None, batches=batches)  # not the mark's last batch: batches begin at 0 again
     if mark.base is None:
         _refuse_others(engine, version, None)
         engine.backend.refuse_lost(version, None)
