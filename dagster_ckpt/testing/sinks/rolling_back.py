@@ -156,7 +156,7 @@ class RollBackContract(ContractBase):
         assert self.shown(run) == [(1, 1), (2, 2), (2, 2)]
 
     def test_a_restore_after_one_that_kept_rows_misses_none_and_repeats_none(self, tmp_path: Path) -> None:
-        """Which batches go on behind the kept rows is nothing that a restore without them goes by."""
+        """Batches that go on behind kept rows are nothing that a restore without those goes by."""
         run = self.begun(tmp_path)
         run.batch([(1, 1)])
         run.publish(1)
