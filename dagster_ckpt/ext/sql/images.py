@@ -55,7 +55,12 @@ class Images:
             case RowChange.REPLACED:
                 self._copy(self._table.name, self._undo, checkpoint)
             case RowChange.UPSERTED:
-                self._copy(self._table.name, self._undo, checkpoint, f"WHERE {self._is_in(STAGED)}")
+                self._copy(
+                    self._table.name,
+                    self._undo,
+                    checkpoint,
+                    f"WHERE {self._is_in(self._table.table(STAGED))}",
+                )
                 self._keep_absent(checkpoint)
 
     def undo(self, checkpoint: int, change: RowChange) -> None:
@@ -76,15 +81,14 @@ class Images:
         self._bring(self._aside, checkpoint, "")
         self._delete(self._aside, checkpoint)
 
-    def gone(self, publish: Publish) -> int:
-        """Return how many rows of a publish that is shown are not there: somebody else removed them."""
-        match publish.change:
-            case RowChange.UPSERTED:
-                chosen = f"WHERE {self._is_of(publish.checkpoint_id)} AND NOT {self._is_in(self._table.name)}"
-                return self._count(self._undo, chosen)
-            case RowChange.APPENDED | RowChange.REPLACED:
-                there = self._count(self._table.name, self._written_by(publish.checkpoint_id, publish.change))
-                return max((publish.rows or 0) - there, 0)
+    def gone(self, publish: Publish, steps: UndoPath) -> int:
+        """Return how many rows of a publish, shown after these steps, are not there then: others removed them."""
+        shown, number = f"({self.query(steps)})", publish.checkpoint_id
+        if publish.change is RowChange.UPSERTED:
+            chosen = f"WHERE {self._is_of(number)} AND NOT {self._is_in(f'{shown} AS {_O}')}"
+            return self._count(self._table.table(self._undo), chosen)
+        there = self._count(shown, self._written_by(number, publish.change))
+        return max((publish.rows or 0) - there, 0)
 
     def query(self, steps: UndoPath) -> str:
         """Return the query of the rows that the table would show after these steps, with the columns it has now."""
@@ -111,17 +115,17 @@ class Images:
     def _listed(self) -> str:
         return self._table.list_of([column.name for column in self._table.kept_columns()])
 
-    def _count(self, name: SqlName, chosen: str) -> int:
-        return int(self._table.value(f"SELECT count(*) FROM {self._table.table(name)} AS {_T} {chosen}"))
+    def _count(self, rows: str, chosen: str) -> int:
+        return int(self._table.value(f"SELECT count(*) FROM {rows} AS {_T} {chosen}"))
 
     def _is_of(self, checkpoint: int) -> str:
         return f"{self._table.quoted(PUBLISH)} = {int(checkpoint)}"
 
-    def _is_in(self, other: SqlName, condition: str = "1 = 1") -> str:
+    def _is_in(self, other: str, condition: str = "1 = 1") -> str:
         # Not EXISTS: SQLite would read the whole of the other table, which has no index, for every row.
         key = self._table.list_of(self._table.key)
         mine = self._table.list_of(self._table.key, f"{_T}.")
-        return f"({mine}) IN (SELECT {key} FROM {self._table.table(other)} WHERE {condition})"
+        return f"({mine}) IN (SELECT {key} FROM {other} WHERE {condition})"
 
     def _written_by(self, checkpoint: int, change: RowChange) -> str:
         match change:
@@ -130,7 +134,7 @@ class Images:
             case RowChange.REPLACED:
                 return ""
             case RowChange.UPSERTED:
-                return f"WHERE {self._is_in(self._undo, self._is_of(checkpoint))}"
+                return f"WHERE {self._is_in(self._table.table(self._undo), self._is_of(checkpoint))}"
 
     def _left_by(self, rows: str, checkpoint: int, change: RowChange) -> str:
         """Return the query of those of some rows that a publish did not write."""
@@ -141,7 +145,7 @@ class Images:
             case RowChange.REPLACED:
                 chosen = "1 = 0"
             case RowChange.UPSERTED:
-                chosen = f"NOT {self._is_in(self._undo, self._is_of(checkpoint))}"
+                chosen = f"NOT {self._is_in(self._table.table(self._undo), self._is_of(checkpoint))}"
         return f"SELECT {self._listed()} FROM ({rows}) AS {_T} WHERE {chosen}"
 
     def _with(self, rows: str, source: SqlName, checkpoint: int) -> str:

@@ -14,7 +14,7 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
 from dagster_ckpt.ext.sql.fork import OriginTable, fork
-from dagster_ckpt.ext.sql.history import Publish, RowChange, no_longer_needed, shown_publishes, way
+from dagster_ckpt.ext.sql.history import Publish, RowChange, UndoPath, no_longer_needed, shown_publishes, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
 from dagster_ckpt.ext.sql.names import SqlName
@@ -25,6 +25,7 @@ from dagster_ckpt.ext.sql.target import SqlTable as SqlTarget
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import Joint, SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
+from dagster_ckpt.spark.sink.positions import CutRelation, lies
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staged_sink import StagedSink, StepTarget
@@ -147,21 +148,28 @@ class SqlSink(StagedSink):
         if why or cut is None or before is None or before.head is None or not self.keeps_before_images:
             return why
         with self._database.reading() as connection:
-            gone = self._gone(connection, before.head)
+            gone = self._gone(connection, before, cut)
         return gone and (
             f"{gone} from {self.place}, which somebody else removed: bring them back, keep the rows "
             "(roll_back_tables: false), or begin without state (restore_from: none)"
         )
 
-    def _gone(self, connection: Connection, head: int) -> str:
+    def _gone(self, connection: Connection, before: SinkPosition, cut: SinkCut) -> str:
         table = self._table(connection)
         if lost := self.positions.columns(connection) - {column.name for column in table.columns()}:
             return f"columns {sorted(lost)} are gone"
         if not self.context.is_complete and not table.has_rows():
-            return f"all rows up to checkpoint {head} are gone"
-        for publish in shown_publishes(self.positions.tree(connection), head):
-            if rows := Images(table).gone(publish):
-                return f"{counted(rows, 'row')} that checkpoint {publish.checkpoint_id} published are gone"
+            return f"all rows up to checkpoint {before.head} are gone"
+        tree = self.positions.tree(connection)
+        ways = {before.head: UndoPath((), (), None)}
+        if lies(before, cut) is not CutRelation.AT and (steps := way(tree, before.head, cut.snapshot.head)):
+            ways[cut.snapshot.head] = steps
+        for head, steps in ways.items():
+            for publish in shown_publishes(tree, head):
+                if rows := Images(table).gone(publish, steps):
+                    return (
+                        f"{counted(rows, 'row')} that checkpoint {publish.checkpoint_id} published are gone"
+                    )
         return ""
 
     def fork(self, cut: SinkCut) -> str:

@@ -288,6 +288,24 @@ def test_a_restore_is_refused_where_others_removed_what_it_would_show(
     assert (5, 5) in run_sql("SELECT k, v FROM orders")
 
 
+def test_a_row_that_others_removed_before_it_came_again_is_missed_by_a_restore_behind_that(
+    url: str, tmp_path: Path, run_sql: Run
+) -> None:
+    """Its before-image says that there was none: the restore succeeded without it."""
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url), context)
+    sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1), (2, 2)])], permit(1))
+    run_sql("DELETE FROM orders WHERE k = 1")
+    sink.publish([staged(context.work_dir, 1, LONGS, [(1, 10)])], permit(2))
+    run_sql("UPDATE orders SET v = -1 WHERE k = 2")
+    assert sink.cannot_roll_back(cut_at(sink, 2)) == ""
+    why = "1 row that checkpoint 1 published are gone"
+    assert why in sink.cannot_roll_back(cut_at(sink, 1))
+    with pytest.raises(InvalidRequest, match=why):
+        sink.roll_back(cut_at(sink, 1), LaterRows.SET_ASIDE)
+    assert sorted(run_sql("SELECT k, v FROM orders")) == [(1, 10), (2, -1)]
+
+
 # --- who writes, and what is kept ---------------------------------------------------------------------------------
 
 
