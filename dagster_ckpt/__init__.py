@@ -85,6 +85,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.errors import OutcomeUnknown as OutcomeUnknown
     from dagster_ckpt.errors import Unavailable as Unavailable
     from dagster_ckpt.ext.attach.attachment import attach as attach
+    from dagster_ckpt.ext.attach.definitions import attached_program as attached_program
     from dagster_ckpt.ext.kafka.topics import KafkaTopics as KafkaTopics
     from dagster_ckpt.ext.spark_pipelines.adoption import adopt_spark_project as adopt_spark_project
     from dagster_ckpt.ext.spark_pipelines.project import (
@@ -143,6 +144,7 @@ _HOMES: dict[str, str] = {
     "after_checkpoints": "dagster.sensors.savepoint",
     # runs without Dagster
     "attach": "ext.attach.attachment",
+    "attached_program": "ext.attach.definitions",
     "run_epoch": "programs",
     "run_stream": "programs",
     "run_launched": "pipes",

@@ -1,4 +1,4 @@
-"""A program that Dagster launched through Pipes runs the pipeline for the run that launched it. Public name.
+"""A program that Dagster launched through Pipes runs the pipeline for the run that launched it.
 
 The program opens Pipes itself where its platform needs its own loaders and writers (``open_dagster_pipes``), else this
 does. What the launching run's config and tags say is in the extras; all that a run in Dagster's process would write to
@@ -14,14 +14,23 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, open_dagster_pipes
+from dagster_pipes import (
+    DAGSTER_PIPES_CONTEXT_ENV_VAR,
+    PipesContext,
+    PipesDefaultContextLoader,
+    PipesEnvVarParamsLoader,
+    open_dagster_pipes,
+)
 
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.config import RestoreOptions
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.supervision.ownership import OwnerState
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig
 from dagster_ckpt.dagster.launched.messages import Ended, RemoteOp
-from dagster_ckpt.dagster.launched.order import Order, RunKind
-from dagster_ckpt.dagster.reports.events import DagsterEvents
+from dagster_ckpt.dagster.launched.order import EXTRA, Order, RunKind
+from dagster_ckpt.dagster.reports.events import DagsterEvents, Followed
 from dagster_ckpt.dagster.reports.lines import on_stderr
 from dagster_ckpt.dagster.reports.metadata import history_metadata
 from dagster_ckpt.dagster.reports.stream_events import StreamingEvents, StreamReports
@@ -38,8 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
-
-    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 
 log = logging.getLogger("dagster_ckpt.run")
@@ -97,6 +104,91 @@ def _opened() -> Iterator[PipesContext]:
         yield pipes
 
 
+class LaunchingRun:
+    """Dagster run that launched a program which starts its queries itself: what it wants, and what it is told."""
+
+    def __init__(self, order: Order, pipes: PipesContext) -> None:
+        self.order = order
+        self._pipes = pipes
+        self._op = RemoteOp(pipes.report_custom_message, location=order.location)
+        pipeline = CheckpointedPipeline(name=PipelineId(order.pipeline), stages={}, upstream={})
+        self._told = _events_of(pipeline, order, self._op)
+        self.events = StreamingEvents(StreamReports(self._told), unpublished=dict)
+        """Listener of the program's coordinators."""
+        self._error: BaseException | None = None
+
+    @classmethod
+    def of_process(cls, pipeline: str) -> LaunchingRun | None:
+        """Return the run that launched this process; None: none has, or it wants something else.
+
+        Raises InvalidRequest: it was launched as another pipeline.
+        """
+        if not is_launched():
+            return None
+        with PipesDefaultContextLoader().load_context(
+            PipesEnvVarParamsLoader().load_context_params()  # type: ignore[no-untyped-call]
+        ) as given:
+            if EXTRA not in (given.get("extras") or {}):
+                return None
+        pipes = open_dagster_pipes()
+        found = cls(Order.of(pipes.extras), pipes)
+        if found.order.pipeline == pipeline:
+            return found
+        error = InvalidRequest(
+            f"Dagster launched this program as {found.order.pipeline!r}, not as {pipeline!r}"
+        )
+        found.failed(error)
+        found.ended()
+        raise error
+
+    @property
+    def restore(self) -> RestoreOptions:
+        """Restore that the run asks for."""
+        return RestoreOptions.of(**self.order.restore)
+
+    @property
+    def operator(self) -> Operator:
+        """Person who had the run launched, and what they were shown."""
+        return Operator(who=self.order.who, shown=self.order.shown)
+
+    def follow(self, attempt: Followed) -> None:
+        """Show the history of the program's attempts."""
+        self._told.follow(attempt)
+
+    def failed(self, error: BaseException) -> None:
+        """Note why the program fails, for ``ended``."""
+        self._error = error
+
+    def ended(self) -> None:
+        """Say how the program has ended, once."""
+        if self._pipes.is_closed:
+            return
+        self.events.close()
+        match self._error:
+            case KeyboardInterrupt():
+                self._op.ended(_ended(self._told, interrupted=True))
+            case None | SystemExit(code=None | 0) if self._told.run is None:
+                self._op.ended(_ended(self._told, skipped="the program has started no streaming query"))
+            case None | SystemExit(code=None | 0):
+                self._op.ended(_ended(self._told, said="the program has ended"))
+            case error:
+                self._op.failed(error)
+        self._pipes.close()
+
+
+def _events_of(pipeline: CheckpointedPipeline, order: Order, op: RemoteOp) -> DagsterEvents:
+    told = DagsterEvents(
+        pipeline,
+        job_name=order.job_name,
+        restore_op=order.restore_op,
+        ui_base_url=order.ui_base_url,
+        page=order.page,
+        report=ReportPolicy.of(order.report) if order.report else None,
+    )
+    told.attach_to(op)
+    return told
+
+
 def _refuse_other(pipeline: CheckpointedPipeline, order: Order) -> None:
     if pipeline.name != order.pipeline:
         raise InvalidRequest(
@@ -118,7 +210,7 @@ class _Program:
     op: RemoteOp
 
     def epoch(self, where: Mapping[str, Any]) -> EpochEnd:
-        told = self._told()
+        told = _events_of(self.pipeline, self.order, self.op)
         with self._hosted(told, told, where) as host:
             end = host_epoch(host, self._turn(host), began=told.follow)
         self.op.output(history_metadata(told.history(), page=self.order.page))
@@ -128,7 +220,7 @@ class _Program:
 
     def stream(self, where: Mapping[str, Any]) -> StreamEnd:
         config = StreamConfig(**self.order.stream)
-        told = self._told()
+        told = _events_of(self.pipeline, self.order, self.op)
         reports = StreamReports(told, pause=config.progress_interval or REPORT_PAUSE)
         events = StreamingEvents(reports, unpublished=lambda: told.unpublished())  # noqa: PLW0108 - it is set later
         try:
@@ -144,19 +236,6 @@ class _Program:
             events.close()
         self.op.ended(_ended(told, skipped=end.skipped, said=_said(end), interrupted=end.interrupted))
         return end
-
-    def _told(self) -> DagsterEvents:
-        order = self.order
-        told = DagsterEvents(
-            self.pipeline,
-            job_name=order.job_name,
-            restore_op=order.restore_op,
-            ui_base_url=order.ui_base_url,
-            page=order.page,
-            report=ReportPolicy.of(order.report) if order.report else None,
-        )
-        told.attach_to(self.op)
-        return told
 
     def _hosted(
         self, told: DagsterEvents, events: DagsterEvents | StreamingEvents, where: Mapping[str, Any]

@@ -58,7 +58,7 @@ ROOMS = {
         "pyspark py4j pyarrow pydantic",
     ),
     "ext": room(
-        "core errors extensions version ports digests runtime authoring spark operations page cli ext",
+        "core errors extensions version ports digests runtime authoring spark operations page cli dagster pipes ext",
         "pyspark pyarrow pydantic yaml deltalake pyiceberg sqlalchemy confluent_kafka prometheus_client "
         "opentelemetry click",
     ),
@@ -90,7 +90,8 @@ FLOORS = {
         "page",
         "dagster",
         "cli programs",
-        "ext pipes",
+        "pipes",
+        "ext",
         "sinks",
     ),
     "dagster_ckpt.core": (

@@ -69,6 +69,8 @@ class CheckpointedPipeline:
     """The pipeline as its author composed it; None: this is that."""
     previous_names: tuple[PipelineId, ...] = ()
     """Names it had before: snapshots and tables of these are its own."""
+    program: tuple[str, ...] = ()
+    """Command of a program that starts its queries itself, whose stages these are; empty: stages are functions."""
     forked_from: CheckpointedPipeline | None = field(default=None, repr=False)
     """Pipeline it is a fork of; None: of none."""
 

@@ -236,7 +236,8 @@ def _checks(pipeline: CheckpointedPipeline, options: PipelineOptions) -> Iterato
     yield build_horizon_check(pipeline)
     yield from build_condition_checks(pipeline)
     yield build_verified_check(pipeline.name)
-    yield build_restorable_check(pipeline)
+    if not pipeline.program:
+        yield build_restorable_check(pipeline)
 
 
 def _shared(deployed: Sequence[_Deployed], shared: SharedSensors) -> list[dg.SensorDefinition]:

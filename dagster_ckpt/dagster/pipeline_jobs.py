@@ -11,17 +11,25 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.jobs.care import build_care_job
 from dagster_ckpt.dagster.jobs.epoch import build_epoch_job
-from dagster_ckpt.dagster.jobs.launched import build_launched_epoch_job, build_launched_streaming_job
+from dagster_ckpt.dagster.jobs.launched import (
+    build_launched_epoch_job,
+    build_launched_streaming_job,
+    launch_of_program,
+)
 from dagster_ckpt.dagster.jobs.restore import build_restore_job
 from dagster_ckpt.dagster.jobs.snapshots import build_savepoint_job
 from dagster_ckpt.dagster.jobs.streaming import build_streaming_job
+from dagster_ckpt.dagster.names import CareAction, SavepointAction
 from dagster_ckpt.dagster.options import PipelineOptions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+
+_NOT_OF_PROGRAMS = (SavepointAction.STOP, CareAction.MAINTAIN)
+"""A program that starts its queries itself ends itself, and its tables are Spark's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineJobs:
-    """The five jobs of one pipeline."""
+    """The five jobs of one pipeline; of a program that starts its queries itself four."""
 
     running: tuple[dg.JobDefinition, ...]
     """Those that run the pipeline until they are done or stopped; each is restarted by a sensor of its own."""
@@ -45,20 +53,25 @@ def build_jobs(
     named: CheckpointCoordinatorResource | None,
 ) -> PipelineJobs:
     """Return the jobs of a pipeline; ``named``: of a fork, the coordinator of the pipeline readers name."""
-    epoch, stream = build_running_jobs(pipeline, options, resources=resources)
+    running = build_running_jobs(pipeline, options, resources=resources)
+    epoch = running[0]
+    refused = (*options.refused_actions, *(_NOT_OF_PROGRAMS if pipeline.program else ()))
     return PipelineJobs(
-        running=(epoch, stream),
+        running=running,
         restore=build_restore_job(pipeline, epoch, resources=resources),
-        savepoint=build_savepoint_job(pipeline, resources=resources, refused=options.refused_actions),
-        care=build_care_job(pipeline, resources=resources, named=named, refused=options.refused_actions),
+        savepoint=build_savepoint_job(pipeline, resources=resources, refused=refused),
+        care=build_care_job(pipeline, resources=resources, named=named, refused=refused),
     )
 
 
 def build_running_jobs(
     pipeline: CheckpointedPipeline, options: PipelineOptions, *, resources: Mapping[str, Any]
-) -> tuple[dg.JobDefinition, dg.JobDefinition]:
-    """Return the job that runs epochs and the one that runs a stream."""
+) -> tuple[dg.JobDefinition, ...]:
+    """Return the job that runs epochs and the one that runs a stream; a program is as it is, and has one."""
     common: dict[str, Any] = {"resources": resources, "concurrent_runs": options.concurrent_runs}
+    if pipeline.program:
+        launch = options.launch or launch_of_program(pipeline)
+        return (build_launched_epoch_job(pipeline, launch, report=options.report, **common),)
     if options.launch is None:
         return (
             build_epoch_job(

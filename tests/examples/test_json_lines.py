@@ -21,10 +21,9 @@ from tests.root import ROOT
 PACKAGE = ROOT / "examples" / "json_lines"
 
 
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package as ``pip install --editable`` leaves it, made by hand: no index is asked."""
-    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+def register(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a package's entry points be found as ``pip install --editable`` leaves it: no index is asked."""
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     about = tmp_path / "site" / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
@@ -32,10 +31,16 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     lines = [line for group, names in groups for line in (f"[{group}]", *map(" = ".join, names.items()))]
     (about / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(about.parent))
+    found_by._entries.cache_clear()
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package, installed."""
+    register(PACKAGE, tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(str(PACKAGE))
     for name in [name for name in sys.modules if name.partition(".")[0] == "json_lines"]:
         monkeypatch.delitem(sys.modules, name)  # another test's, made of the page
-    found_by._entries.cache_clear()
     yield
     found_by._entries.cache_clear()
 

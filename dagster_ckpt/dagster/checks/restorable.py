@@ -24,7 +24,7 @@ from dagster_ckpt.dagster.reports.asset import RESTORABLE_CHECK, checkpoints_ass
 from dagster_ckpt.dagster.reports.metadata import Restorable
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys, resources_of
-from dagster_ckpt.errors import CheckpointError, Unavailable
+from dagster_ckpt.errors import CheckpointError, InvalidRequest, Unavailable
 
 
 def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefinition:
@@ -50,7 +50,15 @@ def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefi
 def try_chosen(
     context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, wanted: str
 ) -> dg.AssetCheckResult:
-    """Return how the restore of a snapshot goes in a scratch directory, with those that were found broken before."""
+    """Return how the restore of a snapshot goes in a scratch directory, with those that were found broken before.
+
+    Raises InvalidRequest for a program that starts its queries itself.
+    """
+    if pipeline.program:
+        raise InvalidRequest(
+            f"only its program can start the queries of {pipeline.name!r}: preview the restore, and read the snapshot "
+            "back with the care job (action: verify)"
+        )
     resource = coordinator_of(context, pipeline.name)
     result = _tried(context, resource, pipeline, wanted)
     return with_standing(context, resource, pipeline.name, RESTORABLE_CHECK, result)

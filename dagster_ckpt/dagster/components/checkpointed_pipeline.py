@@ -58,6 +58,12 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
         description="Instead of stages: a Spark declarative pipeline, its spec file or folder, from beside defs.yaml.",
         examples=["../pipeline/spark-pipeline.yml"],
     )
+    program: str = Field(
+        default="",
+        description="Instead of stages: a program that starts its queries itself, from beside defs.yaml.",
+        examples=["job.py"],
+    )
+    arguments: list[str] = Field(default_factory=list, description="Of the program.")
     base_dir: str = Field(default="", description="Folder the other locations default into.")
     checkpoint_dir: str = Field(
         default="", description="fsspec URI of checkpoint storage.", examples=["./checkpoints"]
@@ -161,10 +167,14 @@ class CheckpointedPipelineComponent(dg.Component, Attributes):
         kind, _, file = self.stages.partition(":")
         if self.spark_project:
             kind, file = "spark_project", self.spark_project
+        more: dict[str, Any] = {}
+        if self.program:
+            kind, file = "program", self.program
+            more = {"base_dir": _located(self.base_dir, context.project_root), "arguments": self.arguments}
         if not file:
             return _pipeline_named(self.pipeline, self._module(context))
         folder = context.path if context.path.is_dir() else context.path.parent
-        made = extension(COMPONENTS, kind)(folder / file, name=self.pipeline)
+        made = extension(COMPONENTS, kind)(folder / file, name=self.pipeline, **more)
         if not isinstance(made, CheckpointedPipeline):
             raise InvalidRequest(f"{kind!r} of {COMPONENTS} made {made!r}, not a pipeline: tell its author")
         return made

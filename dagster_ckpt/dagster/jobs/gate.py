@@ -137,7 +137,7 @@ class RestoreGate:
         context, resource = self.context, coordinator_of(self.context, self.pipeline.name)
         record = self._record()  # before the look: what happens during it is since the preview
         found = previewed(resource, self.pipeline, self.options)
-        if self.config.try_queries:
+        if self.config.try_queries and not self.pipeline.program:  # whose queries only it can start
             resources = resources_of(context, self.pipeline.name)
             found = tried(found, resources, self.pipeline, resource, self.options)
         metadata = preview_metadata(found)

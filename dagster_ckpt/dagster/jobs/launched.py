@@ -37,6 +37,9 @@ from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.running import stage_arguments
 
+ENDS_WITHIN = 90.0
+"""Seconds in which a program that is terminated takes its last checkpoint."""
+
 
 class LaunchConfig(dg.Config):
     """Config of the op that launches an epoch."""
@@ -52,15 +55,25 @@ def build_launched_epoch_job(
     resources: Mapping[str, Any],
     concurrent_runs: str = "",
     publish_facts: str = "",
+    report: str = "",
 ) -> dg.JobDefinition:
-    """Return the job whose epochs run in a program launched elsewhere."""
+    """Return the job whose epochs run in a program launched elsewhere; of a program as it is, until that ends."""
+    epoch = "An epoch of `{}` in a program launched elsewhere: what has arrived, ending with a checkpoint."
+    whole = "Run the program of `{}` until it ends, with checkpoints over all of its queries."
     return epoch_job(
         pipeline,
-        {RESTORE_OP: _restore_op(pipeline), LAUNCH_OP: _launch_op(pipeline, launch, concurrent_runs)},
+        {RESTORE_OP: _restore_op(pipeline), LAUNCH_OP: _launch_op(pipeline, launch, concurrent_runs, report)},
         resources=resources,
-        description=f"An epoch of `{pipeline.name}` in a program launched elsewhere: what has arrived, ending with a "
-        "checkpoint.",
+        description=(whole if pipeline.program else epoch).format(pipeline.name),
         publish_facts=publish_facts,
+    )
+
+
+def launch_of_program(pipeline: CheckpointedPipeline) -> Launch:
+    """Return the launch of a program that starts its queries itself, in a process beside the run."""
+    return Launch(
+        client=dg.PipesSubprocessClient(termination_timeout_seconds=ENDS_WITHIN),
+        arguments={"command": list(pipeline.program)},
     )
 
 
@@ -140,7 +153,7 @@ class _OpenGate:
     gate: RestoreGate
     config: RunConfig
 
-    def close_after_failure(self) -> None:
+    def leave(self) -> None:
         """Nothing is open: the program closes its attempt, or the safety net does."""
 
 
@@ -164,7 +177,9 @@ def _restore_op(pipeline: CheckpointedPipeline) -> dg.OpDefinition:
     return restore
 
 
-def _launch_op(pipeline: CheckpointedPipeline, launch: Launch, concurrent_runs: str) -> dg.OpDefinition:
+def _launch_op(
+    pipeline: CheckpointedPipeline, launch: Launch, concurrent_runs: str, report: str
+) -> dg.OpDefinition:
     @dg.op(
         name=op_name(pipeline.name, LAUNCH_OP),
         description="Launch the program that runs the stages, and show what it tells.",
@@ -182,6 +197,7 @@ def _launch_op(pipeline: CheckpointedPipeline, launch: Launch, concurrent_runs: 
                 job_name=epoch_job_name(pipeline.name),
                 restore_op=RESTORE_OP,
                 stage_config=config.stages,
+                report=report,
             )
             if not isinstance(heard, Skipped) and heard.metadata:
                 context.add_output_metadata(heard.metadata)
@@ -244,7 +260,7 @@ class _Launched:
             ui_base_url=resource.ui_base_url,
             page=resource.page_of(pipeline.name),
             restore=self.config.options().model_dump(mode="json", exclude_defaults=True),
-            settings=self.config.settings(),
+            settings=self._settings(),
             approved=self.config.approved,
             who=operator.who,
             shown=tuple(operator.shown),
@@ -252,6 +268,14 @@ class _Launched:
             how_to_stop=how_to_stop(pipeline.name),
             **more,
         )
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the run's settings; for a program as it is, which has no pipeline of its own, all that count."""
+        given = self.config.settings()
+        if not self.pipeline.program:
+            return given
+        whole = coordinator_of(self.context, self.pipeline.name).checkpoint_config(self.pipeline, given)
+        return whole.model_dump(mode="json", exclude_unset=True)
 
 
 def _stream_settings(config: StreamConfig) -> dict[str, Any]:

@@ -183,6 +183,11 @@ def take_snapshot(
         place = of_stream.uri or "a newer checkpoint has taken its place"
         context.log.info(f"{what} {of_stream.checkpoint_id}, taken by run {of_stream.run_id}: {place}")
         return
+    if pipeline.program:
+        raise InvalidRequest(
+            f"the program of {pipeline.name!r} does not run: a {what} is taken while it does (its last checkpoint is "
+            "of its end)"
+        )
     turn = OpTurn.of(context, pipeline, ConcurrentRuns.QUEUE, patience=wait_for_run)
     operator = _who_sets_aside(context, pipeline) if set_aside else NOBODY
     attempt = turn.take(

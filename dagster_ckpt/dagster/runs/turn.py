@@ -77,7 +77,7 @@ class OpTurn:
         found = turn.RunTurn(
             pipeline=pipeline.name,
             run_id=run_id,
-            how_to_stop=how_to_stop(pipeline.name),
+            how_to_stop="terminate it" if pipeline.program else how_to_stop(pipeline.name),
             state_of=partial(owner_state, instance),
             refuse_if_over=partial(_refuse_if_over, instance, run_id),
             **more,

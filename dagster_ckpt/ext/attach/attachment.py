@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,6 +22,8 @@ from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
 from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.restore_point import Latest, Nothing
+from dagster_ckpt.core.supervision.approval import refuse_outdated
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.attach.attempt import ProgramAttempt
 from dagster_ckpt.ext.attach.owner import ProgramOwner
@@ -30,15 +33,19 @@ from dagster_ckpt.ext.attach.restore import ProgramRestore, was_interrupted
 from dagster_ckpt.ext.attach.sinks import line_of
 from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes, WriterPatch, refuse_connect
 from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.runtime.audit import NOBODY
 from dagster_ckpt.runtime.record_store import RecordStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
+    from dagster_ckpt.pipes import LaunchingRun
 
 log = logging.getLogger("dagster_ckpt.attach")
 
+PIPES = "DAGSTER_PIPES_CONTEXT"
+"""Variable of the environment of a process that a run of Dagster's has launched."""
 DEFAULTS = {
     "incremental": True,
     "num_retained": 3,
@@ -64,9 +71,29 @@ def attach(pipeline: str, *, base_dir: str, restore_from: str = "", **settings: 
         Fenced: another copy of the program is alive.
         NotFound, Corrupt: the snapshot is not there, or damaged; nothing was changed.
     """
-    attachment = Attachment(pipeline_id(pipeline), base_dir=base_dir, settings=settings)
-    attachment.begin(restore_from)
+    name = pipeline_id(pipeline)
+    if Attachment._current is not None:
+        raise InvalidRequest(
+            f"this program is attached to {Attachment._current.pipeline!r} already: attach once, or detach() first"
+        )
+    launching = _launching_run(name)
+    try:
+        attachment = Attachment(name, base_dir=base_dir, settings=settings, launching=launching)
+        attachment.begin(restore_from)
+    except BaseException as error:
+        if launching is not None:
+            launching.failed(error)
+            launching.ended()
+        raise
     return attachment
+
+
+def _launching_run(pipeline: PipelineId) -> LaunchingRun | None:
+    if not os.environ.get(PIPES):
+        return None
+    from dagster_ckpt.pipes import LaunchingRun  # Dagster is not imported but for its runs
+
+    return LaunchingRun.of_process(pipeline)
 
 
 def program_deployment(base_dir: str) -> tuple[Deployment, Path]:
@@ -84,24 +111,36 @@ class Attachment:
 
     _current: Attachment | None = None
 
-    def __init__(self, pipeline: PipelineId, *, base_dir: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        pipeline: PipelineId,
+        *,
+        base_dir: str,
+        settings: Mapping[str, Any],
+        launching: LaunchingRun | None = None,
+    ) -> None:
         refuse_connect()
         self.pipeline = pipeline
         self._deployment, programs = program_deployment(base_dir)
         savepoints = {"savepoint_dir": self._deployment.savepoint_dir}
-        self._config = CheckpointConfig.layered(DEFAULTS, savepoints, settings).of_stream
+        self._launching = launching
+        order = None if launching is None else launching.order
+        ordered = {} if order is None else order.settings
+        self._config = CheckpointConfig.layered(DEFAULTS, savepoints, settings, ordered).of_stream
         self._directory = ProgramDirectory(programs / pipeline)
         self._program = self._directory.load()
-        self._owner = ProgramOwner.here()
+        self._owner = ProgramOwner.here(self._directory.owner, run_id="" if order is None else order.run_id)
         self._attempt = ProgramAttempt(
             deployment=self._deployment,
             pipeline=pipeline,
             directory=self._directory,
             config=self._config,
             owner=self._owner,
-            root=self._owner.name,
+            root=self._owner.name if order is None else order.root,
             is_running=self._is_running,
             stop_queries=self._stop_queries,
+            listeners=() if launching is None else (launching.events,),
+            began=_unseen if launching is None else launching.follow,
         )
         self._lock = threading.RLock()
         self._queries: dict[StageUid, StreamingQuery] = {}
@@ -114,10 +153,6 @@ class Attachment:
 
     def begin(self, restore_from: str) -> None:
         """Put back what is to be put back, and hear of queries from now on. Raises as ``attach`` does."""
-        if Attachment._current is not None:
-            raise InvalidRequest(
-                f"this program is attached to {Attachment._current.pipeline!r} already: attach once, or detach() first"
-            )
         _speak()
         self._owner.wait(self._record)
         self._put_back(self._record(), restore_from)
@@ -129,12 +164,20 @@ class Attachment:
         return RecordStore(self._deployment.store).record(self.pipeline)
 
     def _put_back(self, record: CoordinatorRecord | None, restore_from: str) -> None:
-        if restore_from == "none":
+        options = None if self._launching is None else self._launching.restore
+        if (
+            options is None or options.restore_from == Latest()
+        ):  # of a run: go on in the queries' own directories
+            options = RestoreOptions.of(restore_from=restore_from) if restore_from else None
+            root = f"attach-{restore_from}" if restore_from else ""
+        else:
+            root = self._attempt.root
+            self._refuse_outdated(record, options)
+        if options is not None and options.restore_from == Nothing():
             raise InvalidRequest(
                 "restore_from 'none' would leave the queries' directories as they are: to begin from nothing, give the "
                 "queries other directories and attach under another name"
             )
-        root = f"attach-{restore_from}" if restore_from else ""
         interrupted = was_interrupted(record)
         if root:
             self._attempt.root = root
@@ -146,10 +189,23 @@ class Attachment:
             deployment=self._deployment,
             pipeline=self.pipeline,
             directory=self._directory,
-            options=RestoreOptions.of(restore_from=restore_from or "latest"),
+            options=options or RestoreOptions(),
             config=self._config,
             root=root,
+            owner=self._owner,
+            operator=NOBODY if self._launching is None else self._launching.operator,
         ).run()
+
+    def _refuse_outdated(self, record: CoordinatorRecord | None, options: RestoreOptions) -> None:
+        approved = "" if self._launching is None else self._launching.order.approved
+        if approved:
+            seen = record or CoordinatorRecord(pipeline=self.pipeline)
+            refuse_outdated(approved, seen, options, root=self._attempt.root)
+
+    def failed(self, error: BaseException) -> None:
+        """Note how the program ends, for the run of Dagster's that launched it."""
+        if self._launching is not None:
+            self._launching.failed(error)
 
     def detach(self) -> None:
         """Take a last checkpoint where something is new, end the attempt, and give PySpark its methods back."""
@@ -162,6 +218,8 @@ class Attachment:
                 Attachment._current = None
             atexit.unregister(self.detach)
         self._attempt.close()
+        if self._launching is not None:
+            self._launching.ended()
         close: Callable[[], None] = getattr(self._deployment.store, "close")  # noqa: B009 - of SQL stores
         close()
 
@@ -259,6 +317,10 @@ class Attachment:
     def checkpoint(self) -> str:
         """Take a checkpoint of all queries now, and return its URI. Raises Declined where it failed."""
         return self._attempt.confirmed(CheckpointRequest())
+
+
+def _unseen(_attempt: ProgramAttempt) -> None:
+    """Tell nobody: no run of Dagster's has launched the program."""
 
 
 def _unheard(_query: StreamingQuery) -> None:

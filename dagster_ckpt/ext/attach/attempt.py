@@ -57,7 +57,14 @@ class ProgramAttempt:
     is_running: Callable[[StageUid], bool]
     stop_queries: Callable[[], None]
     """Called where another process has taken the pipeline over."""
+    listeners: tuple[Callable[[CoordinatorEvent], None], ...]
+    began: Callable[[ProgramAttempt], None]
+    """Called when the pipeline is owned."""
     _program: AttachedProgram = field(default_factory=AttachedProgram)
+    coordinator: CheckpointCoordinator | None = None
+    """Coordinator of the newest attempt, ended or not."""
+    unpublished: Mapping[str, str] = field(default_factory=dict)
+    """None: Spark's sinks show their rows themselves."""
     _coordinator: CheckpointCoordinator | None = None
     _cuts: ProgramCuts | None = None
     _poller: Poller | None = None
@@ -106,7 +113,9 @@ class ProgramAttempt:
         coordinator = CheckpointCoordinator.open(self._setup(cuts))
         coordinator.started(str(self.directory.root))
         cuts.opened(coordinator)
-        self._coordinator, self._cuts = coordinator, cuts
+        self.coordinator = self._coordinator = coordinator
+        self._cuts = cuts
+        self.began(self)
         if effective_interval(self.config):
             coordinator.start_scheduler()
         self._poller = Poller(self._poll, on_error=self._poll_failed)
@@ -120,7 +129,7 @@ class ProgramAttempt:
             open_storage=self.deployment.open_storage,
             owner=self.owner.name,
             root=self.root,
-            listeners=(self._heard,),
+            listeners=(self._heard, *self.listeners),
             library_version=__version__,
             admit=self.owner.admit,
             graph=self._program.graph(self.pipeline),

@@ -46,10 +46,14 @@ def run(
             "say where its checkpoints are to be: --base-dir DIR (environment: DAGSTER_CKPT_BASE)"
         )
     settings = {"interval": interval} if interval else {}
-    attach(pipeline, base_dir=base, restore_from=restore_from, **settings)
+    attached = attach(pipeline, base_dir=base, restore_from=restore_from, **settings)
     sys.argv = [program, *arguments]
     sys.path.insert(0, str(Path(program).resolve().parent))
-    runpy.run_path(program, run_name="__main__")
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except BaseException as error:
+        attached.failed(error)
+        raise
 
 
 run.context_settings["ignore_unknown_options"] = True

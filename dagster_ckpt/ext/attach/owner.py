@@ -1,4 +1,7 @@
-"""Owner of an attached pipeline: one process, which others may know to be gone, or have to take to be alive."""
+"""Owner of an attached pipeline: one process, which others may know to be gone, or have to take to be alive.
+
+Launched by Dagster it owns the pipeline under the name of the run; a note beside the stages says which process that is.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.coordinator.mailbox import is_alive
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Fenced
+from dagster_ckpt.spark.files import replace_whole
 
 LOOK_EVERY = 0.25
 
@@ -24,16 +28,21 @@ class ProgramOwner:
     """A process that owns a pipeline, or means to; ``name`` is the owner in the record."""
 
     name: str
+    note: Path | None = None
+    """File that says which process goes by a run's name."""
 
     @classmethod
-    def here(cls) -> ProgramOwner:
-        """Return this process."""
-        return cls(f"{socket.gethostname()}-{_processes()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    def here(cls, note: Path | None = None, *, run_id: str = "") -> ProgramOwner:
+        """Return this process; ``run_id``: the run of Dagster's that launched it."""
+        process = f"{socket.gethostname()}-{_processes()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        if run_id and note is not None:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            replace_whole(note, f"{run_id} {process}".encode())
+        return cls(run_id or process, note)
 
-    @property
-    def is_gone(self) -> bool:
-        """True where it was a process beside this one that is gone: nobody need wait for its lease."""
-        parts = self.name.rsplit("-", 3)
+    def is_gone(self, owner: str) -> bool:
+        """Tell whether an owner was a process beside this one that is gone: nobody need wait for its lease."""
+        parts = self._process_of(owner).rsplit("-", 3)
         if len(parts) != 4 or not _processes() or parts[1] != _processes() or not parts[2].isdecimal():
             return False
         if int(parts[2]) == os.getpid():
@@ -46,9 +55,16 @@ class ProgramOwner:
             pass
         return False
 
+    def _process_of(self, owner: str) -> str:
+        try:
+            run_id, _, process = ("" if self.note is None else self.note.read_text()).partition(" ")
+        except OSError:
+            return owner
+        return process if run_id == owner else owner
+
     def admit(self, record: CoordinatorRecord) -> None:
         """Let this process claim the pipeline. Raises Fenced where another copy of the program is alive."""
-        if record.owner == self.name or ProgramOwner(record.owner).is_gone:
+        if record.owner == self.name or self.is_gone(record.owner):
             return
         if is_alive(record, time.time()):
             raise Fenced(
@@ -59,7 +75,7 @@ class ProgramOwner:
     def wait(self, record: Callable[[], CoordinatorRecord | None]) -> None:
         """Let the lease of a copy that was killed elsewhere be over. Raises Fenced for one that renews it."""
         first = now = record()
-        while first is not None and now is not None and not ProgramOwner(now.owner).is_gone:
+        while first is not None and now is not None and not self.is_gone(now.owner):
             if not is_alive(now, time.time()):
                 return
             if now.lease_until != first.lease_until:

@@ -108,6 +108,11 @@ class ProgramDirectory:
         return self.root / "attached.json"
 
     @property
+    def owner(self) -> Path:
+        """Note of the process that runs the program for a run of Dagster's."""
+        return self.root / "owner"
+
+    @property
     def building(self) -> Path:
         """Directories that a restore builds, before they are exchanged."""
         return self.root / "restoring"

@@ -82,6 +82,8 @@ class ProgramRestore:
     root: str = ""
     """Name under which a restore is not made twice; empty: it is."""
     operator: Operator = NOBODY
+    owner: ProgramOwner | None = None
+    """Process that restores; None: this one, for itself."""
     tell: Callable[[str], None] = log.info
 
     def run(self) -> None:
@@ -111,7 +113,7 @@ class ProgramRestore:
         coordinator.close(RunStatus.SUSPENDED, clean=True)
 
     def _claimed(self, program: AttachedProgram) -> CheckpointCoordinator:
-        owner = ProgramOwner.here()
+        owner = self.owner or ProgramOwner.here(self.directory.owner)
         owner.wait(lambda: RecordStore(self.deployment.store).record(self.pipeline))
         setup = AttemptSetup(
             config=self.config,

@@ -14,7 +14,8 @@ import pytest
 import yaml
 from dagster.components.testing import DefsFolderSandbox, create_defs_folder_sandbox
 
-from dagster_ckpt import CheckpointedPipelineComponent, InvalidRequest, load_table
+from dagster_ckpt import CheckpointedPipelineComponent, InvalidRequest, extensions, load_table
+from tests.examples.test_json_lines import register
 from tests.root import ROOT
 
 # Dagster's own use of its beta classes while it loads any component
@@ -51,6 +52,23 @@ def test_what_is_scaffolded_loads_and_operates_the_pipeline(sandbox: DefsFolderS
         assert {"checkpoints_safety_net", "checkpoints_failure_alarm"} <= {s.name for s in defs.sensors or ()}
         coordinator = (defs.resources or {})["orders__checkpoint_coordinator"]
         assert coordinator.base_dir == str(sandbox.project_root.resolve() / ".checkpointed" / "orders")
+
+
+def test_a_program_takes_the_place_of_stages(
+    sandbox: DefsFolderSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(ROOT, tmp_path, monkeypatch)
+    path = scaffolded(sandbox, program="job.py", arguments=["--fast"], interval_seconds=60)
+    (path / "job.py").touch()
+    with sandbox.load_component_and_build_defs(defs_path=path) as (_, defs):
+        jobs = {job.name for job in defs.resolve_all_job_defs()}
+        assert {"orders", "orders_restore", "orders_savepoint", "orders_care"} <= jobs
+        assert "orders_streaming" not in jobs
+        checks = {key.name for one in defs.asset_checks or () for key in one.check_keys}
+        assert "checkpoint_verified" in checks
+        assert "checkpoint_restorable" not in checks
+    monkeypatch.undo()
+    extensions._entries.cache_clear()
 
 
 @pytest.mark.usefixtures("spark")

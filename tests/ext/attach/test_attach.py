@@ -10,27 +10,35 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run_iterator
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from dagster_ckpt import attach
+from dagster_ckpt import CheckpointCoordinatorResource, attach, attached_program, checkpoints_asset_key
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.model import StageSnapshot
+from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
 from dagster_ckpt.ext.attach.sinks import POSITION, SINK_LOG, DeltaPosition, named_files, planned_return
 from dagster_ckpt.spark.directories import SINK_FOLDER
+from tests.dagster.launched.conftest import Ran
 from tests.progress import wait_until
+from tests.records import find_record
 from tests.root import ROOT
+from tests.spark.epoch.conftest import WITHOUT_CAPTURE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -250,3 +258,101 @@ def test_a_killed_program_goes_on_and_a_savepoint_takes_state_and_tables_back(tm
 def _written(folder: Path, number: int) -> Path:
     put_orders(folder / "later", number)
     return folder / "later" / "in" / f"{number}.json"
+
+
+def ran(defs: dg.Definitions, instance: dg.DagsterInstance, job: str, **ops: object) -> Ran:
+    """Run a job to its end; ``ops`` is the config of its ops."""
+    definition = defs.resolve_job_def(job)
+    config = {"ops": {op: {"config": given} for op, given in ops.items()}}
+    run = instance.create_run_for_job(definition, run_config=config)
+    list(execute_run_iterator(InMemoryJob(definition), run, instance))
+    return Ran(instance, run.run_id)
+
+
+@pytest.mark.spark
+def test_a_program_in_dagster_is_run_and_put_back_and_told_of(tmp_path: Path) -> None:
+    for number in range(2):
+        put_orders(tmp_path, number)
+    base = tmp_path / "ckpt"
+    defs = attached_program(JOB, name="orders", base_dir=str(base), arguments=[str(tmp_path)], interval="1 s")
+    coordinator = CheckpointCoordinatorResource(base_dir=str(base))
+
+    ended: list[Ran] = []
+
+    def runs() -> None:
+        assert not ended, ended[0].failure
+
+    with dg.instance_for_test(overrides=WITHOUT_CAPTURE) as instance, ThreadPoolExecutor(1) as beside:
+
+        def run(job: str, act: Callable[[], None], **ops: object) -> Ran:
+            """Run the program by a job, until ``act`` is done beside it."""
+            (tmp_path / "stop").unlink(missing_ok=True)
+
+            def to_the_end() -> None:
+                try:
+                    act()
+                finally:
+                    (tmp_path / "stop").touch()
+
+            acting = beside.submit(to_the_end)
+            found = ran(defs, instance, job, **ops)
+            ended.append(found)
+            acting.result()
+            assert found.status is dg.DagsterRunStatus.SUCCESS, found.failure
+            ended.clear()
+            return found
+
+        def saved_and_more() -> None:
+            until(lambda: totals(tmp_path) == expected_totals(2), runs)
+            taken = ran(defs, instance, "orders_savepoint", savepoint={"name": "before"})
+            assert taken.status is dg.DagsterRunStatus.SUCCESS, taken.failure
+            put_orders(tmp_path, 2)
+            until(lambda: totals(tmp_path) == expected_totals(3), runs)
+
+        def read_again() -> None:
+            until(lambda: totals(tmp_path) == expected_totals(3), runs)
+
+        first = run("orders", saved_and_more)
+        with closing(coordinator.store()) as store:
+            record = find_record(store, "orders")
+        assert record is not None
+        assert record.owner == first.run_id
+        [savepoint] = record.savepoints
+        key = savepoint.known.key
+        assert key in instance.get_dynamic_partitions("orders/checkpoints")
+        told = instance.fetch_materializations(checkpoints_asset_key("orders"), limit=9).records
+        assert key in {one.partition_key for one in told}
+
+        (tmp_path / "totals.json").write_text(json.dumps(expected_totals(2)))
+        back = run("orders_restore", read_again, restore={"restore_from": key})
+        assert any(line.startswith(f"restoring {key}") for line in back.lines)
+        assert rows_of(tmp_path / "clean") == 3 * 9
+
+        verified = ran(defs, instance, "orders_care", care={"action": "verify", "checkpoint": key})
+        assert verified.status is dg.DagsterRunStatus.SUCCESS, verified.failure
+        idle = ran(defs, instance, "orders_savepoint")
+        assert "the program of 'orders' does not run: a savepoint is taken while it does" in idle.failure
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("raise ValueError('no such topic')", dg.DagsterRunStatus.FAILURE, "ValueError: no such topic"),
+        ("pass", dg.DagsterRunStatus.SUCCESS, ""),
+    ],
+)
+def test_a_program_that_starts_no_query_ends_as_it_ends(
+    tmp_path: Path, text: str, status: dg.DagsterRunStatus, said: str
+) -> None:
+    (tmp_path / "job.py").write_text(text)
+    with pytest.raises(InvalidRequest, match=r"there is no program .*: give the path of its file"):
+        attached_program(tmp_path / "jab.py", base_dir=str(tmp_path))
+    defs = attached_program(tmp_path / "job.py", base_dir=str(tmp_path / "ckpt"))
+    with dg.instance_for_test(overrides=WITHOUT_CAPTURE) as instance:
+        found = ran(defs, instance, "job")
+        assert found.status is status, found.failure
+        assert said in found.failure
+        assert not any("Teardown of resource" in line for line in found.lines)
+        run = instance.get_run_by_id(found.run_id)
+        assert run is not None
+        assert (run.tags.get(SKIPPED_TAG) == "true") is (not said)
