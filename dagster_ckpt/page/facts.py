@@ -13,14 +13,16 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, ForgottenHist
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, StatisticsSnapshot
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
+from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.core.units import count, moment, size
 from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.readers.served import Readers, readers_of
 from dagster_ckpt.operations.records import AuditRow, audit_of, load_record
 from dagster_ckpt.operations.snapshots.catalog import SnapshotSummary, find_snapshot, snapshots_of
+from dagster_ckpt.operations.snapshots.contents import SubtaskState, subtasks_of
 from dagster_ckpt.operations.snapshots.statistics import statistics_of
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 WINDOW = 1000
 """Checkpoints that the summary is computed over."""
@@ -67,6 +69,8 @@ class StagePosition:
     """(source, offset): objects within JSON text are written out."""
     watermark_ms: int | None
     table: str
+    subtasks: tuple[SubtaskState, ...]
+    """Its state partitions; empty: its state is one, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +126,7 @@ def page_facts(
     record = load_record(deployment.store, pipeline)
     statistics = statistics_of(deployment, record, window=max(WINDOW, shown), history_size=shown)
     restorable = snapshots_of(record)
-    newest, metadata, unreadable = _newest(deployment, pipeline, restorable if with_positions else ())
+    newest, positions, unreadable = _newest(deployment, pipeline, restorable if with_positions else ())
     return CheckpointPage(
         pipeline=pipeline,
         now=now,
@@ -135,7 +139,7 @@ def page_facts(
         pending=tuple(_pending(pending, now) for pending in record.pending),
         restorable=restorable,
         newest=newest,
-        positions=() if metadata is None else tuple(_position(stage, metadata) for stage in metadata.stages),
+        positions=positions,
         unreadable=unreadable,
         job_failure=record.job_failure,
         late_tables=record.late_tables,
@@ -147,14 +151,15 @@ def page_facts(
 
 def _newest(
     deployment: Deployment, pipeline: PipelineId, restorable: tuple[SnapshotSummary, ...]
-) -> tuple[str, CheckpointMetadata | None, str]:
+) -> tuple[str, tuple[StagePosition, ...], str]:
     if not restorable:
-        return "", None, ""
+        return "", (), ""
     key = restorable[0].key
     try:
-        return key, find_snapshot(deployment, key, pipeline).stored.metadata, ""
+        stored = find_snapshot(deployment, key, pipeline).stored
+        return key, tuple(_position(stage, stored) for stage in stored.metadata.stages), ""
     except (NotFound, Corrupt, Unavailable) as error:
-        return key, None, str(error)
+        return key, (), str(error)
 
 
 def _history_begins(forgotten: ForgottenHistory) -> str:
@@ -188,14 +193,15 @@ def _pending(pending: PendingRecord, now: float) -> PendingCheckpoint:
     )
 
 
-def _position(stage: StageSnapshot, metadata: CheckpointMetadata) -> StagePosition:
+def _position(stage: StageSnapshot, stored: StoredSnapshot) -> StagePosition:
     return StagePosition(
         uid=stage.uid,
-        inputs=tuple(upstream for upstream, downstream in metadata.edges if downstream == stage.uid),
+        inputs=tuple(upstream for upstream, downstream in stored.metadata.edges if downstream == stage.uid),
         batch_id=stage.batch_id,
         offsets=tuple((source, _readable(offset)) for source, offset in sorted(stage.offsets.items())),
         watermark_ms=stage.watermark_ms,
         table="" if stage.table is None else stage.table.uri,
+        subtasks=subtasks_of(stored, stage),
     )
 
 

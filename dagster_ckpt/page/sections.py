@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from dagster_ckpt.core.checkpoint.statistics import (
+    STORED_SUBTASKS,
     CheckpointStatistics,
     CheckpointStatus,
     MinMaxAvg,
@@ -121,7 +122,7 @@ def _stage_row(
     marked = moment(position.watermark_ms / 1000) if position.watermark_ms else "-"
     table = position.table.rstrip("/").rpartition("/")[2]
     return _row(
-        f"*<b>{escape(position.uid)}</b>{fed_by}{_refused(metrics)}{_subtasks(numbers)}",
+        f"*<b>{escape(position.uid)}</b>{fed_by}{_refused(metrics)}{_subtasks(numbers, position)}",
         f"*{_bar(metrics, numbers, checkpoint)}",
         *_times(metrics),
         size(metrics.bytes_full),
@@ -148,16 +149,20 @@ def _refused(metrics: SnapshotMetrics) -> str:
     return f'<div class="k">{escape(told)}</div>' if told else ""
 
 
-def _subtasks(numbers: StageStatistics | None) -> str:
-    if numbers is None or len(numbers.details) < 2:
+def _subtasks(numbers: StageStatistics | None, position: StagePosition) -> str:
+    """Return a line per subtask: as each acknowledged, or what each state partition keeps where its stage did."""
+    lines = [
+        f"{one.index}: stored {size(one.metrics.bytes_new)} of {size(one.metrics.bytes_full)} in "
+        f"{milliseconds(one.metrics.sync_ms + one.metrics.async_ms)}{' (late)' if one.late else ''}"
+        for one in (() if numbers is None else numbers.details)
+    ] or [
+        f"{one.index}: stored {size(one.bytes_new)} of {size(one.bytes_full)} in {counted(one.files, 'file')}"
+        for one in position.subtasks
+    ]
+    if len(lines) < 2:
         return ""
-    rows = "".join(
-        f"<div>{one.index}: stored {size(one.metrics.bytes_new)} of {size(one.metrics.bytes_full)} in "
-        f"{milliseconds(one.metrics.sync_ms + one.metrics.async_ms)}{' (late)' if one.late else ''}</div>"
-        for one in numbers.details
-    )
-    subtasks = counted(len(numbers.details), "subtask")
-    return f'<details class="k"><summary>{subtasks}</summary>{rows}</details>'
+    rows = "".join(f"<div>{line}</div>" for line in lines[:STORED_SUBTASKS])
+    return f'<details class="k"><summary>{counted(len(lines), "subtask")}</summary>{rows}</details>'
 
 
 def _bar(

@@ -100,6 +100,14 @@ def test_show_tells_stages_offsets_and_state(world: World, run: Program) -> None
     assert "chk-000001" in text
     assert "totals" in text
     found = run.json("show", "chk-1", "-p", "sales")
+    subtasks = found["subtasks"]["totals"]
+    assert [one["index"] for one in subtasks] == [0, 1]
+    assert all(one["bytes_full"] == one["bytes_new"] > 0 for one in subtasks)
+    assert sum(one["files"] for one in subtasks) < found["metadata"]["stages"][0]["metrics"]["files_full"]
+    assert "subtasks of totals: 2, " in text
+    world.checkpoint(2)
+    again = run.json("show", "chk-2", "-p", "sales")["subtasks"]["totals"]
+    assert all(0 < one["bytes_new"] < one["bytes_full"] for one in again)
     assert found["metadata"]["stages"][0]["offsets"] == {"0": {"pos": 1}}
     assert found["is_recorded"] is True
     assert [t["name"] for t in found["state"]["totals"]] == ["0"]

@@ -88,7 +88,7 @@ def test_it_tells_counts_what_is_waited_for_and_what_can_be_restored(world: Worl
     html = page_html(page)
     for said in (
         "checkpoint 5", "0 of 2 acknowledged", "waits for <b>totals, late</b>", "expires in 9 min 56 s", "disk full",
-        "dagster-ckpt restore chk-000002 -p sales", "savepoint-000003, stage by stage",
+        "dagster-ckpt restore chk-000002 -p sales", "savepoint-000003, stage by stage", "<summary>2 subtasks",
     ):  # fmt: skip
         assert said in html, said
 

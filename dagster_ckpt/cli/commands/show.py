@@ -24,6 +24,7 @@ from dagster_ckpt.core.units import counted, duration, moment, size
 from dagster_ckpt.operations.readers.served import Readers, readers_of
 from dagster_ckpt.operations.records import find_record
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
+from dagster_ckpt.operations.snapshots.contents import SubtaskState, subtasks_of
 from dagster_ckpt.operations.snapshots.inspect import StateTable, state_tables
 from dagster_ckpt.spark.source.lag import LagReader, SourceLag
 
@@ -36,6 +37,7 @@ class _Shown:
     metadata: dict[str, Any]
     """As stored, but for offsets, which are no text within text."""
     state: dict[str, tuple[StateTable, ...]]
+    subtasks: dict[str, tuple[SubtaskState, ...]]
     positions: tuple[SourceLag, ...]
     horizon: Horizon | None
     """For how long it can be restored; None: no code was given, or the store does not know it."""
@@ -56,6 +58,7 @@ def show(work: Invocation, *, snapshot: str, pipeline: str, code: CodeOptions) -
     found = find_snapshot(work.deployment, snapshot, pipeline_id(pipeline) if pipeline else None)
     stored = found.stored
     state = {s.uid: state_tables(stored, s.uid) for s in stored.metadata.stages}
+    subtasks = {s.uid: subtasks_of(stored, s) for s in stored.metadata.stages}
     declared = declared_in(code, found.pipeline)
     positions = LagReader(pipeline=declared).read(stored.metadata)
     horizon = _horizon(found, code)
@@ -68,13 +71,25 @@ def show(work: Invocation, *, snapshot: str, pipeline: str, code: CodeOptions) -
             is_recorded=found.known is not None,
             metadata=_plain(stored.metadata),
             state=state,
+            subtasks=subtasks,
             positions=positions,
             horizon=horizon,
             readers=readers,
         )
     )
     _show_snapshot(work.output, found, state, horizon, readers, tables=_tables(record, found))
+    for uid, own in subtasks.items():
+        if own:
+            work.output.say(f"subtasks of {uid}: {_spread(own)}")
     show_positions(work.output, positions)
+
+
+def _spread(subtasks: Sequence[SubtaskState]) -> str:
+    """Return how evenly the state of a stage is spread over its subtasks; each of them is in the JSON."""
+    least, most = (f(subtasks, key=lambda one: one.bytes_full) for f in (min, max))
+    small, large = size(least.bytes_full), size(most.bytes_full)
+    each = f"{small} each" if small == large else f"from {small} ({least.index}) to {large} ({most.index})"
+    return f"{len(subtasks)}, {each}"
 
 
 def _plain(metadata: CheckpointMetadata) -> dict[str, Any]:

@@ -86,6 +86,35 @@ def _of_subtasks(source: StoredSnapshot, stage: StageSnapshot) -> dict[str, int]
     return {key: stage.subtask_handles.size} | {handle.key: handle.size for handle in handles}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskState:
+    """State of one subtask of a stage, a state partition, in a snapshot. Sizes are bytes."""
+
+    index: int
+    files: int
+    bytes_full: int
+    bytes_new: int
+    """Written for this snapshot."""
+
+
+def subtasks_of(source: StoredSnapshot, stage: StageSnapshot) -> tuple[SubtaskState, ...]:
+    """Return the state of every subtask of a stage; none where it keeps none. Raises Corrupt, Unavailable."""
+    files: dict[int, list[FileEntry]] = {}
+    for entry in source.entries(stage) if stage.parallelism > 1 else ():
+        if entry.partition is not None:
+            files.setdefault(entry.partition, []).append(entry)
+    number = source.metadata.checkpoint_id
+    return tuple(
+        SubtaskState(
+            index=index,
+            files=len(own),
+            bytes_full=sum(entry.size for entry in own),
+            bytes_new=sum(entry.size for entry in own if entry.first_checkpoint == number),
+        )
+        for index, own in sorted(files.items())
+    )
+
+
 # --- what single files say ------------------------------------------------------------------------------------
 
 
