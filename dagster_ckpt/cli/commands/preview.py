@@ -129,7 +129,7 @@ def show_preview(output: Output, found: RestorePreview) -> None:
     ]  # fmt: skip
     output.table("stages", ("stage", "gets", "state of", "batch>", "partitions", "size>"), stages)
     replays = [
-        (r.stage, r.step.source, r.step.start, r.step.end, r.step.units, r.batches) for r in found.replay
+        (r.stage, r.step.source, r.step.start, r.step.end, r.step.number, r.batches) for r in found.replay
     ]
     if replays:
         title = f"read again, up to {found.compared_with}"

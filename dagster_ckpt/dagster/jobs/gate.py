@@ -225,17 +225,10 @@ class RestoreGate:
 
 def lines_of(found: RestorePreview) -> list[str]:
     """Return the moves of a restore: a line per source that is read again, and per table."""
-    lines = []
-    for replay in found.replay:
-        step = replay.step
-        if step.is_same:
-            continue
-        units = (
-            "" if step.units is None else f", {counted(abs(step.units), 'unit is', 'units are')} read again"
-        )
-        lines.append(f"source {replay.stage}: from {step.end} back to {step.start}{units}")
+    moved = (replay for replay in found.replay if not replay.step.is_same)
+    lines = [f"source {replay.stage}: {replay.step.sentence()}" for replay in moved]
     for table in found.tables:
-        moved = [
+        changes = [
             *([f"{counted(table.rows_leaving, 'row leaves', 'rows leave')}"] if table.rows_leaving else []),
             *(
                 [f"{counted(table.rows_returning, 'row comes back', 'rows come back')}"]
@@ -244,5 +237,5 @@ def lines_of(found: RestorePreview) -> list[str]:
             ),
             *([table.message] if table.message else []),
         ]
-        lines.append(f"table {table.uri} of {table.stage}: {', '.join(moved) or table.fate.value}")
+        lines.append(f"table {table.uri} of {table.stage}: {', '.join(changes) or table.fate.value}")
     return lines

@@ -97,7 +97,7 @@ def preview_metadata(preview: RestorePreview) -> dict[str, Any]:
             "source": r.step.source,
             "from": r.step.end or "-",
             "back_to": r.step.start or "-",
-            "units": _shown(r.step.units),
+            "units": r.step.number,
             "batches": _shown(r.batches),
         }
         for r in preview.replay

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.core.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,21 @@ class OffsetStep:
     def is_same(self) -> bool:
         """True where both offsets are equal."""
         return self.start == self.end
+
+    @property
+    def number(self) -> str:
+        """How much a restore to ``start`` reads again; of a source that is not as far yet, how much it passes over."""
+        if self.units is None:
+            return "-"
+        return f"{self.units:,}" if self.units >= 0 else f"{-self.units:,} passed over"
+
+    def sentence(self) -> str:
+        """Say where a source that is at ``end`` goes with a restore to ``start``."""
+        start, end = self.start or "its beginning", self.end or "its beginning"
+        if self.units is None:
+            return f"from {end} to {start}"
+        way, does = ("back", "read again") if self.units >= 0 else ("forward", "passed over")
+        return f"from {end} {way} to {start}, {counted(abs(self.units), 'unit is', 'units are')} {does}"
 
 
 def step_between(source: str, start: str | None, end: str | None) -> OffsetStep:

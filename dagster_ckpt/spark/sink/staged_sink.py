@@ -104,9 +104,11 @@ class StagedSink(Sink):
         Default: they never can.
         """
         shown = "nothing" if cut is None else f"checkpoint {cut.checkpoint_id}"
+        head = None if before is None else before.head
+        shows = "rows of no checkpoint" if head is None else f"checkpoint {head}"
         return why_behind(self.place, before, cut) or (
-            f"{self.place} shows checkpoint {before.head if before else None} and cannot take rows back to "
-            f"show {shown}: restore the newest checkpoint, keep the rows (roll_back_tables: false), or name a new place"
+            f"{self.place} shows {shows} and cannot take rows back to show {shown}: restore the newest checkpoint, "
+            "keep the rows (roll_back_tables: false), or name a new place"
         )
 
     def go_to(self, before: SinkPosition, head: int | None) -> SinkPosition:

@@ -116,6 +116,7 @@ def test_the_log_of_a_restore_says_what_moves() -> None:
         stages=(),
         replay=(
             Replay(stage="orders", step=OffsetStep(source="0", start="3", end="9", units=6), batches=2),
+            Replay(stage="behind", step=OffsetStep(source="0", start="3", end=None, units=-1), batches=None),
             Replay(stage="rates", step=OffsetStep(source="0", start="1", end="1", units=0), batches=0),
         ),
         tables=(
@@ -126,6 +127,7 @@ def test_the_log_of_a_restore_says_what_moves() -> None:
     )
     assert lines_of(preview) == [
         "source orders: from 9 back to 3, 6 units are read again",
+        "source behind: from its beginning forward to 3, 1 unit is passed over",
         "table /t of totals: 1,500 rows leave",
         "table /l of lines: unchanged",
     ]
