@@ -29,6 +29,7 @@ R = TypeVar("R")
 
 TEMPORARY_PREFIX = ".tmp-"
 _BATCH_FOLDER = re.compile(r"batch-(\d{10})-[0-9a-f]{12}")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
 
 
@@ -68,10 +69,11 @@ def create_exclusively(path: Path, content: bytes) -> bool:
 
 def replace_whole(path: Path, content: bytes, *, durably: bool = True) -> None:
     """Give ``path`` new content; a reader sees the old or the new one, ``durably`` also after a power failure."""
-    temporary = _written_aside(path, content)
-    if durably:
-        flush_to_disk(temporary)
-    os.replace(temporary, path)
+    with _aside(path) as temporary:
+        temporary.write_bytes(content)
+        if durably:
+            flush_to_disk(temporary)
+        os.replace(temporary, path)
     if durably:
         flush_to_disk(path.parent)
 
@@ -177,8 +179,8 @@ def classified(what: str) -> Iterator[None]:
     except (Unavailable, OutcomeUnknown):
         raise
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-            raise Unavailable(f"{what} failed: {error}. Make room or give access, then retry") from error
+        if error.errno in _NO_ROOM:
+            raise _without_room(what, error) from error
         raise OutcomeUnknown(
             f"{what} failed and may have happened in part: {error}. Retry it: it is idempotent"
         ) from error
@@ -215,15 +217,32 @@ def remove_files(paths: Iterable[Path]) -> int:
 
 
 def _written_aside(path: Path, content: bytes) -> Path:
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-    temporary.write_bytes(content)
+    with _aside(path) as temporary:
+        temporary.write_bytes(content)
     return temporary
 
 
 def _copied_whole(source: Path, target: Path) -> None:
-    temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-    shutil.copyfile(source, temporary)
-    os.replace(temporary, target)
+    with _aside(target) as temporary:
+        shutil.copyfile(source, temporary)
+        os.replace(temporary, target)
+
+
+@contextlib.contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    """Yield a new file beside ``path``; of a write that fails nothing is left. Raises Unavailable for a full disk."""
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    try:
+        yield temporary
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno in _NO_ROOM:
+            raise _without_room(f"writing {path}", error) from error
+        raise
+
+
+def _without_room(what: str, error: OSError) -> Unavailable:
+    return Unavailable(f"{what} failed: {error}. Make room or give access, then retry")
 
 
 def _footer(root: Path, path: Path) -> DataFile:

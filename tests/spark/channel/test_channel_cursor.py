@@ -27,7 +27,7 @@ from dagster_ckpt.spark.channel.entries import BarrierEntry, CancelEntry, DataEn
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.source import ChannelReader
-from dagster_ckpt.spark.files import DataFile
+from dagster_ckpt.spark.files import DataFile, create_exclusively, replace_whole
 
 
 def data(batch: int, rows: int = 1) -> DataEntry:
@@ -217,7 +217,7 @@ def test_offsets_of_the_channel_by_any_of_its_names_or_none_go_on_and_stay_what_
     assert mine.partitions(start, start) == []
 
 
-def test_a_release_that_finds_the_disk_full_says_what_to_make_room_for(
+def test_a_write_that_finds_the_disk_full_says_what_to_make_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = Release(tmp_path / "stage")
@@ -227,7 +227,17 @@ def test_a_release_that_finds_the_disk_full_says_what_to_make_room_for(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(Unavailable, match=r"stage/released\) failed: .*Make room or give access"):
+    with pytest.raises(Unavailable, match=r"stage/released failed: .*Make room or give access"):
         release.through(CheckpointId(2))
+    (old := tmp_path / "note").write_bytes(b"old")
+    with pytest.raises(Unavailable, match=r"writing .*note failed: .*Make room or give access"):
+        replace_whole(old, b"new")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(Unavailable, match=r"writing .*new failed: .*Make room or give access"):
+        create_exclusively(tmp_path / "new", b"new")
     monkeypatch.undo()
     assert release.read() == ReleasedThrough(CheckpointId(1))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["note", "stage"], (
+        "nothing is left of a write that failed"
+    )
+    assert old.read_bytes() == b"old"
