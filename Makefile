@@ -12,7 +12,7 @@ PROCESSES ?= 3
 BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz_files,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest lint types format reference docs wheel ci bench compare soak attack fuzz-files clean
+.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest lint types format reference docs wheel ci bench compare soak attack fuzz-files specs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -115,6 +115,10 @@ attack: ## Put back, lose and swap what pipelines keep, hundreds of times: table
 fuzz-files: ## Change files that are read from storage at random: each is read, or told as damage in a sentence
 	@scripts/bootstrap python
 	@$(RUN) python -m benchmarks.fuzz_files $(ARGS)
+
+specs: ## Check the models in specs/, and that a named invariant finds each guard that is switched off (weekly in CI)
+	@scripts/bootstrap python java specs
+	@$(RUN) python -m scripts.specs $(ARGS)
 
 clean: ## Remove what the other targets made, except .venv
 	@rm -rf .demo dist build artifacts .pytest_cache .hypothesis .mypy_cache .ruff_cache spark-warehouse metastore_db derby.log
