@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from dagster_ckpt.extensions import PARTICIPANTS, extension
 
-QUARANTINE_SETTINGS = frozenset({"expect", "at_most", "beyond"})
+QUARANTINE_SETTINGS = frozenset({"expect", "at_most", "beyond", "late"})
 """Settings of a decorator that are the participant's."""
 
 
@@ -41,6 +41,11 @@ class StageParticipant:
     def key(self) -> tuple[str, ...]:
         """Columns of that table whose values a newer row replaces an older one by."""
         return ()
+
+    @property
+    def rereads(self) -> bool:
+        """True where it reads the stage's input a second time, which has to be in a channel then."""
+        return False
 
     def open(self, context: Any) -> Any:
         """Return the writer of the stage's batches. Nothing outside is changed by opening it."""

@@ -43,6 +43,7 @@ class _Judged(_ForAll, total=False):
     expect: Mapping[str, Literal["warn", "drop", "quarantine", "fail"]]
     at_most: str | int
     beyond: Literal["warn", "fail"]
+    late: Literal["count", "keep"]
 
 
 class StageSettings(_Judged, total=False):

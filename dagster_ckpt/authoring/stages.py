@@ -341,7 +341,8 @@ def spark_stage(
         settings: as for ``spark_source``, and ``max_entries_per_trigger``; ``expect={"amount > 0": "quarantine"}``:
             SQL conditions on the rows the stage returns, each with ``warn``, ``drop``, ``quarantine`` or ``fail``;
             ``at_most="1 %"`` (or a number): rows of one checkpoint that may break one; more turn its asset check red,
-            with ``beyond="fail"`` the checkpoint fails.
+            with ``beyond="fail"`` the checkpoint fails; ``late="keep"``: rows that its watermark drops go to its
+            quarantine.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:

@@ -240,9 +240,10 @@ class SnapshotMetrics(Record):
     """Those that broke a condition."""
     broken: dict[str, int] = Field(default_factory=dict)
     """By condition: rows that broke it."""
-
     rows_late: int = 0
     """Rows that a watermark dropped, as far as Spark had told."""
+    rows_late_kept: int = 0
+    """Late rows that are in the quarantine: single ones, where the watermark dropped groups."""
     rows_requeued: int = 0
     """Rows of its quarantine that went through it again; judged once more, they are among the above."""
     requeue_orders: tuple[str, ...] = ()
@@ -251,7 +252,8 @@ class SnapshotMetrics(Record):
     @property
     def refused_rows(self) -> str:
         """Rows that broke which condition, and that came too late, for people; empty: there is nothing to tell."""
-        others = [f"{self.rows_late:,} dropped by the watermark"] if self.rows_late else []
+        late = {"dropped by the watermark": self.rows_late, "late ones kept": self.rows_late_kept}
+        others = [f"{number:,} {what}" for what, number in late.items() if number]
         if not self.rows_judged:
             return "; ".join(others)
         others += [f"{self.rows_requeued:,} requeued"] if self.rows_requeued else []

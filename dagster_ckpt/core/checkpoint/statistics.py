@@ -193,6 +193,7 @@ _ADDED = (
     "rows_judged",
     "rows_refused",
     "rows_late",
+    "rows_late_kept",
     "rows_requeued",
 )
 

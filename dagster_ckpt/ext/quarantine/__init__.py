@@ -6,5 +6,6 @@
 | ``verdicts`` | conditions as one SQL expression, a bit each |
 | ``judged_rows`` | a batch written once, its rows apart by verdict |
 | ``kept_rows`` | columns of the quarantine |
+| ``late_rows`` | rows that a watermark drops, read once more |
 | ``requeued_rows`` | kept rows that go through their stage again |
 """

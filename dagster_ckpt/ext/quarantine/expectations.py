@@ -49,6 +49,8 @@ class Expectations(StageParticipant):
     """Rows of one checkpoint that may break each, ``1 %`` or a number; empty: any."""
     fails: bool = False
     """A checkpoint with more of them fails; else its check is red."""
+    keeps_late: bool = False
+    """Rows that a watermark drops are quarantined; else they are only counted."""
 
     @property
     def judges(self) -> tuple[str, ...]:
@@ -64,12 +66,17 @@ class Expectations(StageParticipant):
     def table(self) -> str:
         """Table of the quarantine; empty: no condition quarantines."""
         is_needed = any(one.action is Action.QUARANTINE for one in self.conditions)
-        return f"quarantine/{self.uid}" if is_needed else ""
+        return f"quarantine/{self.uid}" if is_needed or self.keeps_late else ""
 
     @property
     def key(self) -> tuple[str, ...]:
         """A row that was judged again takes its own place."""
         return ("id",) if self.table else ()
+
+    @property
+    def rereads(self) -> bool:
+        """Late rows are gone from what the stage returns."""
+        return self.keeps_late
 
 
 def expectations_of(
@@ -77,8 +84,9 @@ def expectations_of(
 ) -> Expectations:
     """Return the expectations of a stage's settings. Raises InvalidRequest for impossible ones."""
     name = repr(fn.__name__)
-    expect = settings.get("expect")
-    if not isinstance(expect, Mapping) or not expect:
+    keeps_late = _late(name, settings)
+    expect = settings.get("expect", {} if settings.keys() == {"late"} else None)
+    if not isinstance(expect, Mapping) or not (expect or keeps_late):
         raise InvalidRequest(
             f"{name} has expect={expect!r}: give conditions in SQL with what becomes of a row that breaks one, "
             'expect={"amount > 0": "quarantine"}'
@@ -97,7 +105,15 @@ def expectations_of(
         conditions=tuple(_condition(name, sql, action) for sql, action in expect.items()),
         at_most=_at_most(name, settings.get("at_most")),
         fails=_fails(name, settings),
+        keeps_late=keeps_late,
     )
+
+
+def _late(name: str, settings: Mapping[str, Any]) -> bool:
+    late = settings.get("late", "count")
+    if late not in ("count", "keep"):
+        raise InvalidRequest(f"{name} has late={late!r}: give count or keep")
+    return bool(late == "keep")
 
 
 def _condition(name: str, sql: Any, action: Any) -> Condition:

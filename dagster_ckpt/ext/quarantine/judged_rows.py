@@ -22,6 +22,7 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition, Expectations
 from dagster_ckpt.ext.quarantine.kept_rows import kept_again, kept_rows
+from dagster_ckpt.ext.quarantine.late_rows import LateRows
 from dagster_ckpt.ext.quarantine.requeued_rows import RequeuedRows, Requeuing
 from dagster_ckpt.ext.quarantine.verdicts import (
     VERDICT,
@@ -63,6 +64,7 @@ class JudgedRows:
         if expectations.table:
             nothing = context.frame.sparkSession.createDataFrame([], self._schema)
             self._keep = context.keep(self._kept(nothing.selectExpr("*", f"0L AS {VERDICT}"), BatchId(0)))
+        self._late = LateRows.of(context) if expectations.keeps_late else None
         self._requeue = context.requeue
         self._requeuing = Requeuing(self._conditions, self._schema, context)
 
@@ -85,23 +87,31 @@ class JudgedRows:
             shutil.rmtree(folder, ignore_errors=True)
             raise InvalidRequest(said)
         kept = [verdict for verdict, action in of_action.items() if action is Action.QUARANTINE]
-        before, pending = (
-            total_through(self._directory, BatchId(batch_id - 1) if batch_id else None),
-            self._requeue(),
-        )
-        taken = self._requeuing.take(frame.sparkSession, folder, root, before, pending)
-        self._quarantine(frame, folder, kept, batch_id, taken)
+        before = total_through(self._directory, BatchId(batch_id - 1) if batch_id else None)
+        pending, session = self._requeue(), frame.sparkSession
+        late = 0 if self._late is None else self._late.write(session, folder, root, batch_id)
+        taken = self._requeuing.take(session, folder, root, before, pending)
+        self._quarantine(frame, folder, kept, batch_id, taken=taken, late=late)
         known = () if pending is None else tuple(one.order_id for one in pending.orders)
-        self._count(kinds, batch_id, before, taken, known)
+        self._count(kinds, batch_id, before, known, taken=taken, late=late)
         passed = [(f"{v}-", kinds[v]) for v, action in of_action.items() if action in (None, Action.WARN)]
         return _moved_up([*passed, ("again-", taken.passed)], folder, root)
 
     def _quarantine(
-        self, frame: DataFrame, folder: Path, verdicts: Sequence[int], batch_id: BatchId, taken: RequeuedRows
+        self,
+        frame: DataFrame,
+        folder: Path,
+        verdicts: Sequence[int],
+        batch_id: BatchId,
+        *,
+        taken: RequeuedRows,
+        late: int,
     ) -> None:
         # Of a first try, whose entry never came into the log: rows of this one take its place.
         remove_files(committable_paths(self._directory.root, [batch_id]))
         found = [self._kept(self._refused(frame, folder, verdicts), batch_id)] if verdicts else []
+        if self._late is not None and late:
+            found.append(self._late.kept(frame.sparkSession, folder, self._schema, batch_id))
         if taken.rows:
             found.append(kept_again(taken, self._schema.names, self._conditions, self._uid, batch_id))
         if self._keep is not None and found:
@@ -118,7 +128,14 @@ class JudgedRows:
         return kept_rows(rows, self._schema.names, self._conditions, self._uid, batch_id)
 
     def _count(
-        self, kinds: Kinds, batch_id: BatchId, before: RowCounts, taken: RequeuedRows, known: Collection[str]
+        self,
+        kinds: Kinds,
+        batch_id: BatchId,
+        before: RowCounts,
+        known: Collection[str],
+        *,
+        taken: RequeuedRows,
+        late: int,
     ) -> None:
         """Note the totals; ``known``: orders to requeue that the record has, of which the taken ones are told."""
         rows = Counter({verdict: sum(file.rows for file in files) for verdict, files in kinds.items()})
@@ -130,11 +147,13 @@ class JudgedRows:
         changes = {
             "at_most": self._expectations.at_most,
             "fails": self._expectations.fails,
+            "late_kept": before.late_kept + late,
             "requeued": before.requeued + taken.rows,
             "orders": (*(one for one in before.orders if one in known), *taken.orders),
             "requeued_in": batch_id if taken.rows else before.requeued_in,
         }
-        totals = before.plus(rows.total(), rows.total() - rows[0], broken)
+        judged = rows.total() if self._conditions else 0
+        totals = before.plus(judged, rows.total() - rows[0], broken)
         note(self._directory, batch_id, totals.model_copy(update=changes))
 
     def _failed(self, kinds: Kinds, root: Path, batch_id: BatchId) -> str:

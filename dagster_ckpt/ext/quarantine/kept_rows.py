@@ -13,9 +13,9 @@ from dagster_ckpt.ext.quarantine.verdicts import VERDICT
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_AS_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
+AS_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
 """Times to the microsecond, and every column."""
-_NEW_ID = "concat(lpad(hex(unix_micros(current_timestamp())), 16, '0'), '-', uuid())"
+NEW_ID = "concat(lpad(hex(unix_micros(current_timestamp())), 16, '0'), '-', uuid())"
 """Ids of a batch lie side by side: a publish that replaces rows looks into few files."""
 
 
@@ -27,7 +27,7 @@ def kept_rows(
 
     _, led_here, broken = _broken(conditions)
     return rows.select(
-        f.expr(_NEW_ID).alias("id"),
+        f.expr(NEW_ID).alias("id"),
         f.lit("quarantined").alias("state"),
         led_here.alias("condition"),
         broken.alias("conditions"),
@@ -72,7 +72,11 @@ def _broken(conditions: Sequence[Condition]) -> tuple[Column, Column, Column]:
         of_action = [one for one, c in zip(broken, conditions, strict=True) if c.action is action]
         return f.coalesce(*of_action, f.lit(None).cast("string"))
 
-    return first(Action.FAIL), first(Action.QUARANTINE), f.array_compact(f.array(*broken))
+    return (
+        first(Action.FAIL),
+        first(Action.QUARANTINE),
+        f.array_compact(f.array(*broken)).cast("array<string>"),
+    )
 
 
 def _row(names: Sequence[str], uid: StageUid, batch: BatchId) -> list[Column]:
@@ -80,7 +84,7 @@ def _row(names: Sequence[str], uid: StageUid, batch: BatchId) -> list[Column]:
 
     whole = f.struct(*[f.col(f"`{name.replace('`', '``')}`") for name in names])
     return [
-        f.to_json(whole, _AS_JSON).alias("row"),
+        f.to_json(whole, AS_JSON).alias("row"),
         whole.alias("columns"),
         f.lit(str(uid)).alias("stage"),
         f.lit(int(batch)).cast("bigint").alias("batch"),

@@ -23,7 +23,7 @@ VERDICT = "_dagster_ckpt_verdict"
 def verdict_sql(conditions: Sequence[Condition]) -> str:
     """Return the verdict on a row as an SQL expression of type BIGINT."""
     parts = [f"IF(({one.sql}\n) IS TRUE, 0L, {1 << bit}L)" for bit, one in enumerate(conditions)]
-    return " | ".join(parts)
+    return " | ".join(parts) or "0L"
 
 
 def broken_by(verdict: int, conditions: Sequence[Condition]) -> list[Condition]:

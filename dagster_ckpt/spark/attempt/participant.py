@@ -19,7 +19,7 @@ from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.snapshot.checkpoint_files import read_commit
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
     from dagster_ckpt.spark.attempt.sinks import PipelineSinks
@@ -82,6 +82,8 @@ class ParticipantContext:
     """The rows that the stage returns."""
     keep: Callable[[DataFrame], Callable[[DataFrame, int], None]]
     """Return, for rows of this schema, the function that prepares a batch of them for the participant's table."""
+    as_batch: Callable[[SparkSession, BatchId | None], DataFrame]
+    """Return what the functions make of a micro-batch's input, as rows that do not stream; None: of no rows."""
     requeue: Callable[[], Requeue | None]
     """Return what is to be put through the stage again; None: nothing."""
     warn: Callable[[str], None]

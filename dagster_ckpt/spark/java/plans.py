@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -69,6 +69,28 @@ def scala_items(found: Any) -> Iterator[Any]:
     items = found.iterator()
     while items.hasNext():
         yield items.next()
+
+
+def rows_of(spark: SparkSession, plan: Any) -> DataFrame:
+    """Return the rows of an analyzed plan that does not stream (``classic.Dataset.ofRows``, since 4.0)."""
+    from pyspark.sql import DataFrame as SparkFrame
+
+    session: Any = spark
+    made = _jvm(spark).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    return SparkFrame(made, spark)
+
+
+_DELAY = "spark.watermarkDelayMs"
+
+
+def marked_columns(columns: Iterable[Any]) -> list[tuple[str, str]]:
+    """Return names and types of those columns that a watermark is on (``EventTimeWatermark.delayKey``, since 2.1)."""
+    return [
+        (str(one.name()), str(one.dataType().catalogString()))
+        for one in columns
+        if one.getClass().getSimpleName() in ("AttributeReference", "Alias")
+        and one.metadata().contains(_DELAY)
+    ]
 
 
 def may_be_no_utf8(spark: SparkSession, text: Column) -> Column:

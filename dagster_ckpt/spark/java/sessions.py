@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.spark.java.plans import nodes_of
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -56,6 +58,19 @@ def has_read_everything(query: StreamingQuery) -> bool:
     (``StreamExecution.noNewData``).
     """
     return bool(query._jsq.streamingQuery().noNewData())
+
+
+def rows_dropped(spark: SparkSession, query_id: str) -> int:
+    """Return how many rows the operators of a query's last batch have dropped for a watermark.
+
+    As its progress tells a moment later (``StreamExecution.lastExecution``, ``StateStoreWriter``, since 3.1).
+    """
+    query: Any = next(one for one in spark.streams.active if str(one.id) == query_id)
+    total = 0
+    for node in nodes_of(query._jsq.streamingQuery().lastExecution().executedPlan()):
+        metric = node.metrics().get("numRowsDroppedByWatermark")
+        total += int(metric.get().value()) if metric.isDefined() else 0
+    return total
 
 
 def is_observed(observation: Observation) -> bool:

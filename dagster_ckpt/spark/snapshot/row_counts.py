@@ -39,6 +39,8 @@ class RowCounts(Record):
     """By condition: rows that broke it."""
     late: int = 0
     """Rows that watermarks dropped, as far as Spark's progress has told."""
+    late_kept: int = 0
+    """Late rows that are in the quarantine."""
     requeued: int = 0
     """Rows of the quarantine that were judged again."""
     orders: tuple[str, ...] = ()
@@ -68,6 +70,7 @@ class RowCounts(Record):
                 "rows": self.rows - before.rows,
                 "refused": self.refused - before.refused,
                 "late": self.late - before.late,
+                "late_kept": self.late_kept - before.late_kept,
                 "requeued": self.requeued - before.requeued,
                 "broken": {one: n - before.broken.get(one, 0) for one, n in self.broken.items()},
             }

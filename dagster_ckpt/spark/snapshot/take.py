@@ -272,6 +272,7 @@ class StageSnapshotter:
                 "rows_refused": counts.refused,
                 "broken": counts.broken,
                 "rows_late": counts.late,
+                "rows_late_kept": counts.late_kept,
                 "rows_requeued": counts.requeued,
                 "requeue_orders": counts.orders,
             }

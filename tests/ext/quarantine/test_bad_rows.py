@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import functions as f
 
 from dagster_ckpt import (
     CheckpointedPipeline,
@@ -273,34 +274,73 @@ def kind_of(row: tuple[int, str | None, int]) -> str:
     return "bad" if row[2] <= 0 else "dropped" if row[1] is None else "good"
 
 
-@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
-def test_rows_that_a_watermark_drops_are_counted_with_their_checkpoint(lab: Lab, tmp_path: Path) -> None:
-    feed = tmp_path / "feed"
+def late_orders(feed: Path) -> CheckpointedPipeline:
+    """Files → hourly, which drops groups of late rows, and once, which drops late rows."""
 
     @spark_source
     def orders(spark):  # type: ignore[no-untyped-def]
         return spark.readStream.schema("n INT, name STRING, amount INT").json(str(feed))
 
-    @spark_stage
+    def timed(orders):  # type: ignore[no-untyped-def]
+        return orders.selectExpr("n", "timestamp_seconds(n) AS at").withWatermark("at", "0 seconds")
+
+    @spark_stage(late="keep")
     def hourly(orders):  # type: ignore[no-untyped-def]
-        at = orders.selectExpr("timestamp_seconds(n) AS at").withWatermark("at", "0 seconds")
-        return at.groupBy("at").count()
+        return timed(orders).groupBy(f.window("at", "10 seconds")).count()
+
+    @spark_stage(late="keep", expect={"n > 0": "quarantine"})
+    def once(orders):  # type: ignore[no-untyped-def]
+        return timed(orders).dropDuplicates(["at"])
 
     @spark_sink
     def totals(hourly):  # type: ignore[no-untyped-def]
         return hourly
 
+    @spark_sink
+    def singles(once):  # type: ignore[no-untyped-def]
+        return once
+
     @checkpointed_pipeline(name="late")
     def pipeline() -> None:
-        totals(hourly(orders()))
+        read = orders()
+        totals(hourly(read))
+        singles(once(read))
 
-    for rows in ([(10, "a", 1)], [(1000, "a", 1)], [(5, "a", 1), (7, "a", 1), (2000, "a", 1)]):
+    return pipeline  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
+def test_rows_that_a_watermark_drops_are_counted_and_kept_with_their_checkpoint(
+    lab: Lab, tmp_path: Path
+) -> None:
+    feed, pipeline = tmp_path / "feed", late_orders(tmp_path / "feed")
+    for rows in ([(10, "a", 1)], [(1000, "a", 1)], [(5, "a", 1), (7, "a", 1), (7, "b", 1), (2000, "a", 1)]):
         put(feed, *rows)
         done = lab.run(pipeline)
         assert done.success, failure_text(done)
-    metrics = [[stage.metrics for stage in lab.metadata(pipeline, n).stages] for n in (1, 2, 3)]
-    assert [sum(one.rows_late for one in stages) for stages in metrics] == [0, 0, 2]
-    assert "2 dropped by the watermark" in [one.refused_rows for one in metrics[2]]
+    told = [{s.uid: s.metrics for s in lab.metadata(pipeline, n).stages} for n in (1, 2, 3)]
+    for uid, dropped in {"hourly": 1, "once": 3}.items():
+        assert [one[uid].rows_late for one in told] == [0, 0, dropped], "partial groups, or single rows"
+        assert [one[uid].rows_late_kept for one in told] == [0, 0, 3]
+        found = rows_in(lab.tables / "quarantine" / uid)
+        assert sorted(json.loads(row["row"])["n"] for row in found) == [5, 7, 7]
+        assert {(row["condition"], row["columns"], row["state"]) for row in found} == {
+            ("late", None, "quarantined")
+        }
+    assert told[2]["hourly"].refused_rows == "1 dropped by the watermark; 3 late ones kept"
+    counted = {one.stage: (one.rows, one.others) for one in preview_requeue(pipeline, lab.coordinator)}
+    assert counted == {"hourly": (0, 3), "once": (0, 3)}, "what is late once is late again"
+
+
+def test_late_rows_that_cannot_be_told_exactly_are_refused_before_the_first_row(
+    lab: Lab, tmp_path: Path
+) -> None:
+    put(tmp_path / "feed", (1, "ann", 5))
+    refused = failure_text(lab.run(sales(tmp_path / "feed", late="keep")))
+    assert (
+        "late='keep', and which rows its watermark drops cannot be told exactly: its query has no operator"
+        in refused
+    )
 
 
 @pytest.mark.parametrize(
@@ -320,6 +360,7 @@ def test_rows_that_a_watermark_drops_are_counted_with_their_checkpoint(lab: Lab,
         ({"expect": {"a": "drop"}, "at_most": 1, "beyond": "stop"}, "give warn or fail"),
         ({"expect": {"a": "drop"}, "output_mode": "complete"}, "where all rows come with every batch"),
         ({"at_most": 1}, "give conditions in SQL"),
+        ({"late": "drop"}, "give count or keep"),
     ],
 )
 def test_impossible_conditions_are_refused_where_the_stage_is_defined(
