@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from dagster_ckpt.core.checkpoint.lease import holds_lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, ForgottenHistory, PendingRecord
@@ -32,6 +33,17 @@ SHOWN = 60
 
 AUDITED = 20
 """Restores, forks and disposals shown."""
+
+
+class Depth(Enum):
+    """Depth to which the newest snapshot is read: who looks every second asks the store alone."""
+
+    STORE = "store"
+    """No snapshot is read."""
+    POSITIONS = "positions"
+    """Its metadata is."""
+    SUBTASKS = "subtasks"
+    """The lists of its stages' files are, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,16 +129,17 @@ def page_facts(
     *,
     now: float,
     shown: int = SHOWN,
-    with_positions: bool = True,
+    depth: Depth = Depth.SUBTASKS,
 ) -> CheckpointPage:
     """Return a pipeline's facts, from one state of its record. Raises NotFound, Corrupt, Unavailable.
 
-    Without ``with_positions`` no snapshot is read: who looks every second asks the store alone.
+    ``depth``: how much of the newest snapshot is read.
     """
     record = load_record(deployment.store, pipeline)
     statistics = statistics_of(deployment, record, window=max(WINDOW, shown), history_size=shown)
     restorable = snapshots_of(record)
-    newest, positions, unreadable = _newest(deployment, pipeline, restorable if with_positions else ())
+    reads = depth is not Depth.STORE
+    newest, positions, unreadable = _newest(deployment, pipeline, restorable if reads else (), depth)
     return CheckpointPage(
         pipeline=pipeline,
         now=now,
@@ -144,20 +157,20 @@ def page_facts(
         job_failure=record.job_failure,
         late_tables=record.late_tables,
         history_begins=_history_begins(record.forgotten),
-        readers=readers_of(deployment.store, record) if with_positions else None,
-        audit=tuple(audit_of(deployment, pipeline, limit=AUDITED)) if with_positions else (),
+        readers=readers_of(deployment.store, record) if reads else None,
+        audit=tuple(audit_of(deployment, pipeline, limit=AUDITED)) if reads else (),
     )
 
 
 def _newest(
-    deployment: Deployment, pipeline: PipelineId, restorable: tuple[SnapshotSummary, ...]
+    deployment: Deployment, pipeline: PipelineId, restorable: tuple[SnapshotSummary, ...], depth: Depth
 ) -> tuple[str, tuple[StagePosition, ...], str]:
     if not restorable:
         return "", (), ""
     key = restorable[0].key
     try:
         stored = find_snapshot(deployment, key, pipeline).stored
-        return key, tuple(_position(stage, stored) for stage in stored.metadata.stages), ""
+        return key, tuple(_position(stage, stored, depth) for stage in stored.metadata.stages), ""
     except (NotFound, Corrupt, Unavailable) as error:
         return key, (), str(error)
 
@@ -193,7 +206,7 @@ def _pending(pending: PendingRecord, now: float) -> PendingCheckpoint:
     )
 
 
-def _position(stage: StageSnapshot, stored: StoredSnapshot) -> StagePosition:
+def _position(stage: StageSnapshot, stored: StoredSnapshot, depth: Depth) -> StagePosition:
     return StagePosition(
         uid=stage.uid,
         inputs=tuple(upstream for upstream, downstream in stored.metadata.edges if downstream == stage.uid),
@@ -201,7 +214,7 @@ def _position(stage: StageSnapshot, stored: StoredSnapshot) -> StagePosition:
         offsets=tuple((source, _readable(offset)) for source, offset in sorted(stage.offsets.items())),
         watermark_ms=stage.watermark_ms,
         table="" if stage.table is None else stage.table.uri,
-        subtasks=subtasks_of(stored, stage),
+        subtasks=subtasks_of(stored, stage) if depth is Depth.SUBTASKS else (),
     )
 
 

@@ -16,7 +16,7 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.units import ago, count, duration, moment, size
 from dagster_ckpt.errors import printable
 from dagster_ckpt.operations.records import AuditRow, audit_of, load_record
-from dagster_ckpt.page.facts import CheckpointPage, page_facts
+from dagster_ckpt.page.facts import CheckpointPage, Depth, page_facts
 
 
 @command("history")
@@ -60,7 +60,7 @@ def top(work: Invocation, *, pipeline: str, limit: int, every: float, times: int
 
 
 def _facts(work: Invocation, pipeline: PipelineId, limit: int) -> CheckpointPage:
-    return page_facts(work.deployment, pipeline, now=time.time(), shown=limit, with_positions=False)
+    return page_facts(work.deployment, pipeline, now=time.time(), shown=limit, depth=Depth.STORE)
 
 
 def _shown(page: CheckpointPage) -> Group:

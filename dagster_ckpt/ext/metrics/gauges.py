@@ -12,7 +12,7 @@ from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.page.facts import CheckpointPage, page_facts
+from dagster_ckpt.page.facts import CheckpointPage, Depth, page_facts
 
 Labels = Mapping[str, str]
 
@@ -204,7 +204,7 @@ def read_pipelines(
     readings = []
     for pipeline in only or sorted(deployment.store.pipelines()):
         try:
-            page: CheckpointPage | None = page_facts(deployment, pipeline, now=now)
+            page: CheckpointPage | None = page_facts(deployment, pipeline, now=now, depth=Depth.POSITIONS)
         except NotFound:
             if only:
                 raise
